@@ -100,12 +100,16 @@ pub fn bear() {
 /// Forks a replica that is this node. Returns whether this process is the new one.
 pub fn fork(node: u16) -> bool {
     let last = with_replay(|replay| replay.last());
-    with(|replica| replica.board.expect(node, last + 1, clock::real().monotonic_ns));
+    with(|replica| {
+        replica.board.conceive(node);
+        replica.board.expect(node, last + 1, clock::real().monotonic_ns);
+    });
     // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.
     // SAFETY: the server waits, and all of its helpers rest; the library's own threads hold no lock that the fork takes, since it uses nothing of theirs.
     let pid = unsafe { sys::fork() };
     if pid < 0 {
         complain(&format!("a replica cannot be forked: {}", io::Error::last_os_error()));
+        with(|replica| replica.board.arrived(node));
         return false;
     }
     if pid > 0 {

@@ -251,7 +251,21 @@ impl Board {
         (0..NODES).filter_map(of).collect()
     }
 
-    /// It has been told all of them, or has died.
+    /// This process, which was being born, is dead: another one of its node, which may be on its way, is none of its business.
+    pub fn died(&self, newborn: Holder) {
+        let node = usize::from(newborn.node);
+        let word = &self.words.newborn[node];
+        if word.compare_exchange(newborn.pid as u64, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.words.expected[node].store(0, Ordering::Release);
+        }
+    }
+
+    /// No process of this node is being born so far: one is about to be forked.
+    pub fn conceive(&self, node: u16) {
+        self.words.newborn[usize::from(node)].store(0, Ordering::Release);
+    }
+
+    /// It has been told all of them, or there is none.
     pub fn arrived(&self, node: u16) {
         self.words.newborn[usize::from(node)].store(0, Ordering::Release);
         self.words.expected[usize::from(node)].store(0, Ordering::Release);
@@ -557,6 +571,15 @@ mod tests {
         assert_eq!(board.newborn(), []);
         board.begin(own);
         assert_eq!(board.newborn(), [own]);
+        // Its death says nothing of another one of its node.
+        board.conceive(3);
+        board.died(own);
+        assert_eq!((board.newborn(), board.lacking()), (vec![], 0b1000));
+        board.begin(own);
+        board.died(own);
+        assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
+        board.expect(3, 100, 5);
+        board.begin(own);
         board.arrived(3);
         assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
     }

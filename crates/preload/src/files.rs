@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::sys::{self, complain, die};
+use crate::table::OF_CONNECTIONS;
 
 /// What a descriptor of the server's leads to.
 #[derive(Clone, Debug)]
@@ -92,10 +93,20 @@ pub fn placeholder() -> io::Result<RawFd> {
 }
 
 /// Opens a file as the system does.
+///
+/// Not under a number that a connection may be given: where the server has that many files open it is one behind those.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
     // SAFETY: the path ends with a zero byte.
-    sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
-        .map(|fd| fd as RawFd)
+    let fd = sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
+        .map(|fd| fd as RawFd)?;
+    if !OF_CONNECTIONS.contains(&fd) {
+        return Ok(fd);
+    }
+    let copy = if flags & libc::O_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // SAFETY: a plain system call.
+    let moved = sys::checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, copy, OF_CONNECTIONS.end) });
+    sys::close(fd);
+    moved.map(|fd| fd as RawFd).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))
 }
 
 /// What the kernel says of an open file.

@@ -459,6 +459,10 @@ impl Replica {
     /// Whether the next round is to come now, or when a newcomer has been told more.
     fn may_collect(&mut self) -> bool {
         let Role::Leads(lead) = &mut self.role else { return false };
+        // Until a successor's first rounds are committed clients wait for answers that they had coming.
+        if !lead.is_settled {
+            return true;
+        }
         let now = clock::real().monotonic_ns;
         let lacked = self.board.first_lacked(now);
         let bytes = with_replay(|replay| replay.lacked_bytes());
@@ -475,7 +479,7 @@ impl Replica {
         for born in self.board.newborn() {
             // What it lacked nobody need keep any more, nor tell another newcomer.
             if !process::runs(born.pid, born.started) {
-                self.board.arrived(born.node);
+                self.board.died(born);
             }
         }
         let group = group(here);

@@ -1,6 +1,7 @@
 //! The captured descriptors, as every replica knows them: listeners, connections, and what the server waits for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 use crate::socket::is_unix;
@@ -8,6 +9,9 @@ use crate::stream::Stream;
 
 /// The descriptor of the connection in slot 0. Below it is room for those that the server and the library open otherwise, whose numbers differ between replicas.
 pub const FIRST_FD: RawFd = 256;
+
+/// The descriptors that connections may have.
+pub const OF_CONNECTIONS: Range<RawFd> = FIRST_FD..FIRST_FD + crate::board::SLOTS as RawFd;
 
 /// A connection in its slot.
 #[derive(Debug)]

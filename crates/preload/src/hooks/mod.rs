@@ -38,12 +38,16 @@ fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u
     with(|replica| replica.table.slot_of(fd).map(|slot| body(replica, slot))).flatten()
 }
 
+/// Whether this is a captured descriptor. For the library's code.
+fn is_captured(fd: RawFd) -> bool {
+    with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd))) == Some(true)
+}
+
 /// What is not captured would be done to one replica only, so that the replicas would differ.
 fn refuse(fd: RawFd, call: &str) {
     if in_server() {
         let _library = InLibrary::enter();
-        let captured = with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd)));
-        if captured == Some(true) {
+        if is_captured(fd) {
             die(&format!("the server calls {call} on a connection, which this version does not capture"));
         }
     }
@@ -587,9 +591,29 @@ unsafe extern "C" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout_ms: c
     if in_server() && !descriptors.is_null() {
         // SAFETY: the caller gives so many.
         let polled = unsafe { std::slice::from_raw_parts(descriptors, count as usize) };
+        // memcached's logger polls clients that watch. With the error it sends them nothing.
+        if takes_turns().is_some() && polled.iter().any(|one| is_captured(one.fd)) {
+            return fail(libc::EINVAL);
+        }
         polled.iter().for_each(|one| refuse(one.fd, "poll"));
     }
     kernel!(SYS_poll, descriptors, count, timeout_ms) as c_int
+}
+
+/// Memory without a file that the server would share with its children. Replicas are forks, and are not to share it with each other.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    let mut flags = flags;
+    if flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_SHARED && in_server() {
+        flags = flags & !libc::MAP_TYPE | libc::MAP_PRIVATE;
+    }
+    kernel!(SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { mmap(address, len, protection, flags, fd, offset) }
 }
 
 fn seconds_of(ns: u64) -> (i64, i64) {

@@ -87,7 +87,18 @@ fn counters_of_a_memcached_that_is_killed_are_exact_and_connections_are_kept() {
         drop(new);
         service.await_replicas();
     }
+    // What a thread beside the worker would send to a client that watches is not captured, and the service goes on as it is.
+    let mut watching = Client::connect(port);
+    assert_eq!(watching.ask("watch mutations"), "OK");
+    steady.set("seen", b"x");
+    for _ in 0..100 {
+        count += 1;
+        assert_eq!(steady.ask("incr count 1"), count.to_string());
+    }
+    service.kill_leader();
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 3 + 5, "a replica has ended that was not killed");
     assert_eq!(steady.ask("mn"), "MN");
-    drop((slow, steady));
+    drop((slow, steady, watching));
     service.stop();
 }

@@ -61,7 +61,8 @@ fn downloads_from_an_nginx_that_is_killed_are_whole_and_connections_are_kept() {
     let text = format!(
         "error_log {there}/errors;\npid {there}/pid;\nevents {{ worker_connections 200; }}\nhttp {{ access_log {there}/accesses; sendfile on; keepalive_requests 100000; \
          client_body_temp_path {there}; proxy_temp_path {there}; fastcgi_temp_path {there}; uwsgi_temp_path {there}; scgi_temp_path {there}; \
-         server {{ listen 127.0.0.1:{port}; root {there}/files; }} }}\n"
+         limit_req_zone $binary_remote_addr zone=shared:1m rate=1000000r/s; \
+         server {{ listen 127.0.0.1:{port}; root {there}/files; limit_req zone=shared burst=1000 nodelay; add_header X-Connection $connection; }} }}\n"
     );
     fs::write(&configuration, text).expect("a file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
