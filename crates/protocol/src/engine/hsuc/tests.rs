@@ -1,8 +1,7 @@
 //! What FiDe says of HSUC, as a log behind views.
 
 use super::{ByAcknowledgement, Config};
-use crate::basics::LogIndex;
-use crate::engine::view_log::tests::world::{WorldOf, quiet};
+use crate::engine::view_log::tests::world::{WorldOf, outlives_all_but_one_of_five, outlives_all_but_one_of_five_at_once, quiet};
 use crate::replica::{Execution, Standing};
 
 type World = WorldOf<ByAcknowledgement>;
@@ -30,20 +29,7 @@ fn a_leader_decides_once_every_replica_has_adopted_its_proposal() {
 #[test]
 fn all_but_one_of_the_replicas_may_die() {
     for execution in Execution::ALL {
-        let mut world = World::led(5, Config { execution, ..quiet() });
-        for leader in 0..5 {
-            let index = world.write(leader, 1, 0).expect("it leads");
-            world.run(3);
-            assert!(world.acknowledged.contains(&index), "{execution}: the service goes on with {leader} as its leader");
-            if leader < 4 {
-                world.crash(leader);
-                world.replicas(&(leader + 1..5).collect::<Vec<_>>());
-                world.run(6);
-                assert_eq!(world.processes[leader + 1].engine.standing(), Standing::Primary);
-            }
-        }
-        assert_eq!(world.acknowledged.len(), 5);
-        world.assert_level();
+        outlives_all_but_one_of_five::<ByAcknowledgement>(Config { execution, ..quiet() });
     }
 }
 
@@ -51,15 +37,7 @@ fn all_but_one_of_the_replicas_may_die() {
 #[test]
 fn all_but_one_of_the_replicas_may_die_at_once() {
     for execution in Execution::ALL {
-        let mut world = World::led(5, Config { execution, ..quiet() });
-        world.write(0, 1, 0);
-        world.run(3);
-        (0..4).for_each(|process| world.crash(process));
-        world.replicas(&[4]);
-        world.run(6);
-        let index = world.write(4, 1, 0).expect("it leads");
-        world.run(3);
-        assert_eq!(world.acknowledged, [LogIndex(1), index]);
+        outlives_all_but_one_of_five_at_once::<ByAcknowledgement>(Config { execution, ..quiet() });
     }
 }
 

@@ -1,10 +1,9 @@
 //! What FiDe says of HUC, as a log behind views.
 
 use super::{ByBroadcast, Config};
-use crate::basics::LogIndex;
 use crate::engine::hsuc::ByAcknowledgement;
 use crate::engine::view_log::Rule;
-use crate::engine::view_log::tests::world::{WorldOf, peer, quiet};
+use crate::engine::view_log::tests::world::{WorldOf, outlives_all_but_one_of_five, outlives_all_but_one_of_five_at_once, peer, quiet};
 use crate::membership::Roles;
 use crate::replica::{Execution, Standing};
 
@@ -104,26 +103,8 @@ fn a_choice_that_reached_one_replica_is_all_replicas_in_the_end_or_nobodys() {
 /// "If f = N - 1": one after the other, and all at once.
 #[test]
 fn all_but_one_of_the_replicas_may_die() {
-    let mut world = World::led(5, on_commit());
-    for leader in 0..5 {
-        let index = world.write(leader, 1, 0).expect("it leads");
-        world.run(3);
-        assert!(world.acknowledged.contains(&index), "the service goes on with {leader} as its leader");
-        if leader < 4 {
-            world.crash(leader);
-            world.replicas(&(leader + 1..5).collect::<Vec<_>>());
-            world.run(6);
-        }
-    }
-    let mut world = World::led(5, on_commit());
-    world.write(0, 1, 0);
-    world.run(3);
-    (0..4).for_each(|process| world.crash(process));
-    world.replicas(&[4]);
-    world.run(6);
-    let index = world.write(4, 1, 0).expect("it leads");
-    world.run(3);
-    assert_eq!(world.acknowledged, [LogIndex(1), index]);
+    outlives_all_but_one_of_five::<ByBroadcast>(on_commit());
+    outlives_all_but_one_of_five_at_once::<ByBroadcast>(on_commit());
 }
 
 /// TRAPS 25: a leader that is suspected falsely, and goes on, decides nothing that its successor lacks: the view ends its activity, and between hosts its lanes are taken away.

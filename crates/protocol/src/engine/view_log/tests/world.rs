@@ -746,3 +746,35 @@ impl ChainMachine {
         self.keys.get(&key).copied()
     }
 }
+
+/// FiDe's "f = N - 1", of five: each leads in its turn, and dies.
+pub fn outlives_all_but_one_of_five<R: Rule>(config: Config) {
+    let execution = config.execution;
+    let mut world = WorldOf::<R>::led(5, config);
+    for leader in 0..5 {
+        let index = world.write(leader, 1, 0).expect("it leads");
+        world.run(3);
+        assert!(world.acknowledged.contains(&index), "{execution}: the service goes on with {leader} as its leader");
+        if leader < 4 {
+            world.crash(leader);
+            world.replicas(&(leader + 1..5).collect::<Vec<_>>());
+            world.run(6);
+            assert_eq!(world.processes[leader + 1].engine.standing(), Standing::Primary);
+        }
+    }
+    assert_eq!(world.acknowledged.len(), 5);
+    world.assert_level();
+}
+
+/// The same, without a moment between the deaths.
+pub fn outlives_all_but_one_of_five_at_once<R: Rule>(config: Config) {
+    let mut world = WorldOf::<R>::led(5, config);
+    world.write(0, 1, 0);
+    world.run(3);
+    (0..4).for_each(|process| world.crash(process));
+    world.replicas(&[4]);
+    world.run(6);
+    let index = world.write(4, 1, 0).expect("it leads");
+    world.run(3);
+    assert_eq!(world.acknowledged, [LogIndex(1), index]);
+}
