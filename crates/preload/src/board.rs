@@ -99,7 +99,8 @@ struct Words {
     /// Replicas that are being born, by node: the first round that each lacks, or 0; and since when, on the monotonic clock.
     expected: [AtomicU64; NODES],
     expected_since_ns: [AtomicU64; NODES],
-    /// The processes of those that have begun, by node, or 0; and when they started, in clock ticks since the host did.
+    /// The processes of those that have begun, by node, or 0; and when they started, in clock ticks since the host did. Each writes its own, the start before the number, which is
+    /// released after it; the replica that is about to fork it clears what an earlier one has left, and the leader what a dead one has.
     newborn: [AtomicU64; NODES],
     newborn_started: [AtomicU64; NODES],
     /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
@@ -252,7 +253,7 @@ impl Board {
     }
 
     /// This process, which was being born, is dead: another one of its node, which may be on its way, is none of its business.
-    pub fn died(&self, newborn: Holder) {
+    pub fn newborn_died(&self, newborn: Holder) {
         let node = usize::from(newborn.node);
         let word = &self.words.newborn[node];
         if word.compare_exchange(newborn.pid as u64, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -260,8 +261,8 @@ impl Board {
         }
     }
 
-    /// No process of this node is being born so far: one is about to be forked.
-    pub fn conceive(&self, node: u16) {
+    /// A replica of this node is about to be forked: what an earlier one of that number has left here says nothing of it.
+    pub fn before_fork(&self, node: u16) {
         self.words.newborn[usize::from(node)].store(0, Ordering::Release);
     }
 
@@ -572,11 +573,11 @@ mod tests {
         board.begin(own);
         assert_eq!(board.newborn(), [own]);
         // Its death says nothing of another one of its node.
-        board.conceive(3);
-        board.died(own);
+        board.before_fork(3);
+        board.newborn_died(own);
         assert_eq!((board.newborn(), board.lacking()), (vec![], 0b1000));
         board.begin(own);
-        board.died(own);
+        board.newborn_died(own);
         assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
         board.expect(3, 100, 5);
         board.begin(own);

@@ -75,6 +75,11 @@ impl Replay {
         self.lessons
     }
 
+    /// The first round that a newcomer lacks; `None`: none is on its way.
+    pub fn lacked(&self) -> Option<u64> {
+        self.lacked
+    }
+
     /// How many bytes of rounds a newcomer lacks, of those that are kept; `None`: none is on its way.
     pub fn lacked_bytes(&self) -> Option<usize> {
         let lacked = self.lacked?;

@@ -463,10 +463,9 @@ impl Replica {
         if !lead.is_settled {
             return true;
         }
-        let now = clock::real().monotonic_ns;
-        let lacked = self.board.first_lacked(now);
-        let bytes = with_replay(|replay| replay.lacked_bytes());
-        lead.pace.permits(now, lacked.zip(bytes))
+        // The board has been looked at in this step.
+        let lacked = with_replay(|replay| replay.lacked().zip(replay.lacked_bytes()));
+        lead.pace.permits(clock::real().monotonic_ns, lacked)
     }
 
     /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.
@@ -479,7 +478,7 @@ impl Replica {
         for born in self.board.newborn() {
             // What it lacked nobody need keep any more, nor tell another newcomer.
             if !process::runs(born.pid, born.started) {
-                self.board.died(born);
+                self.board.newborn_died(born);
             }
         }
         let group = group(here);
