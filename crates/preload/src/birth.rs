@@ -238,9 +238,9 @@ fn close_parents_own(table: &Table) -> io::Result<()> {
     .unwrap_or_default();
     let is_own = |fd: RawFd| fd > 2 && !table.listeners.contains_key(&fd) && !epolls.contains(&fd) && !counters.contains_key(&fd);
     process::close_what_links_to(&["socket:", "anon_inode:", "/memfd:martlet"], is_own)?;
-    // The parent's would be shared. All threads wait, so no counter counts anything.
+    // The parent's would be shared. A thread that waits for something else may have yet to read what one counts.
     for (fd, flags) in counters {
-        sys::move_to(sys::counter(flags)?, fd)?;
+        sys::move_to(sys::counter(process::counted(fd)?, flags)?, fd)?;
     }
     for epoll in epolls {
         let Poller(fresh) = Poller::new()?;

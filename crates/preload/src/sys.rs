@@ -120,13 +120,13 @@ pub fn ready_at(epoll: RawFd, events: &mut [libc::epoll_event]) -> usize {
     usize::try_from(ready).unwrap_or(0)
 }
 
-/// A counter that descriptors lead to (`eventfd`), which counts nothing so far.
+/// A counter that descriptors lead to (`eventfd`), which begins with this count.
 ///
 /// # Errors
 /// As `eventfd`.
-pub fn counter(flags: c_int) -> io::Result<OwnedFd> {
+pub fn counter(count: u32, flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
-    unsafe { owned(libc::syscall(libc::SYS_eventfd2, 0, flags)) }
+    unsafe { owned(libc::syscall(libc::SYS_eventfd2, count, flags)) }
 }
 
 /// Closes a descriptor.
