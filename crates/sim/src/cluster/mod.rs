@@ -194,6 +194,20 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, settings| Cluster::<Huc, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
     },
     Kind {
+        name: "hsuc-all-but-one",
+        about: "hsuc on one host; four of five are killed within a millisecond",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| scenarios::all_but_one::<Hsuc>(plan, settings.execution),
+    },
+    Kind {
+        name: "huc-all-but-one",
+        about: "the same with huc, whose leader executes what is committed",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, _| scenarios::all_but_one::<Huc>(plan, Execution::Committed),
+    },
+    Kind {
         name: "dare-contest",
         about: "dare on one host, whose leaders are stopped at any single step, again and again",
         ground: Ground::Host,

@@ -93,6 +93,20 @@ fn no_life_that_executes_on_commit_violates_anything() {
     }
 }
 
+/// "HSUC can tolerate up to f = N - 1 failures", and so can HUC: the last one serves, and no reply is taken back.
+#[test]
+fn one_of_five_goes_on_when_the_others_are_killed_within_a_millisecond() {
+    for name in ["hsuc-all-but-one", "huc-all-but-one"] {
+        let kind = Kind::named(name).expect("there is one");
+        for seed in 0..200 {
+            let report = catch_unwind(|| kind.live(&Plan::new(seed)).0)
+                .unwrap_or_else(|_| panic!("{name} seed {seed} breaks an invariant, as said above"));
+            assert_clean(&report);
+            assert!(report.kills == 4 && !report.ended, "{name} seed {seed}: {report:?}");
+        }
+    }
+}
+
 /// Lives in which leaders, candidates and voters are stopped at any single step.
 #[test]
 fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {

@@ -10,10 +10,11 @@ use martlet_fabric::sim::Span;
 use martlet_protocol::basics::layout;
 use martlet_protocol::duty::Pace;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
-use martlet_protocol::membership::{ClockBounds, Evidence};
+use martlet_protocol::membership::{ClockBounds, Evidence, Roles};
+use martlet_protocol::replica::Execution;
 
 use super::engine::Engine;
-use super::life::Cluster;
+use super::life::{Cluster, stream};
 use super::plan::Plan;
 use super::report::Report;
 use super::settings::Settings;
@@ -136,6 +137,32 @@ pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
         two.iter().for_each(|process| c.leave(*process));
         c.until("both have ended", |c| two.iter().all(|process| c.nodes[*process].is_none()));
         c.until_replies(5);
+        c.until_served();
+    })
+}
+
+/// All but one of five are killed, in any order, the primary as often as not among the first, within a millisecond. The one that is left goes on with all that was acknowledged.
+pub(super) fn all_but_one<E: Engine>(plan: &Plan, execution: Execution) -> (Report, String) {
+    const NODES: u16 = 5;
+    let mut chance = stream(plan.seed, "all but one", 0);
+    let mut order: Vec<u16> = (0..NODES).collect();
+    chance.shuffle(&mut order);
+    // Some die at one moment, as when the kernel ends them all, and some between two steps of what the deaths before have set off.
+    let mut times: Vec<u64> = order[1..].iter().map(|_| if chance.bool() { 0 } else { chance.u64(..1_000_000) }).collect();
+    times.sort_unstable();
+    let roles = vec![Roles::COORDINATOR.with(Roles::REPLICA); usize::from(NODES)];
+    let settings = Settings { nodes: NODES, roles, clients: 4, execution, ..Settings::scripted() };
+    play::<E, true>(plan, settings, |c| {
+        c.until_replies(chance.u64(1..40));
+        let start = c.world.now();
+        for (node, after_ns) in order[1..].iter().zip(times) {
+            c.until("time goes by", |c| c.world.now() >= start + after_ns);
+            c.say("one is killed");
+            c.kill(c.process(*node));
+        }
+        c.say("one is left");
+        c.until_replies(20);
+        order[1..].iter().for_each(|node| c.start(*node));
         c.until_served();
     })
 }
