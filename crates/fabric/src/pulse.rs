@@ -2,8 +2,9 @@
 //!
 //! A process is taken for dead when a counter in its memory stands still. Its duty cycle counts there, so a thread that hangs falls silent. A thread that
 //! executes one long request does not come back to its duty cycle for a while, and is alive all the same. So long work reports its progress to a [`Pulse`]:
-//! for each stretch of work that has been *done* the counter moves. Nothing else moves it, and no other thread holds it: work that gets nowhere reports
-//! nothing. A lease is not renewed here, since that takes the duty cycle: a thread that works for longer than its lease has none until it is back, and
+//! for each stretch of work that has been *done* the counter moves. Work that gets nowhere reports nothing. Code that knows nothing of a pulse, such as a
+//! server's that is run unchanged, reports nothing either: a thread beside it that knows how long it may take [says for it](Pulse::lives) that it lives.
+//! A lease is not renewed here, since that takes the duty cycle: a thread that works for longer than its lease has none until it is back, and
 //! releases no reply before it has another.
 
 use std::cell::Cell;
@@ -37,8 +38,8 @@ struct Heart {
     held: AtomicU64,
 }
 
-/// Takes note of work, and shows the others that the process lives. Copies of it show the same process; each counts its own work. It stays on the thread
-/// that acts for the process. The default one shows nothing to anybody.
+/// Takes note of work, and shows the others that the process lives. Copies of it show the same process; each counts its own work, on one thread. The default
+/// one shows nothing to anybody.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
     heart: Option<Arc<Heart>>,
@@ -71,7 +72,7 @@ impl Pulse {
     #[inline]
     pub fn allow(&self, may_beat: bool) {
         if let Some(heart) = &self.heart {
-            // One thread holds all copies.
+            // The flag alone carries meaning: nothing is ordered by it.
             heart.held.store(u64::from(!may_beat), Ordering::Relaxed);
         }
     }
@@ -87,6 +88,12 @@ impl Pulse {
             self.since.set(0);
             self.beat();
         }
+    }
+
+    /// The process lives, whatever its acting thread is at. For another thread, with a copy of its own, while code has the acting one that reports nothing: it
+    /// is to fall silent when that code may have taken to hang.
+    pub fn lives(&self) {
+        self.beat();
     }
 
     /// A step has been done that is no copying: an entry was looked at, or changed, or freed.
@@ -149,11 +156,11 @@ impl Pulse {
     }
 }
 
-/// Counts one beat in a word that only its owner's acting thread writes.
+/// Counts one beat in a word that only its owner's process writes: its acting thread, and one that [says for it](Pulse::lives) that it lives.
 #[inline]
 pub fn beat(word: &AtomicU64) {
-    // The count alone carries meaning: nothing is ordered by it.
-    word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    // The count alone carries meaning: nothing is ordered by it. In one step, so that it never goes back.
+    word.fetch_add(1, Ordering::Relaxed);
 }
 
 /// So many bytes have been written or read on a fabric by the thread that acts: if they are many, that is a sign of life in these words of its own.
@@ -191,6 +198,10 @@ mod tests {
         assert_eq!(pulse.total(), 5 * BEAT_BYTES as u64);
         pulse.worked(0);
         assert_eq!(beats(), 5);
+        // Another thread says so for one that reports nothing.
+        let copy = pulse.clone();
+        std::thread::spawn(move || copy.lives()).join().expect("no panic");
+        assert_eq!((beats(), pulse.total()), (6, 5 * BEAT_BYTES as u64));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::RawFd;
 
 use crate::board::{Heard, MOST_TOLD_BYTES, Told};
+use crate::clock::{self, Leap};
+use crate::entry::Stamp;
 use crate::files;
 use crate::replica::{Replica, Role};
 use crate::sys::{self, complain, die};
@@ -36,6 +38,7 @@ pub enum Call {
     Kill,
     Usage,
     Allocator,
+    Leap,
 }
 
 /// Who asks the system.
@@ -56,6 +59,18 @@ pub enum Effect {
     Once,
 }
 
+impl Leap {
+    fn told(self) -> Told {
+        let bytes = [self.to.monotonic_ns.to_le_bytes(), self.to.wall_ns.to_le_bytes()].concat();
+        Told { call: Call::Leap as u8, value: self.reading as i64, bytes, ..Told::default() }
+    }
+
+    fn heard(told: &Told) -> Option<Leap> {
+        let word = |at: usize| Some(u64::from_le_bytes(told.bytes.get(at..at + 8)?.try_into().ok()?));
+        Some(Leap { reading: told.value as u64, to: Stamp { monotonic_ns: word(0)?, wall_ns: word(8)? } })
+    }
+}
+
 /// What a system call has come to.
 pub fn told(result: io::Result<i64>) -> Told {
     match result {
@@ -68,6 +83,9 @@ pub fn told(result: io::Result<i64>) -> Told {
 pub fn result(told: &Told) -> Result<i64, i32> {
     if told.value < 0 { Err(told.errno) } else { Ok(told.value) }
 }
+
+/// Why a replica ends that has not heard what the system has told leaders.
+const TOO_LATE: &str = "it is too far behind: what the system told the leader is not kept any more";
 
 impl Replica {
     /// The answer to a call of the server's: the leader asks the system, and all others are told what it said.
@@ -113,13 +131,48 @@ impl Replica {
                 Some(told)
             }
             Heard::Nothing => None,
-            Heard::TooLate => die("it is too far behind: what the system told the leader is not kept any more"),
+            Heard::TooLate => die(TOO_LATE),
         }
+    }
+
+    /// The leap of time at this reading of the clock; `None`: there is none. A leader [looks](Self::leaps) for itself, and says so; the others do what it did. One that succeeds
+    /// looks where no dead leader can have come to.
+    pub fn leaps(&mut self, reading: u64, look: impl FnOnce() -> Option<Leap>) -> Option<Leap> {
+        let looks = match &self.role {
+            Role::Leads(_) => true,
+            Role::Succeeds(_) => reading > self.board.readings(),
+            Role::Follows | Role::Claims(_) => false,
+        };
+        if looks {
+            self.board.reads_clock(reading);
+            let leap = look();
+            leap.into_iter().for_each(|leap| drop(self.publish(Call::Leap, leap.told())));
+            return leap;
+        }
+        if !self.board.tells(self.heard, Call::Leap as u8) {
+            return None;
+        }
+        let (told, next) = match self.board.hear(self.heard) {
+            Heard::Its(told, next) => (told, next),
+            Heard::Nothing => return None,
+            Heard::TooLate => die(TOO_LATE),
+        };
+        let Some(leap) = Leap::heard(&told) else { die("it was told of a leap of time without the time") };
+        if leap.reading < reading {
+            die(&format!("its server has not read the clock where the leader's did, at reading {}", leap.reading));
+        }
+        if leap.reading > reading {
+            return None;
+        }
+        self.heard = next;
+        Some(leap)
     }
 
     /// What dead leaders were told of a request that crashed them is nobody's.
     pub fn forget_answers(&mut self) {
         self.board.untell(self.heard);
+        // Nobody has gone this way.
+        self.board.reads_clock(clock::readings());
     }
 
     /// All that dead leaders were told has been heard, if this one's server has gone the same way.

@@ -21,7 +21,7 @@ use crate::replica::{KEEPER, REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
 use crate::table::Table;
-use crate::{clock, fault, fiber, files, process, sys, threads};
+use crate::{clock, fault, fiber, files, heart, process, sys, threads};
 
 /// What a captured process goes by from its start.
 #[derive(Debug, Default)]
@@ -173,6 +173,7 @@ fn start(node: u16, board: Board, table: Table) {
         }
         keeper::HIGHEST.fetch_max(crate::table::FIRST_FD, Ordering::Relaxed);
         keeper::start(&keeper::name_of(KEEPER, own), Keeps::All)?;
+        heart::start()?;
         install(Replica::new(own, board, control, poller, table));
         fiber::prepare(run_node)
     };

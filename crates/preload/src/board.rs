@@ -119,6 +119,8 @@ struct Words {
     lines: [Cells; SLOTS],
     /// How the server's children have ended, by their process's number: that, and behind it 256 and the exit code.
     ends: [AtomicU64; ENDS],
+    /// How often the server of the replica that leads, or succeeds, has read the clock: further than that nobody has come.
+    readings: AtomicU64,
     /// How many words the system has told leaders so far.
     told_end: AtomicU64,
     told: [AtomicU64; TOLD_WORDS],
@@ -397,6 +399,23 @@ impl Board {
         self.words.told_end.store(at, Ordering::Release);
     }
 
+    /// Whether an answer to such a call stands there, or one that [has been overwritten](Heard::TooLate).
+    pub fn tells(&self, at: u64, call: u8) -> bool {
+        let end = self.told_end();
+        end != at
+            && (end > at + TOLD_WORDS as u64 || (self.words.told[at as usize % TOLD_WORDS].load(Ordering::Relaxed) >> 32) as u8 == call)
+    }
+
+    /// The server of the replica that leads, or succeeds, reads the clock for that time.
+    pub fn reads_clock(&self, reading: u64) {
+        self.words.readings.store(reading, Ordering::Release);
+    }
+
+    /// How often such servers have read it: for who succeeds, when all leaders before it are dead.
+    pub fn readings(&self) -> u64 {
+        self.words.readings.load(Ordering::Acquire)
+    }
+
     /// The answer of the system that stands there.
     pub fn hear(&self, at: u64) -> Heard {
         if self.told_end() == at {
@@ -521,14 +540,17 @@ mod tests {
         (0..20).for_each(|value| board.tell(&told(value)));
         let mut at = 0;
         for value in 0..20 {
+            assert!(board.tells(at, 3) && !board.tells(at, 4));
             let Heard::Its(heard, next) = board.hear(at) else { panic!("{value} was told") };
             assert_eq!(heard, told(value));
             at = next;
         }
         assert_eq!((board.hear(at), board.told_end()), (Heard::Nothing, at));
+        assert!(!board.tells(at, 3));
         let long = Told { bytes: vec![7; MOST_TOLD_BYTES], ..Told::default() };
         (0..33).for_each(|_| board.tell(&long));
         assert_eq!(board.hear(at), Heard::TooLate);
+        assert!(board.tells(at, 4), "nobody knows");
     }
 
     #[test]

@@ -1,18 +1,33 @@
 //! The time that a server sees.
 //!
-//! It is the stamp of the round that the server executes, and moves on by [`READING_NS`] at each reading. So it is the same at every replica, and a loop that waits for
-//! its end by the clock does end. It never goes back: a leader stamps its next round with the real time, or with this one if that is later.
+//! It is the stamp of the round that the server executes, and moves on by [`READING_NS`] at each reading. Where the leader's server takes longer over a round than that, time
+//! [leaps](Leap) to what the kernel says, and the others leap at the same reading. So it is the same at every replica; what takes long is seen to do so; and a loop that waits for its
+//! end by the clock does end. It never goes back: a leader stamps its next round with the real time, or with this one if that is later.
 
 use std::cell::Cell;
 
 use crate::entry::Stamp;
-use crate::main_thread::Confined;
+use crate::main_thread::{Confined, InLibrary};
+use crate::replica;
 use crate::sys;
 
 /// How much later it is at each reading, in nanoseconds.
 pub const READING_NS: u64 = 100;
+/// By how much the time that a server sees is behind that of the kernel before it leaps, in nanoseconds.
+const LEAP_NS: u64 = 1_000_000;
+
+/// A reading at which time leaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leap {
+    /// Which of all the server's readings it is, from 1 on: all replicas count alike.
+    pub reading: u64,
+    /// What it returns.
+    pub to: Stamp,
+}
 
 static NOW: Confined<Cell<Stamp>> = Confined::new(Cell::new(Stamp { monotonic_ns: 0, wall_ns: 0 }));
+/// The readings so far. A fork goes on counting.
+static READINGS: Confined<Cell<u64>> = Confined::new(Cell::new(0));
 
 fn later(stamp: Stamp, ns: u64) -> Stamp {
     Stamp { monotonic_ns: stamp.monotonic_ns + ns, wall_ns: stamp.wall_ns + ns }
@@ -24,9 +39,34 @@ pub fn read() -> Option<Stamp> {
     if now == Stamp::default() {
         return None;
     }
-    let now = later(now, READING_NS);
+    let (now, reading) = (later(now, READING_NS), READINGS.get().get() + 1);
+    READINGS.get().set(reading);
+    let _library = InLibrary::enter();
+    let leap =
+        replica::with(|replica| replica.leaps(reading, || leap(reading, now, sys::nanoseconds(libc::CLOCK_MONOTONIC), real))).flatten();
+    let now = leap.map_or(now, |leap| latest(now, leap.to));
     NOW.get().set(now);
     Some(now)
+}
+
+/// A reading of a coarse clock, which stands still for some milliseconds at a time, and here until the next reading of another clock, or the next round. It is not counted: the
+/// allocator reads that clock, too, at other moments in each replica. `None` as for [`read`].
+pub fn read_coarsely() -> Option<Stamp> {
+    Some(NOW.get().get()).filter(|now| *now != Stamp::default())
+}
+
+/// The server's readings so far.
+pub fn readings() -> u64 {
+    READINGS.get().get()
+}
+
+/// The leap that a leader's server makes at a reading that would be `now`, while the kernel's monotonic clock is at `real_ns`; `None`: it makes none.
+fn leap(reading: u64, now: Stamp, real_ns: u64, real: impl Fn() -> Stamp) -> Option<Leap> {
+    (real_ns > now.monotonic_ns + LEAP_NS).then(|| Leap { reading, to: latest(now, real()) })
+}
+
+fn latest(one: Stamp, other: Stamp) -> Stamp {
+    Stamp { monotonic_ns: one.monotonic_ns.max(other.monotonic_ns), wall_ns: one.wall_ns.max(other.wall_ns) }
 }
 
 /// The time that the server has seen last; before the first round what the kernel says.
@@ -37,17 +77,29 @@ pub fn shown() -> Stamp {
 
 /// The stamp of a leader's next round.
 pub fn stamp() -> Stamp {
-    let (shown, real) = (NOW.get().get(), real());
-    Stamp { monotonic_ns: real.monotonic_ns.max(shown.monotonic_ns), wall_ns: real.wall_ns.max(shown.wall_ns) }
+    latest(NOW.get().get(), real())
 }
 
 /// The time is that of this round.
 pub fn set(stamp: Stamp) {
-    let shown = NOW.get().get();
-    NOW.get().set(Stamp { monotonic_ns: stamp.monotonic_ns.max(shown.monotonic_ns), wall_ns: stamp.wall_ns.max(shown.wall_ns) });
+    NOW.get().set(latest(NOW.get().get(), stamp));
 }
 
 /// What the kernel says.
 pub fn real() -> Stamp {
     Stamp { monotonic_ns: sys::nanoseconds(libc::CLOCK_MONOTONIC), wall_ns: sys::nanoseconds(libc::CLOCK_REALTIME) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_leaps_where_it_is_far_behind_and_never_goes_back() {
+        let at = |monotonic_ns, wall_ns| Stamp { monotonic_ns, wall_ns };
+        let leap_at = |real_ns, wall_ns| leap(7, at(100, 50), real_ns, || at(real_ns, wall_ns));
+        assert_eq!(leap_at(100 + LEAP_NS, 60), None);
+        assert_eq!(leap_at(101 + LEAP_NS, 60), Some(Leap { reading: 7, to: at(101 + LEAP_NS, 60) }));
+        assert_eq!(leap_at(101 + LEAP_NS, 40), Some(Leap { reading: 7, to: at(101 + LEAP_NS, 50) }), "the wall clock was set back");
+    }
 }

@@ -14,7 +14,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::board::UnderWay;
-use crate::clock;
 use crate::main_thread::in_server;
 use crate::sys::{self, Real};
 
@@ -46,12 +45,12 @@ pub struct Void {
 }
 
 /// The server executes a round from here on.
-pub fn begin(round: u64) {
+pub fn begin(round: u64, now_ns: u64) {
     READS.store(0, Ordering::Relaxed);
     CONNECTION.store(0, Ordering::Relaxed);
     ROUND.store(round, Ordering::Relaxed);
     if let Some(words) = noted_at() {
-        words.since_ns.store(clock::real().monotonic_ns, Ordering::Relaxed);
+        words.since_ns.store(now_ns, Ordering::Relaxed);
     }
 }
 
@@ -73,6 +72,11 @@ pub fn reads(connection: u64) -> Void {
         words.read.note(read);
     }
     read
+}
+
+/// Whether it has read from a connection, in this round, and written to none since. For any thread.
+pub fn is_at_request() -> bool {
+    CONNECTION.load(Ordering::Relaxed) != 0
 }
 
 /// It writes to a connection.

@@ -19,7 +19,8 @@
 //! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
 //! | `files` | the files that the server writes |
 //! | `children` | the processes that it forks |
-//! | `fault` | requests that crash the server |
+//! | `fault` | requests that crash the server, or never end |
+//! | `heart` | signs of life while a request takes long |
 //! | `board` | memory that outlives each replica |
 //! | `birth`, `threads` | how replicas are forked, and the server's helpers in a fork |
 //! | `turnstile` | several threads of a server, one at a time |
@@ -42,6 +43,7 @@ mod entry;
 mod fault;
 mod fiber;
 mod files;
+mod heart;
 #[cfg(not(test))]
 mod hooks;
 mod leading;

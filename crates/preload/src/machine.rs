@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Pulse, invariant};
 use martlet_node::embed::StateMachine;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::UnreadablePart;
 
 use crate::entry::Entry;
+use crate::heart;
 use crate::main_thread::Confined;
 use crate::replay::Replay;
 
@@ -46,6 +47,10 @@ impl StateMachine for Machine {
 
     /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it.
     fn clear(&mut self) {}
+
+    fn keep_alive(&mut self, pulse: &Pulse) {
+        heart::show_by(pulse.clone());
+    }
 
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         with_replay(|replay| replay.part(cursor, budget, out))

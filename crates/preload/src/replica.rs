@@ -25,7 +25,7 @@ use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
 use crate::table::{Connection, Table};
-use crate::{clock, fiber, process, threads};
+use crate::{clock, fiber, heart, process, threads};
 
 /// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
@@ -352,6 +352,7 @@ impl Replica {
 
     /// The server has come back to its wait: from the round that it was given last.
     pub fn come_back(&mut self) {
+        heart::end();
         fault::end();
         self.close_withdrawn();
         if matches!(self.role, Role::Leads(_) | Role::Succeeds(_)) {
@@ -501,7 +502,9 @@ impl Replica {
         }
         self.round = round.number;
         self.voids = self.board.voids(round.number);
-        fault::begin(round.number);
+        let now = clock::real().monotonic_ns;
+        fault::begin(round.number, now);
+        heart::begin(now, round.number <= self.board.survived());
         clock::set(round.stamp);
         self.delivery.clear();
         for record in round.records() {

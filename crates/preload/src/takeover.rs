@@ -14,11 +14,7 @@ use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
 use crate::table::{Connection, Table};
-use crate::{clock, fault, files};
-
-/// How long a leader that is taken for dead must have been at one round for this to be laid to what it had read, in nanoseconds: less than it takes to be taken for dead, and more
-/// than servers need for nearly everything.
-const HANG_NS: u64 = 2_000_000_000;
+use crate::{clock, fault, files, heart};
 
 impl Replica {
     /// This replica is the leader from here on, and executes what is committed, and what those before it may not have survived: they are dead when this returns. What one of
@@ -33,9 +29,9 @@ impl Replica {
             let found = make_sure_of_death(*holder)
                 .unwrap_or_else(|error| die(&format!("it cannot take over from process {}: {error}", holder.pid)));
             faults.extend(self.board.fault(holder.node));
-            // It has stayed in that round until it was given up: so would this one.
+            // It has been at one request for longer than any may take: so would this one.
             if found == Found::AtWork {
-                faults.extend(self.board.hung(holder.node, clock::real().monotonic_ns, HANG_NS));
+                faults.extend(self.board.hung(holder.node, clock::real().monotonic_ns, heart::longest_ns()));
             }
         }
         self.board.hold(self.own);

@@ -627,7 +627,8 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_i
         matches!(clock, libc::CLOCK_MONOTONIC | libc::CLOCK_MONOTONIC_COARSE | libc::CLOCK_MONOTONIC_RAW | libc::CLOCK_BOOTTIME);
     if (is_wall || is_monotonic)
         && in_server()
-        && let Some(stamp) = clock::read()
+        && let Some(stamp) =
+            if matches!(clock, libc::CLOCK_REALTIME_COARSE | libc::CLOCK_MONOTONIC_COARSE) { clock::read_coarsely() } else { clock::read() }
     {
         let (tv_sec, tv_nsec) = seconds_of(if is_wall { stamp.wall_ns } else { stamp.monotonic_ns });
         // SAFETY: the caller gives a place for the time.
@@ -819,11 +820,19 @@ extern "C" fn load() {
     if std::env::var_os("MARTLET_RUN_TURNSTILE").is_some() {
         turnstile::enable();
     }
-    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "MARTLET_RUN_TURNSTILE", "LD_PRELOAD"] {
+    let longest = std::env::var("MARTLET_RUN_LONGEST_S").ok();
+    for variable in
+        ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "MARTLET_RUN_TURNSTILE", "MARTLET_RUN_LONGEST_S", "LD_PRELOAD"]
+    {
         // SAFETY: this process has one thread so far.
         unsafe { std::env::remove_var(variable) };
     }
     birth::capture(name, &cluster);
+    match longest.map(|seconds| seconds.parse::<u32>().map_err(|_| seconds)) {
+        Some(Ok(seconds)) => crate::heart::set_longest(u64::from(seconds) * 1_000_000_000),
+        Some(Err(text)) => die(&format!("a request may take {text:?} seconds, which is no number")),
+        None => {}
+    }
     if let Some(Err(error)) = refused.map(|refused| crate::requests::refuse(&refused)) {
         die(&error);
     }

@@ -36,9 +36,9 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const MESSAGE_BYTES: usize = 1024;
 /// How long replicas may take to follow their leader when it has ended by itself.
 const END_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a server may take to end when it is told to.
+/// How long a server may take to end when it is told to, beside one request that it is at.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the service may be without a leader before it is given up.
+/// How long the service may be without a leader before it is given up. Where a majority lives, it may have a request to finish first.
 const LEADERLESS: Duration = Duration::from_secs(30);
 
 /// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
@@ -58,6 +58,10 @@ pub struct Arguments {
     /// How requests are replicated: mu, dare or apus [default: mu].
     #[arg(long, value_name = "NAME")]
     engine: Option<EngineKind>,
+    /// For how long a request may have the server. The replica that has been at one for longer is given up, and the request is executed by none. What takes less is waited for, as
+    /// with the server alone: every client waits meanwhile.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    longest_request: u32,
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -86,7 +90,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let starter = host::Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
-    let mut supervisor = Supervisor::new(format, starter)?;
+    let mut supervisor = Supervisor::new(format, starter, Duration::from_secs(arguments.longest_request.into()))?;
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
@@ -105,6 +109,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let config = service::config(&supervisor.name, engine)?;
     let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
+    command.env("MARTLET_RUN_LONGEST_S", arguments.longest_request.to_string());
     // What a terminal sends to a group of processes is this one's to pass on.
     command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", library.path()).process_group(0);
     if format == Format::Json {
@@ -126,6 +131,8 @@ struct Supervisor {
     /// Who wants to hear how the service is.
     starter: host::Starter,
     name: String,
+    /// For how long a request may have the server.
+    longest: Duration,
     listener: OwnedFd,
     /// Replicas' connections.
     lines: Vec<Line<OwnedFd>>,
@@ -143,7 +150,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(format: Format, starter: host::Starter) -> Outcome<Supervisor> {
+    fn new(format: Format, starter: host::Starter, longest: Duration) -> Outcome<Supervisor> {
         // Replicas are forked by replicas; they become this process's children when those die.
         rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(io::Error::from).context("cannot take in the server's replicas")?;
         let name = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -160,6 +167,7 @@ impl Supervisor {
             format,
             starter,
             name,
+            longest,
             listener,
             lines: Vec::new(),
             replicas: Replicas::default(),
@@ -192,11 +200,13 @@ impl Supervisor {
             if self.ended.is_some_and(|(_, since)| since.elapsed() > END_PATIENCE) {
                 self.kill_all();
             }
-            if self.leaderless.is_some_and(|since| since.elapsed() > LEADERLESS) {
-                let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
+            let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
+            // The next leader may have the same request to finish that the last one was at, and those to which it owes its majority.
+            let patience = if left > wanted / 2 { LEADERLESS + 2 * self.longest } else { LEADERLESS };
+            if self.leaderless.is_some_and(|since| since.elapsed() > patience) {
                 return Err(Fail::failed(format_args!(
                     "no replica has led for {} s, with {left} replicas left: a majority of {wanted} has to live to go on",
-                    LEADERLESS.as_secs()
+                    patience.as_secs()
                 )));
             }
             if interrupt.is_raised() && self.stopping.is_none() {
@@ -204,8 +214,9 @@ impl Supervisor {
                 self.starter.tell("STOPPING=1");
                 self.stop();
             }
-            if self.stopping.is_some_and(|since| since.elapsed() > STOP_PATIENCE) {
-                return Err(Fail::failed(format_args!("the server has not ended within {} s of SIGTERM", STOP_PATIENCE.as_secs())));
+            let patience = STOP_PATIENCE + self.longest;
+            if self.stopping.is_some_and(|since| since.elapsed() > patience) {
+                return Err(Fail::failed(format_args!("the server has not ended within {} s of SIGTERM", patience.as_secs())));
             }
             if self.ended.is_none()
                 && self.stopping.is_none()

@@ -3,6 +3,7 @@
 mod memcached;
 mod nginx;
 mod saved;
+mod slow;
 mod software;
 
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -444,11 +445,11 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
 
 #[test]
 fn a_request_that_never_ends_costs_one_replica_and_is_not_executed_again() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = Service::start_as(&["--longest-request", "1"], &["--enable-debug-command", "yes"]) else { return };
     let (mut client, mut poison) = (service.connect(), service.connect());
     assert_eq!(client.ask("INCR shared"), ":1\r\n");
     poison.call(&["SET", "poisoned", "0"]);
-    poison.send_words(&["EVAL", "redis.call('incr', 'poisoned') while true do end", "0"]);
+    poison.send(b"MULTI\r\nINCR poisoned\r\nDEBUG SLEEP 1000000\r\nEXEC\r\n");
     // The replica that executes it is given up, and so is a connection that nobody can answer.
     let mut rest = Vec::new();
     let _ = poison.0.read_to_end(&mut rest);

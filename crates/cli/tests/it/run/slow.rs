@@ -1,0 +1,45 @@
+//! Requests that take long.
+
+use super::Service;
+
+#[test]
+fn a_request_that_takes_longer_than_a_replica_may_be_silent_costs_none() {
+    /// More than twice as long as a replica may show no sign of life.
+    const SECONDS: u64 = 12;
+    let Some(mut service) = Service::start_with(&["--enable-debug-command", "yes"]) else { return };
+    let (mut slow, mut other) = (service.connect(), service.connect());
+    slow.send(format!("DEBUG SLEEP {SECONDS}\r\n").as_bytes());
+    assert_eq!(other.ask("INCR shared"), ":1\r\n", "it waits for its turn");
+    assert_eq!(slow.line(), "+OK\r\n");
+    let entry = other.call(&["SLOWLOG", "GET", "1"]);
+    let took = entry.split(' ').nth(2).and_then(|took| took.parse::<u64>().ok());
+    assert!(took.is_some_and(|took| took >= SECONDS * 1_000_000), "{entry}");
+    // Its followers are at it just now. Should it die, one of them goes on when it has come back.
+    assert_eq!(service.replicas.len(), 3, "a replica was lost");
+    service.kill_leader();
+    assert_eq!(other.ask("INCR shared"), ":2\r\n");
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
+    service.stop();
+}
+
+#[test]
+fn a_script_that_runs_for_ever_is_killed_by_a_client_also_when_the_leader_is_killed_meanwhile() {
+    let Some(mut service) = Service::start_with(&["--busy-reply-threshold", "100"]) else { return };
+    let (mut script, mut other) = (service.connect(), service.connect());
+    for round in 1..=2 {
+        script.send_words(&["EVAL", "while true do end", "0"]);
+        while !other.ask("PING").starts_with("-BUSY") {}
+        if round == 2 {
+            assert_eq!(service.kill_leader(), 2, "no connection is lost");
+            assert!(other.ask("PING").starts_with("-BUSY"), "it runs on");
+        }
+        assert_eq!(other.ask("SCRIPT KILL"), "+OK\r\n");
+        let answer = script.answer();
+        assert!(answer.starts_with("ERR Script killed by user"), "{answer}");
+        assert_eq!(script.ask("INCR shared"), format!(":{round}\r\n"));
+    }
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
+    service.stop();
+}
