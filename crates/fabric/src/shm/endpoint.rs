@@ -78,7 +78,7 @@ pub struct ShmFabric {
     loopback: (mail::Sender, mail::Receiver),
     mail: DatagramCounters,
     #[cfg(debug_assertions)]
-    swapped: std::collections::HashSet<(PeerId, Region, usize)>,
+    swapped: std::collections::BTreeSet<(PeerId, Region, usize)>,
 }
 
 impl ShmFabric {
@@ -98,7 +98,7 @@ impl ShmFabric {
             loopback: (mail::Sender::new(loopback.clone()), mail::Receiver::new(loopback)),
             mail: DatagramCounters::default(),
             #[cfg(debug_assertions)]
-            swapped: std::collections::HashSet::new(),
+            swapped: std::collections::BTreeSet::new(),
         }
     }
 
