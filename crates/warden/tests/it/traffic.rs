@@ -3,6 +3,8 @@
 use martlet_warden::board::State;
 use martlet_warden::client::{Failure, Handler, Warden};
 use martlet_warden::{AppId, Resources};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use crate::child::Process;
 use crate::world::{Diary, Told, World, app, state};
@@ -67,6 +69,55 @@ fn a_message_that_came_while_another_was_told_is_told_before_the_failure() {
     }
     let [first, second] = [(1, "first"), (2, "second")].map(|(seq, text)| Told::Message(app(7), seq, text.into()));
     assert_eq!(hasty.told.0[..2], [first, second]);
+}
+
+/// While a message is told, lets one application join that is awaited, and another one quit.
+struct Busy {
+    joins: Warden,
+    quits: Warden,
+    other: Warden,
+    told: Diary,
+}
+
+impl Handler for Busy {
+    fn on_failure(&mut self, app: AppId, failure: Failure) {
+        self.told.on_failure(app, failure);
+    }
+    fn on_timeout_changed(&mut self, app: AppId, timeout_ns: u64) {
+        self.told.on_timeout_changed(app, timeout_ns);
+    }
+    fn on_piggyback_rcv(&mut self, from: AppId, seq: u64, message: &[u8]) {
+        self.told.on_piggyback_rcv(from, seq, message);
+        self.joins.join(app(8)).expect("free");
+        self.quits.quit().expect("it has joined");
+        while state(&mut self.other, app(9)) != State::Left {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The word of an end comes in front of the answer to what this program asks the warden meanwhile, and is taken along with it.
+#[test]
+fn an_end_whose_word_is_taken_along_with_an_answer_is_told_or_wakes_the_program() {
+    let world = World::new();
+    let mut sender = Process::start("joins 7", &world.socket);
+    let mut busy = Busy { joins: world.connect(), quits: world.connect(), other: world.connect(), told: Diary::default() };
+    busy.quits.join(app(9)).expect("free");
+    let mut warden = world.connect();
+    for number in [7, 8, 9] {
+        warden.monitor(app(number), Resources { pbsize: 100, timeout_ns: 0 }).expect("granted");
+    }
+    sender.order("send message");
+    sender.await_line("done");
+    while busy.told.0.is_empty() {
+        warden.poll(Some(std::time::Duration::from_secs(1)), &mut busy).expect("it waits");
+    }
+    let message = Told::Message(app(7), 1, b"message".to_vec());
+    let is_woken = {
+        let fd = warden.fd();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it looks") > 0
+    };
+    assert!(busy.told.0 == [message, Told::Left(app(9))] || is_woken, "{:?}", busy.told.0);
 }
 
 #[test]
