@@ -13,11 +13,12 @@ pub mod workload;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::watch::observer;
-use martlet_protocol::basics::Time;
+use martlet_protocol::basics::{ProcessId, Time};
 use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
 
@@ -25,6 +26,9 @@ use crate::trial::caller::AnyCaller;
 use crate::trial::timeline::Timeline;
 use testbed::{PATIENCE, Testbed};
 use workload::{Mix, Recording};
+
+/// Within which all but one are killed.
+pub const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// What happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub enum Fault {
     Restart,
     /// SIGKILL of all nodes, and a new start of each: what a host can show of a loss of power. What the kernel has taken and not written is not lost with it.
     PowerLoss,
+    /// SIGKILL of all nodes but this one, within [`AT_ONCE`] of each other and in any order; those that are dead are started again when this one has served alone.
+    AllButOne,
     /// The node that was set aside is added, and this one removed, in order and with what it has.
     Change,
 }
@@ -49,6 +55,7 @@ impl Fault {
             Fault::Pause(_) => "pause",
             Fault::Restart => "restart",
             Fault::PowerLoss => "power loss",
+            Fault::AllButOne => "all but one",
             Fault::Change => "change",
         }
     }
@@ -92,6 +99,8 @@ pub struct Round {
     pub unknown: usize,
     /// The failover, when the primary was killed.
     pub timeline: Option<Timeline>,
+    /// Nanoseconds from the first kill to the last, when several were killed at once.
+    pub kills_ns: Option<u64>,
 }
 
 impl Trial {
@@ -112,10 +121,12 @@ impl Trial {
         self.round += 1;
         let number = self.round;
         let (testbed, interrupt) = (&mut self.testbed, &self.interrupt);
+        let mut chance = Rng::with_seed(self.seed ^ number);
         let (mut recordings, struck) = workload::round(&mut self.callers, number, self.mix, self.seed, |acknowledged| {
             await_progress(acknowledged, interrupt)?;
             interrupt.sleep(before)?;
-            let struck = strike(testbed, fault, target, interrupt)?;
+            let mut scene = Scene { testbed, acknowledged, interrupt, chance: &mut chance };
+            let struck = scene.strike(fault, target)?;
             await_progress(acknowledged, interrupt)?;
             interrupt.sleep(after)?;
             Ok(struck)
@@ -125,8 +136,9 @@ impl Trial {
         let operations = workload::judge(&recordings, self.seed)?;
         let unknown = recordings.iter().map(Recording::unknown).sum();
         self.note(&recordings, operations, unknown);
-        let timeline = struck.map(|struck| struck.timeline(&recordings));
-        Ok(Round { number, operations, unknown, timeline })
+        let kills_ns = struck.as_ref().and_then(|struck| struck.kills_ns);
+        let timeline = struck.filter(|struck| struck.led).map(|struck| struck.timeline(&recordings));
+        Ok(Round { number, operations, unknown, timeline, kills_ns })
     }
 
     fn note(&mut self, recordings: &[Recording], operations: usize, unknown: usize) {
@@ -166,10 +178,14 @@ fn await_progress(acknowledged: &AtomicU64, interrupt: &Interrupt) -> Outcome {
     Ok(())
 }
 
-/// A primary was killed.
+/// Nodes were killed.
 struct Struck {
     timeline: Timeline,
+    /// The first of them.
     killed: Time,
+    /// The primary was one of them.
+    led: bool,
+    kills_ns: Option<u64>,
 }
 
 impl Struck {
@@ -189,53 +205,89 @@ impl Struck {
     }
 }
 
-fn strike(testbed: &mut Testbed, fault: Fault, target: u16, interrupt: &Interrupt) -> Outcome<Option<Struck>> {
-    let (primary, _) = testbed.primary()?;
-    let leads = primary.node.0 == target;
-    match fault {
-        Fault::Kill => {
-            let killed = testbed.signal(target, Signal::KILL)?;
-            testbed.await_end(target)?;
-            // The survivors first: the failover is theirs alone.
-            let sights = testbed.await_whole()?;
-            let timeline = Timeline::new(primary, killed, &observer::events(&sights));
-            testbed.spawn(target)?;
-            testbed.await_whole()?;
-            Ok(leads.then_some(Struck { timeline, killed }))
-        }
-        Fault::Pause(duration) => {
-            testbed.signal(target, Signal::STOP)?;
-            let slept = interrupt.sleep(duration);
-            testbed.signal(target, Signal::CONT)?;
-            slept?;
-            testbed.await_whole()?;
-            Ok(None)
-        }
-        Fault::PowerLoss => {
-            let numbers = testbed.numbers();
-            for number in &numbers {
-                testbed.signal(*number, Signal::KILL)?;
+/// A cluster under load, in the middle of a round.
+struct Scene<'a> {
+    testbed: &'a mut Testbed,
+    acknowledged: &'a AtomicU64,
+    interrupt: &'a Interrupt,
+    chance: &'a mut Rng,
+}
+
+impl Scene<'_> {
+    fn strike(&mut self, fault: Fault, target: u16) -> Outcome<Option<Struck>> {
+        let testbed = &mut *self.testbed;
+        let (primary, _) = testbed.primary()?;
+        let leads = primary.node.0 == target;
+        match fault {
+            Fault::Kill => {
+                let killed = testbed.signal(target, Signal::KILL)?;
+                testbed.await_end(target)?;
+                // The survivors first: the failover is theirs alone.
+                let sights = testbed.await_whole()?;
+                let timeline = Timeline::new(primary, killed, &observer::events(&sights));
+                testbed.spawn(target)?;
+                testbed.await_whole()?;
+                Ok(Some(Struck { timeline, killed, led: leads, kills_ns: None }))
             }
-            for number in &numbers {
-                testbed.await_end(*number)?;
+            Fault::Pause(duration) => {
+                testbed.signal(target, Signal::STOP)?;
+                let slept = self.interrupt.sleep(duration);
+                testbed.signal(target, Signal::CONT)?;
+                slept?;
+                testbed.await_whole()?;
+                Ok(None)
             }
-            for number in &numbers {
-                testbed.spawn(*number)?;
+            Fault::PowerLoss => {
+                let numbers = testbed.numbers();
+                for number in &numbers {
+                    testbed.signal(*number, Signal::KILL)?;
+                }
+                for number in &numbers {
+                    testbed.await_end(*number)?;
+                }
+                for number in &numbers {
+                    testbed.spawn(*number)?;
+                }
+                testbed.await_whole()?;
+                Ok(None)
             }
-            testbed.await_whole()?;
-            Ok(None)
+            Fault::AllButOne => self.kill_all_but(target, primary).map(Some),
+            Fault::Change => {
+                testbed.take_in()?;
+                testbed.set_aside(target)?;
+                Ok(None)
+            }
+            Fault::Restart => {
+                testbed.signal(target, Signal::TERM)?;
+                testbed.await_end(target)?;
+                testbed.spawn(target)?;
+                testbed.await_whole()?;
+                Ok(None)
+            }
         }
-        Fault::Change => {
-            testbed.take_in()?;
-            testbed.set_aside(target)?;
-            Ok(None)
+    }
+
+    /// Kills all nodes but one, has that one serve alone, and starts the others again.
+    fn kill_all_but(&mut self, survivor: u16, primary: ProcessId) -> Outcome<Struck> {
+        let Scene { testbed, acknowledged, interrupt, chance } = self;
+        let mut victims: Vec<u16> = testbed.numbers().into_iter().filter(|number| *number != survivor).collect();
+        chance.shuffle(&mut victims);
+        // Some at one moment, as when the kernel ends them all, and some between two steps of what the deaths before have set off.
+        let within_ns = AT_ONCE.as_nanos() as u64;
+        let mut times: Vec<u64> = victims.iter().map(|_| if chance.bool() { 0 } else { chance.u64(..within_ns) }).collect();
+        times.sort_unstable();
+        let kills = testbed.signal_each(&victims, &times, Signal::KILL)?;
+        for victim in &victims {
+            testbed.await_end(*victim)?;
         }
-        Fault::Restart => {
-            testbed.signal(target, Signal::TERM)?;
-            testbed.await_end(target)?;
-            testbed.spawn(target)?;
-            testbed.await_whole()?;
-            Ok(None)
+        let sights = testbed.await_whole()?;
+        await_progress(acknowledged, interrupt)?;
+        let timeline = Timeline::new(primary, kills[0], &observer::events(&sights));
+        for victim in &victims {
+            testbed.spawn(*victim)?;
         }
+        testbed.await_whole()?;
+        let kills_ns = kills.last().map(|last| last.since(kills[0]));
+        Ok(Struck { timeline, killed: kills[0], led: primary.node.0 != survivor, kills_ns })
     }
 }

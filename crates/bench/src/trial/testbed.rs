@@ -14,8 +14,8 @@ use martlet_cluster::process::{Handle, ProcessName};
 use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing;
-use martlet_node::clock;
-use martlet_node::config::{Cluster, NodeEntry};
+use martlet_node::config::{Cluster, Idle, NodeEntry, Priority};
+use martlet_node::{clock, sched};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -255,6 +255,12 @@ impl Testbed {
         Ok((primary, view))
     }
 
+    /// A node's process.
+    pub fn pid(&mut self, number: u16) -> Outcome<u32> {
+        let process = self.node(number).process.as_ref().map(|(child, _)| child.id());
+        process.ok_or_else(|| Fail::failed(format_args!("node {number} does not run")))
+    }
+
     /// For looks at what a node's acting thread is doing.
     pub fn pulse(&mut self, number: u16) -> Outcome<Pulse> {
         let doing = format!("cannot look at node {number}");
@@ -273,6 +279,32 @@ impl Testbed {
         let at = clock::now();
         handle.signal(signal).context(doing)?;
         Ok(at)
+    }
+
+    /// Sends nodes a signal, each so many nanoseconds after the first may have it, from a thread that nothing else keeps from running, where that is allowed. `times` ascend. Returns
+    /// the moment just before each.
+    pub fn signal_each(&self, numbers: &[u16], times: &[u64], signal: Signal) -> Outcome<Vec<Time>> {
+        let handle = |number: &u16| {
+            let running = self.nodes.iter().find(|node| node.number == *number).and_then(|node| node.process.as_ref());
+            running.map(|(_, handle)| handle).ok_or_else(|| Fail::failed(format_args!("cannot signal node {number}: it does not run")))
+        };
+        let handles = numbers.iter().map(handle).collect::<Outcome<Vec<_>>>()?;
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                sched::place_current_thread(None, Priority::Fifo, Idle::Park).context("cannot place the thread that kills")?;
+                let start = clock::now();
+                let send = |(handle, after_ns): (&&Handle, &u64)| {
+                    while clock::now() < start.after(*after_ns) {
+                        std::hint::spin_loop();
+                    }
+                    let at = clock::now();
+                    handle.signal(signal).context("cannot signal a node")?;
+                    Ok(at)
+                };
+                handles.iter().zip(times).map(send).collect()
+            });
+            sender.join().expect("it does not panic")
+        })
     }
 
     /// Waits until a node that has been told to end is gone. Returns how it ended; `None` when it did not run.

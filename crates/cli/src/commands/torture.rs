@@ -9,11 +9,11 @@ use martlet_bench::trial::testbed::Testbed;
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::{FabricFlags, Plan, check_durability};
-use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, styled};
-use martlet_node::config::{DurabilityKind, EngineKind};
+use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use serde_json::json;
 
 /// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
@@ -23,6 +23,8 @@ use serde_json::json;
 /// seed repeats the load and the order of the faults.
 ///
 /// Example: martlet torture --kills 500 --pauses 200 --restarts 100
+///
+/// Example: martlet torture --engine hsuc --nodes 5 --all-but-one 200 --kills 0 --pauses 0 --restarts 0
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many SIGKILLs, each with a new start.
@@ -58,6 +60,9 @@ pub struct Arguments {
     /// How many losses of power: SIGKILL of all nodes at once, and a new start of each. Needs --durability sync.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     power_losses: u32,
+    /// How often all nodes but one are killed within a millisecond, each with a new start when that one has served alone: on one host, with engines behind views.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
+    all_but_one: u32,
     /// Where load and faults get their chance from; drawn anew if not given.
     #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
@@ -68,14 +73,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     if arguments.clients + arguments.redis_clients == 0 {
-        return Err(martlet_cluster::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
+        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
     }
     check_durability(arguments.durability, arguments.engine)?;
     if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
-        return Err(martlet_cluster::fail::Fail::usage(format_args!(
+        return Err(Fail::usage(format_args!(
             "--power-losses is {}, and --durability {}; only with sync nothing acknowledged may be lost with the power",
             arguments.power_losses, arguments.durability
         )));
+    }
+    if arguments.all_but_one > 0 {
+        check_all_but_one(arguments)?;
     }
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -101,12 +109,19 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(50), value_bytes: 32 };
     let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
     let mut failover = Figure::new("torture", "kill of the primary to the next acknowledged request", Unit::Microseconds);
+    let mut alone = Figure::new(
+        "torture",
+        "first of all kills but one, the primary's among them, to the next acknowledged request",
+        Unit::Microseconds,
+    );
+    let mut kills = Figure::new("torture", "first to last of all kills but one", Unit::Microseconds);
 
     let counted = [
         (Fault::Kill, arguments.kills),
         (Fault::Pause(lease), arguments.pauses),
         (Fault::Restart, arguments.restarts),
         (Fault::PowerLoss, arguments.power_losses),
+        (Fault::AllButOne, arguments.all_but_one),
         (Fault::Change, arguments.changes),
     ];
     let mut faults: Vec<Fault> = counted.iter().flat_map(|(fault, count)| (0..*count).map(|_| *fault)).collect();
@@ -116,7 +131,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     for (done, fault) in faults.into_iter().enumerate() {
         let (primary, _) = trial.testbed().primary()?;
         let numbers = trial.testbed().numbers();
-        let target = if rng.bool() { primary.node.0 } else { numbers[rng.usize(..numbers.len())] };
+        let is_any = fault == Fault::AllButOne || !rng.bool();
+        let target = if is_any { numbers[rng.usize(..numbers.len())] } else { primary.node.0 };
         let fault = match fault {
             // From much shorter than a lease to many of them.
             Fault::Pause(lease) => Fault::Pause(lease.mul_f64(0.2 + rng.f64() * 20.0)),
@@ -125,9 +141,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let before = Duration::from_millis(rng.u64(10..60));
         let round = trial.round(fault, target, before, Duration::from_millis(20))?;
         let took = round.timeline.as_ref().and_then(|timeline| timeline.first("first reply received"));
-        took.into_iter().for_each(|ns| failover.record(ns));
+        let figure = if fault == Fault::AllButOne { &mut alone } else { &mut failover };
+        took.into_iter().for_each(|ns| figure.record(ns));
+        round.kills_ns.into_iter().for_each(|ns| kills.record(ns));
         let who = match fault {
             Fault::PowerLoss => "all nodes".to_owned(),
+            Fault::AllButOne => {
+                let within = round.kills_ns.unwrap_or(0) as f64 / 1e3;
+                let was = if primary.node.0 == target { "the primary" } else { "a backup" };
+                format!("within {within:.0} us; node {target} is left ({was})")
+            }
             _ => format!("node {target} ({})", if primary.node.0 == target { "the primary" } else { "a backup" }),
         };
         let took_text = took.map_or_else(String::new, |ns| format!(", answered after {:.1} us", ns as f64 / 1e3));
@@ -158,9 +181,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.set("seed", seed);
     report.set("clients", arguments.clients);
     report.set("redis_clients", arguments.redis_clients);
-    if failover.n() > 0 {
-        report.add(failover);
-    }
+    [failover, alone, kills].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
     for (metric, samples) in [("GET under faults", &totals.reads), ("change under faults", &totals.changes)] {
         let mut figure = Figure::new("torture", metric, Unit::Microseconds);
         figure.merge(samples);
@@ -178,5 +199,22 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         ),
         || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "seed": seed}),
     );
+    Ok(())
+}
+
+/// Whether one of the nodes can go on without all others.
+fn check_all_but_one(arguments: &Arguments) -> Outcome {
+    let refused = |what: String, allowed: String| {
+        Err(Fail::usage(format_args!("--all-but-one is {}, and {what}; allowed are {allowed}", arguments.all_but_one)))
+    };
+    let (engine, fabric) = (arguments.engine, arguments.fabric.kind());
+    if engine.traits().commits_by_majority() {
+        let allowed = EngineKind::names_with(|traits| !traits.commits_by_majority());
+        return refused(format!("--engine {engine}, of whose replicas a majority has to live"), allowed);
+    }
+    if !fabric.traits().memory_outlives_process {
+        let allowed = FabricKind::names_with(|traits| traits.memory_outlives_process);
+        return refused(format!("--fabric {fabric}, over which a majority of the coordinators has to live"), allowed);
+    }
     Ok(())
 }

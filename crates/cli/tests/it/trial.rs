@@ -70,6 +70,36 @@ fn a_trial_strikes_replicas_of_mu_in_every_way() {
     a_trial_strikes_in_every_way("mu", "shm");
 }
 
+/// The one that is left serves alone, and takes the others in again.
+#[test]
+fn a_trial_kills_all_but_one_at_once() {
+    for engine in ["hsuc", "huc"] {
+        let temp = TempDir::new();
+        let port = free_ports(5).to_string();
+        let none = ["--kills", "0", "--pauses", "0", "--restarts", "0", "--json"];
+        let arguments = ["torture", "--engine", engine, "--nodes", "5", "--all-but-one", "2", "--redis-port", &port];
+        let objects = run_in(&temp, &[&arguments[..], &none].concat()).ok().objects();
+        assert_eq!(objects.iter().filter(|object| object["fault"] == "all but one").count(), 2);
+        assert_eq!(objects.last().expect("a verdict")["event"], "passed");
+        nothing_left(&temp);
+    }
+    for (engine, fabric, wanted) in [
+        (
+            "mu",
+            "shm",
+            "--all-but-one is 1, and --engine mu, of whose replicas a majority has to live; allowed are primary-backup, hsuc, huc",
+        ),
+        (
+            "hsuc",
+            "ethernet",
+            "--all-but-one is 1, and --fabric ethernet, over which a majority of the coordinators has to live; allowed are shm",
+        ),
+    ] {
+        let why = run_in(&TempDir::new(), &["torture", "--engine", engine, "--fabric", fabric, "--all-but-one", "1"]).code(2).err;
+        assert!(why.contains(wanted), "{why}");
+    }
+}
+
 /// Nodes that reach each other by packets only, as on hosts of their own.
 #[test]
 fn a_trial_over_udp_strikes_a_primary_and_its_backups_in_every_way() {
