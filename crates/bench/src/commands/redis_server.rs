@@ -109,11 +109,29 @@ pub struct Rates {
     pub get: f64,
 }
 
+/// What a run of SET came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sets {
+    /// Requests a second.
+    pub rate: f64,
+    /// From request to reply on average, in microseconds.
+    pub average_us: f64,
+}
+
 impl Load {
     /// Runs it once.
     pub fn run(self, address: SocketAddr) -> Outcome<Rates> {
+        self.understood(address, "set,get", parse)
+    }
+
+    /// Runs it once, with SET only.
+    pub fn run_sets(self, address: SocketAddr) -> Outcome<Sets> {
+        self.understood(address, "set", parse_sets)
+    }
+
+    fn understood<T>(self, address: SocketAddr, tests: &str, parse: fn(&str) -> Option<T>) -> Outcome<T> {
         let output = Command::new("redis-benchmark")
-            .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "set,get", "--csv"])
+            .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", tests, "--csv"])
             .args(["-n", &self.requests.to_string(), "-c", &self.clients.to_string()])
             .args(["-P", &self.pipeline.to_string(), "-d", &self.value_bytes.to_string()])
             .stdin(Stdio::null())
@@ -135,6 +153,13 @@ fn parse(csv: &str) -> Option<Rates> {
     Some(Rates { set: rate("SET")?, get: rate("GET")? })
 }
 
+/// Its line is `"SET","465116.25","1.393",...`: requests a second, and the average in milliseconds.
+fn parse_sets(csv: &str) -> Option<Sets> {
+    let line = csv.lines().find(|line| line.starts_with("\"SET\","))?;
+    let mut numbers = line.split(',').skip(1).map(|cell| cell.trim_matches('"').parse::<f64>().ok());
+    Some(Sets { rate: numbers.next()??, average_us: numbers.next()?? * 1e3 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +169,7 @@ mod tests {
         let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"465116.25\",\"1.393\"\n\"GET\",\"571428.56\",\"0.982\"\n";
         assert_eq!(parse(csv), Some(Rates { set: 465_116.25, get: 571_428.56 }));
         assert_eq!(parse("Could not connect\n"), None);
+        assert_eq!(parse_sets(csv), Some(Sets { rate: 465_116.25, average_us: 1_393.0 }));
+        assert_eq!(parse_sets("\"SET\",\"465116.25\"\n"), None);
     }
 }

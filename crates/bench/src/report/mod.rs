@@ -24,6 +24,8 @@ pub enum Unit {
     Microseconds,
     /// Work done a second, one sample for each interval.
     PerSecond,
+    /// How often something happened, a minute: one sample for each interval.
+    PerMinute,
     /// Memory.
     Bytes,
 }
@@ -34,6 +36,7 @@ impl Unit {
             Unit::Nanoseconds => "ns",
             Unit::Microseconds => "us",
             Unit::PerSecond => "1/s",
+            Unit::PerMinute => "1/min",
             Unit::Bytes => "B",
         }
     }
@@ -41,7 +44,7 @@ impl Unit {
     fn scaled(self, recorded: u64) -> f64 {
         match self {
             Unit::Microseconds => recorded as f64 / 1e3,
-            Unit::Nanoseconds | Unit::PerSecond | Unit::Bytes => recorded as f64,
+            Unit::Nanoseconds | Unit::PerSecond | Unit::PerMinute | Unit::Bytes => recorded as f64,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::martlet::{Ran, fabric, on_fabric, run};
+use crate::martlet::{Ran, fabric, free_ports, on_fabric, run};
 
 /// How often a benchmark is tried that other tests, or whatever else the machine does, may disturb. Each disturbed one says so, by itself and soon.
 const TRIES: u32 = 20;
@@ -48,7 +48,7 @@ fn figures(name: &str, ran: Ran) -> (Vec<String>, Vec<String>) {
         let ordered = [number("p50"), number("p90"), number("p99"), number("p999"), number("max")];
         assert!(ordered.is_sorted(), "{object}");
         assert!(number("n") > 0.0, "{object}");
-        assert!(["ns", "us", "1/s", "B"].contains(&object["unit"].as_str().expect("a unit")), "{object}");
+        assert!(["ns", "us", "1/s", "1/min", "B"].contains(&object["unit"].as_str().expect("a unit")), "{object}");
         assert!(object["settings"]["cores"].is_array() && object["settings"]["build"].is_string(), "where it ran: {object}");
         let metric = object["metric"].as_str().expect("a metric").to_owned();
         match &object["bench"] {
@@ -122,6 +122,36 @@ fn the_figures_of_dare() {
         let metrics = bench_on_fabric(&[&["dare", "--figure", figure, "--engines", "dare,mu", "--clients", clients], &few[..]].concat());
         for wanted in wanted {
             assert!(metrics.iter().any(|metric| metric == wanted), "{figure}: {wanted} is missing: {metrics:?}");
+        }
+    }
+}
+
+#[test]
+fn the_figures_of_fide() {
+    let port = free_ports(3).to_string();
+    for (arguments, wanted) in [
+        (&["figure3", "--beats", "200"][..], &["heartbeat, one way, ordinary class, busy cores"][..]),
+        (
+            &["figure4", "--seconds", "1", "--timeouts-us", "1001000"],
+            &["false positives, timeout 1001000 us, busy cores", "false positives, timeout 1001000 us, idle cores"],
+        ),
+        (&["figure5", "--kills", "1"], &["kill to upcall, monitor asleep on another host", "kill to upcall, bare probe"]),
+        (
+            &["figure6", "--engines", "hsuc,mu", "--failures", "1", "--requests", "1000", "--redis-port", &port],
+            &[
+                "SET a second, hsuc, 1 failures tolerated, 2 nodes",
+                "CPU time of a SET, mu, 1 failures tolerated, 3 nodes",
+                "average latency of SET, redis-server alone",
+            ],
+        ),
+    ] {
+        // Where there is no Redis, it has said so.
+        let metrics = bench(&[&["fide"], arguments].concat());
+        for wanted in wanted {
+            assert!(
+                metrics.iter().any(|metric| metric == wanted) || arguments[0] == "figure6" && metrics.is_empty(),
+                "{wanted} is missing: {metrics:?}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod kills;
 mod load;
-mod service;
+pub(super) mod service;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
+use martlet_node::config::EngineKind;
 
 use self::load::{Load, Measured};
 use self::service::Service;
@@ -51,6 +52,9 @@ pub struct Arguments {
     /// Requests in a run of redis-benchmark, which is repeated as long as there are kills to make.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = number::<u32>(10_000..))]
     benchmark_requests: u32,
+    /// How requests are replicated, as for `martlet run`.
+    #[arg(long, value_name = "NAME")]
+    engine: Option<EngineKind>,
     /// The library to load into the server, as for `martlet run`.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
@@ -65,7 +69,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         report.format().say("skipped: redis-server is not installed (Debian's redis-server)");
         return Ok(());
     };
-    let mut service = Service::start(arguments.port, arguments.preload.as_deref(), interrupt)?;
+    let mut service = Service::start(arguments.port, arguments.engine, arguments.preload.as_deref(), interrupt)?;
     report.set("clients", arguments.clients);
     report.set("value_bytes", load::VALUE_BYTES as u64);
     report.set("client thread", clients::hurry()?);
@@ -177,7 +181,7 @@ fn under_load(
 }
 
 /// The CPU time that a process has had, of all its threads, in nanoseconds.
-fn cpu_ns(pid: u32) -> Outcome<u64> {
+pub(super) fn cpu_ns(pid: u32) -> Outcome<u64> {
     let place = format!("/proc/{pid}/task");
     let mut sum = 0;
     for thread in fs::read_dir(&place).context(format_args!("cannot look at process {pid}"))? {

@@ -15,6 +15,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::scratch::Scratch;
 use martlet_node::clock;
+use martlet_node::config::EngineKind;
 use martlet_protocol::basics::Time;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
@@ -38,6 +39,8 @@ pub struct Service {
     leader: Option<Pid>,
     /// Replicas that hold the state, once all that live do.
     whole: u64,
+    /// Replicas that live.
+    living: Vec<u32>,
     /// Connections that the leader had when it began to lead.
     connections: u64,
     /// The process group of the replicas, and of what keeps their connections.
@@ -47,12 +50,15 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one, and waits until three replicas hold the state.
-    pub fn start(port: u16, preload: Option<&Path>, interrupt: &Interrupt) -> Outcome<Service> {
+    /// Starts one, with that engine or the usual one, and waits until three replicas hold the state.
+    pub fn start(port: u16, engine: Option<EngineKind>, preload: Option<&Path>, interrupt: &Interrupt) -> Outcome<Service> {
         // Debian's setpriv lets the kernel end it with us, should we be killed; it then ends the replicas.
         let own = own_command()?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM"]).arg(own.get_program()).args(["run", "--json"]);
+        if let Some(engine) = engine {
+            command.args(["--engine", engine.name()]);
+        }
         if let Some(file) = preload {
             command.arg("--preload").arg(file);
         }
@@ -89,6 +95,7 @@ impl Service {
             port,
             leader: None,
             whole: 0,
+            living: Vec::new(),
             connections: 0,
             group: None,
             _scratch: scratch,
@@ -100,6 +107,11 @@ impl Service {
     /// The process that leads.
     pub fn leader(&self) -> Outcome<Pid> {
         self.leader.ok_or_else(|| Fail::wrong("no replica leads"))
+    }
+
+    /// The processes of the replicas that live.
+    pub fn replicas(&self) -> Vec<u32> {
+        self.living.clone()
     }
 
     /// Waits until three replicas hold the state.
@@ -159,6 +171,7 @@ impl Service {
         match event["event"].as_str() {
             Some("replica") => {
                 self.whole = 0;
+                self.living.push(number("pid")? as u32);
                 // The first one's, which the others are forked into.
                 if self.group.is_none() {
                     self.group = process()?;
@@ -169,6 +182,8 @@ impl Service {
             Some("ended") => {
                 self.whole = 0;
                 let ended = process()?;
+                let pid = number("pid")?;
+                self.living.retain(|living| u64::from(*living) != pid);
                 self.leader.take_if(|leader| Some(*leader) == ended);
             }
             _ => {}

@@ -1,0 +1,61 @@
+//! `martlet bench fide`: the figures of FiDe's evaluation, beside the paper's values.
+
+mod accuracy;
+mod detection;
+mod hogs;
+mod paper;
+mod set;
+mod stability;
+mod table2;
+
+use clap::{Args, Subcommand};
+use martlet_cluster::fail::Outcome;
+use martlet_cluster::interrupt::Interrupt;
+use martlet_warden::client::{Failure, Handler};
+use martlet_warden::{AppId, now_ns};
+
+use crate::report::Report;
+
+/// The figures of FiDe's evaluation (section 6), beside the paper's values.
+///
+/// How soon and how accurately wardens tell of failures, how stable what they rely on is, and what replication by its consensus costs. Figure 8 and the frequencies of Table 3 are
+/// computed: `martlet plan ccf`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    figure: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Which {
+    Table2(table2::Arguments),
+    Figure3(stability::Arguments),
+    Figure4(accuracy::Arguments),
+    Figure5(detection::Arguments),
+    Figure6(set::Arguments),
+}
+
+/// The host of the monitor, where its victims are on another one.
+const NEAR: u16 = 0;
+/// The host of the victims.
+const FAR: u16 = 1;
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    match &arguments.figure {
+        Which::Table2(arguments) => table2::run(arguments, report, interrupt),
+        Which::Figure3(arguments) => stability::run(arguments, report, interrupt),
+        Which::Figure4(arguments) => accuracy::run(arguments, report, interrupt),
+        Which::Figure5(arguments) => detection::run(arguments, report, interrupt),
+        Which::Figure6(arguments) => set::run(arguments, report, interrupt),
+    }
+}
+
+/// The last failure that was told of, and when.
+#[derive(Default)]
+struct Seen(Option<(u64, Failure)>);
+
+impl Handler for Seen {
+    fn on_failure(&mut self, _: AppId, failure: Failure) {
+        self.0 = Some((now_ns(), failure));
+    }
+}

@@ -1,0 +1,221 @@
+//! Table 2: from the crash of an application to the upcall, and the silence of a whole host.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use martlet_cluster::directory::own_command;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
+use martlet_cluster::scratch::Scratch;
+use martlet_node::sched::OnCore;
+use martlet_warden::board::{Evidence, State};
+use martlet_warden::client::{Failure, Warden};
+use martlet_warden::{AppId, Resources, now_ns};
+use rustix::process::Signal;
+
+use super::{FAR, NEAR, Seen, paper};
+use crate::report::placement::two_cores;
+use crate::report::reference::{Probe, Victim};
+use crate::report::{Figure, Report, Unit};
+use crate::trial::wardens::{Beat, PATIENCE, Process, Wardens, until};
+
+/// Table 2: from the crash of an application to the upcall of one that monitors it, and the silence of a whole host.
+///
+/// Two wardens run as processes, and hear each other over two paths of the loopback device: both hosts share the cores here, and no wire lies between them. Victims are
+/// killed by SIGKILL. A monitor sleeps until it is told, or polls memory; the parts say when its own warden knew. A host falls silent when its warden is stopped
+/// (SIGSTOP). Beside them stands the bare death probe of the same minutes, and what the paper measured, on its own hardware: a dedicated core in the kernel, XDP, 10 Gbit/s.
+///
+/// Example: martlet bench fide table2 --kills 1000 --json
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many kills of each kind.
+    #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
+    kills: u32,
+    /// How often a host falls silent.
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..))]
+    silences: u32,
+    /// Between two heartbeats, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = number::<u64>(100..=1_000_000))]
+    interval_us: u64,
+    /// By how much a heartbeat may be late, in microseconds: delta. The timeout is the interval and twice this.
+    #[arg(long, value_name = "US", default_value_t = 5_000, value_parser = number::<u64>(0..=1_000_000))]
+    jitter_us: u64,
+}
+
+/// Waits for a failure, asleep or polling memory. Returns when it was told, and what.
+fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
+    let (mut seen, end) = (Seen::default(), Instant::now() + PATIENCE);
+    let wait = if polls { Duration::ZERO } else { Duration::from_secs(1) };
+    while seen.0.is_none() {
+        warden.poll(Some(wait), &mut seen).map_err(Fail::failed)?;
+        if Instant::now() > end {
+            return Err(Fail::failed(format_args!("a failure was not told of within {} s", PATIENCE.as_secs())));
+        }
+    }
+    Ok(seen.0.expect("just told"))
+}
+
+/// How a failure is heard of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// On the victim's host, asleep.
+    Asleep,
+    /// On the victim's host, by polling memory.
+    Polling,
+    /// On the victim's host, of a program that knows of no wardens.
+    Unchanged,
+    /// On another host, asleep.
+    Across,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 4] = [Way::Asleep, Way::Polling, Way::Unchanged, Way::Across];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::Asleep => "monitor asleep",
+            Way::Polling => "monitor polls memory",
+            Way::Unchanged => "monitor asleep, program watched unchanged",
+            Way::Across => "monitor asleep on another host",
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("kills", arguments.kills);
+    let dir = Scratch::new("bench-fide").context("cannot make a directory")?;
+    let beat = Beat { interval_us: arguments.interval_us, jitter_us: arguments.jitter_us };
+    let mut wardens = Wardens::prepare(dir.path(), 2, beat)?;
+    wardens.start()?;
+    let (mut near, mut far) = (wardens.connect(NEAR)?, wardens.connect(FAR)?);
+    let victims = [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE];
+    let steps = victims.len() as u64 * (Way::ALL.len() as u64 + 1) * u64::from(arguments.kills) + u64::from(arguments.silences);
+    let progress = report.progress("failures", steps);
+    let mut number = 0;
+    for plan in victims {
+        let name = plan.name();
+        let mut bare = Figure::new("fide", format!("bare probe, victim {name}"), Unit::Microseconds);
+        let mut told: Vec<[Figure; 3]> = Way::ALL.iter().map(|way| figures(*way, name)).collect();
+        let mut probe = Probe::new()?;
+        for _ in 0..arguments.kills {
+            interrupt.check()?;
+            // In turn, so that the machine's mood is the same for all.
+            bare.record(probe.kill_one(plan)?);
+            progress.step();
+            for (way, figures) in Way::ALL.into_iter().zip(&mut told) {
+                number = number % i64::from(AppId::LAST_CHOSEN) + 1;
+                let app = AppId::new(number).expect("in range");
+                let warden = if way == Way::Across { &mut near } else { &mut far };
+                let [all, known, delivered] = kill_one(warden, &wardens.socket(FAR), app, plan, way)?;
+                figures[0].record(all);
+                figures[1].record(known);
+                figures[2].record(delivered);
+                progress.step();
+            }
+        }
+        report.add(bare);
+        told.into_iter().flatten().for_each(|figure| report.add(figure));
+    }
+    let timeout_us = arguments.interval_us + 2 * arguments.jitter_us;
+    let mut silent = Figure::new("fide", "silence of a host until it is presumed dead", Unit::Microseconds)
+        .with("planned_timeout_us", timeout_us)
+        .with("interval_us", arguments.interval_us)
+        .with("paper_timeout_us", paper::HOST_US);
+    for _ in 0..arguments.silences {
+        interrupt.check()?;
+        silent.record(silence_one(&mut near, &mut far, &wardens, &mut number)?);
+        progress.step();
+    }
+    report.add(silent);
+    Ok(())
+}
+
+/// The whole way, and its two parts.
+fn figures(way: Way, victim: &str) -> [Figure; 3] {
+    let figure = |part: &str| Figure::new("fide", format!("{part}, {}, victim {victim}", way.name()), Unit::Microseconds);
+    let whole =
+        figure("kill to upcall").with("paper_average_us", paper::APPLICATION_AVERAGE_US).with("paper_max_us", paper::APPLICATION_MOST_US);
+    [whole, figure("  kill to the monitor's warden"), figure("  from there to the upcall")]
+}
+
+/// Starts a victim and waits until the monitor's warden knows it.
+fn start(socket: &Path, app: AppId, plan: Victim, joins: bool) -> Outcome<Process> {
+    let mut command = own_command()?;
+    command.args(["victim", "--kind", if joins { "application" } else { "unregistered" }]);
+    command.args(["--cluster", &socket.display().to_string(), "--incarnation", &app.to_string()]);
+    plan.arguments(&mut command);
+    Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?))
+}
+
+/// Waits until a victim that registers nowhere has its memory, and is about to do what it is for.
+fn await_ready(victim: &mut Process) -> Outcome {
+    let mut line = String::new();
+    let says = victim.0.stdout.take().expect("piped");
+    BufReader::new(says).read_line(&mut line).context("cannot hear the victim")?;
+    if line.is_empty() { Err(Fail::failed("the victim ended before it was killed")) } else { Ok(()) }
+}
+
+/// Kills one victim on a host. Returns the nanoseconds until it was told, until the monitor's warden knew, and between these.
+pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Victim, way: Way) -> Outcome<[u64; 3]> {
+    let mut victim = start(socket, app, plan, way != Way::Unchanged)?;
+    if way == Way::Unchanged {
+        let pid = i32::try_from(victim.0.id()).map_err(Fail::failed)?;
+        warden.monitor_process(pid).map_err(Fail::failed)?;
+        await_ready(&mut victim)?;
+    } else {
+        warden.monitor(app, Resources::default()).map_err(Fail::failed)?;
+        until("a victim joins", || {
+            let (apps, _) = warden.status().ok()?;
+            let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive && (one.words == 1 || way == Way::Across));
+            (alive || victim.0.try_wait().is_ok_and(|status| status.is_some())).then_some(())
+        })?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(status) = victim.0.try_wait().context("cannot look at the victim")? {
+        return Err(Fail::failed(format_args!("the victim ended before it was killed: {status}")));
+    }
+    // Apart from the victim, which is bound to the second core.
+    let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the monitor")?;
+    let killed = now_ns();
+    victim.signal(Signal::KILL)?;
+    let (told, failure) = failure(warden, way == Way::Polling)?;
+    drop(on_core);
+    let wrong = match way {
+        Way::Across => failure.evidence != Evidence::Certificate,
+        Way::Asleep | Way::Polling => !matches!(failure.evidence, Evidence::Words | Evidence::Process),
+        Way::Unchanged => failure.evidence != Evidence::Process,
+    };
+    if wrong {
+        return Err(Fail::wrong(format_args!("a killed victim, {}, was told of by {}", way.name(), failure.evidence)));
+    }
+    Ok([told.saturating_sub(killed), failure.at_ns.saturating_sub(killed), told.saturating_sub(failure.at_ns)])
+}
+
+/// Stops the warden of a host, and lets it go on. Returns the nanoseconds until its application was presumed dead.
+fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, number: &mut i64) -> Outcome<u64> {
+    *number = *number % i64::from(AppId::LAST_CHOSEN) + 1;
+    let app = AppId::new(*number).expect("in range");
+    far.join(app).map_err(Fail::failed)?;
+    near.monitor(app, Resources::default()).map_err(Fail::failed)?;
+    let is_alive = |warden: &mut Warden| {
+        let (apps, hosts) = warden.status().ok()?;
+        let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive) && hosts.iter().all(|host| !host.is_silent);
+        alive.then_some(())
+    };
+    until("an application is heard of", || is_alive(near))?;
+    let stopped = now_ns();
+    wardens.signal(FAR, Signal::STOP)?;
+    let outcome = failure(near, false);
+    wardens.signal(FAR, Signal::CONT)?;
+    let (told, failure) = outcome?;
+    if failure.evidence != Evidence::Silence {
+        return Err(Fail::wrong(format_args!("a host that was stopped was told of by {}", failure.evidence)));
+    }
+    until("the host is heard again", || is_alive(near))?;
+    far.quit().map_err(Fail::failed)?;
+    Ok(told.saturating_sub(stopped))
+}
