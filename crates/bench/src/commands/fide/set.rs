@@ -66,6 +66,11 @@ fn nodes(engine: EngineKind, failures: u16) -> u16 {
     if engine.traits().commits_by_majority() { 2 * failures + 1 } else { failures + 1 }
 }
 
+/// Whether `martlet run` takes it.
+fn can_run(engine: EngineKind) -> bool {
+    engine.traits().executes_on_commit && engine.traits().commits_by_majority()
+}
+
 /// What the runs of one kind came to.
 struct Measured {
     rate: Figure,
@@ -123,7 +128,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("requests", arguments.requests);
     let mut throughput = Plot::new("SET a second (FiDe, Figure 6a)", Axis::linear("failures tolerated"), Axis::linear("SET a second"));
     let mut latency = Plot::new("Average latency of SET (FiDe, Figure 6b)", Axis::linear("failures tolerated"), Axis::linear("us"));
-    let unmodified = if arguments.unmodified { engines.iter().filter(|engine| engine.traits().executes_on_commit).count() } else { 0 };
+    let unmodified = if arguments.unmodified { engines.iter().filter(|engine| can_run(**engine)).count() } else { 0 };
     let kinds = 1 + engines.len() * (usize::from(arguments.failures) + 1) + unmodified;
     let progress = report.progress("runs of redis-benchmark", u64::from(arguments.repeats) * kinds as u64);
     let mut plain = Measured::new("redis-server alone");
@@ -160,8 +165,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         }
         (throughput, latency) = (throughput.with(rates), latency.with(latencies));
     }
-    for engine in engines.iter().filter(|engine| arguments.unmodified && engine.traits().executes_on_commit) {
-        let failures = if engine.traits().commits_by_majority() { 1 } else { 2 };
+    for engine in engines.iter().filter(|engine| arguments.unmodified && can_run(**engine)) {
+        let failures = 1;
         let mut measured = Measured::new(&format!("redis-server unmodified, {engine}, {failures} failures tolerated, 3 replicas"));
         for _ in 0..arguments.repeats {
             let service = Service::start(arguments.redis_port, Some(*engine), arguments.preload.as_deref(), interrupt)?;
