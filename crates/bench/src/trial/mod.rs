@@ -17,7 +17,7 @@ use fastrand::Rng;
 use hdrhistogram::Histogram;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
-use martlet_cluster::watch::observer;
+use martlet_cluster::watch::observer::{self, Sight};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
@@ -270,6 +270,12 @@ impl Scene<'_> {
     /// Kills all nodes but one, has that one serve alone, and starts the others again.
     fn kill_all_but(&mut self, survivor: u16, primary: ProcessId) -> Outcome<Struck> {
         let Scene { testbed, acknowledged, interrupt, chance } = self;
+        // One that is out of the view, since it was presumed dead, holds nothing when it is left.
+        let process = |sights: &[Sight]| {
+            let view = observer::newest_view(sights)?;
+            view.members.iter().find(|member| member.id.node.0 == survivor).map(|member| member.id)
+        };
+        let before = process(&testbed.await_whole()?);
         let mut victims: Vec<u16> = testbed.numbers().into_iter().filter(|number| *number != survivor).collect();
         chance.shuffle(&mut victims);
         // Some at one moment, as when the kernel ends them all, and some between two steps of what the deaths before have set off.
@@ -281,6 +287,11 @@ impl Scene<'_> {
             testbed.await_end(*victim)?;
         }
         let sights = testbed.await_whole()?;
+        if process(&sights) != before {
+            return Err(Fail::failed(format_args!(
+                "node {survivor}, which was to be left, was presumed dead when the others were killed, so nothing was left: a host that is less busy is needed"
+            )));
+        }
         await_progress(acknowledged, interrupt)?;
         let timeline = Timeline::new(primary, kills[0], &observer::events(&sights));
         for victim in &victims {
