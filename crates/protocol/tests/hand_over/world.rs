@@ -1,17 +1,24 @@
 //! The world of the exploration: three processes, the permissions at each, what is on its way, and every step that may come next.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 use martlet_fabric::Token;
-use martlet_protocol::basics::layout::LOG_LANE;
-use martlet_protocol::engine::mu::layout::{Op, PERMISSION_LANE, SCRATCH, WORDS, permission, words};
 
-use crate::process::{FRESH, HEARTBEAT_NS, Input, Mix, Model, PROCESSES, Posted, REGIONS, SILENCE_NS, lane, public, region_words};
+use crate::model::{
+    Entry, Explored, FRESH, HEARTBEAT_NS, Input, Matter, Memories, Mix, Model, PROCESSES, Posted, REGIONS, SILENCE_NS, lane, public,
+    region_words,
+};
 
 /// The leader.
 pub const OLD: usize = 0;
 /// The one that presumes it dead.
 pub const NEW: usize = 1;
+
+/// Terms of which it is known who was elected for them.
+const TERMS: usize = 8;
+/// How long it is when time passes: longer than anybody waits at first, and shorter than any patience.
+pub const SPAN_NS: u64 = 100;
 
 /// Which assumption does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +30,8 @@ pub enum Broken {
     BlindWrites,
     /// What is granted is not.
     LostGrants,
+    /// What is written, and said to stand, does not.
+    LostWrites,
 }
 
 /// What is looked at in every state.
@@ -32,6 +41,10 @@ pub enum Property {
     OneWriter,
     /// No two entries at one index, and the latest leader has all that was ever committed.
     Agreement,
+    /// Nobody else is elected for a term for which somebody was.
+    OneLeader,
+    /// What the engine's own memory has to look like.
+    Memory,
 }
 
 /// An operation that has taken effect and has not completed.
@@ -61,28 +74,27 @@ pub struct World {
     now: u64,
     broken: Broken,
     /// Those that hear of their own operations as soon as they have taken effect.
-    prompt: Option<usize>,
-    /// What has ever been applied at each index.
-    truth: Vec<u8>,
+    prompt: [bool; PROCESSES],
+    /// How often time may pass.
+    spans: u8,
+    /// How many turns each may take.
+    turns: [u8; PROCESSES],
+    /// What has ever been applied.
+    truth: Vec<Entry>,
     /// The highest number under which anybody has led.
     highest: u64,
+    /// Who was elected for each of the first terms, one more than its number; 0: nobody.
+    reigned: [u8; TERMS],
+    /// A term for which two were elected.
+    contested: Option<u64>,
     /// Whether a write has completed well whose writer was not the one to write.
     intruded: bool,
 }
 
-fn operation(token: Token) -> Op {
-    Op::parse(token).0
-}
-
-/// A sign of life, or what follows from one; the state is not taught here.
-fn is_sign(op: Op) -> bool {
-    matches!(op, Op::Heartbeat | Op::Status | Op::Threads | Op::Death | Op::State | Op::StateConsumed)
-}
-
 impl World {
-    /// The old leader leads the group of all three, and the next step of the second one is to presume it dead.
-    pub fn new(model: &mut Model, broken: Broken, prompt: Option<usize>) -> World {
-        let fresh = std::array::from_fn(|region| model.number(vec![0; region_words(region)]));
+    /// The old leader leads the group of all three, and the next step of those that are `deaf` is to presume it dead. Time may pass `spans` times after that.
+    pub fn new<E: Explored>(model: &mut Model<E>, broken: Broken, deaf: &[usize], prompt: &[usize], spans: u8) -> World {
+        let fresh = std::array::from_fn(|region| model.number(vec![0; region_words::<E>(region)]));
         let mut world = World {
             states: [FRESH; PROCESSES],
             memories: [fresh; PROCESSES],
@@ -90,31 +102,47 @@ impl World {
             queues: Default::default(),
             now: HEARTBEAT_NS,
             broken: Broken::Nothing,
-            prompt: None,
+            prompt: [false; PROCESSES],
+            spans,
+            turns: [u8::MAX; PROCESSES],
             truth: Vec::new(),
             highest: 0,
+            reigned: [0; TERMS],
+            contested: None,
             intruded: false,
         };
         for p in 0..PROCESSES {
             world.act(model, p, Input::Start, true);
         }
-        world.settle(model, None);
+        world.settle(model, &[]);
         assert!(model.facts(OLD, world.states[OLD]).leads, "the lowest id leads");
         // One more look at the others' hearts, of which one is not answered.
         world.now += HEARTBEAT_NS;
-        world.settle(model, Some(NEW));
+        world.settle(model, deaf);
         world.now += 2 * SILENCE_NS;
-        (world.broken, world.prompt) = (broken, prompt);
+        (world.broken, world.prompt) = (broken, std::array::from_fn(|p| prompt.contains(&p)));
         world
     }
 
-    /// Lets everything happen that may, in some order. The reads that `deaf` makes of the old leader's signs of life stay unanswered.
-    fn settle(&mut self, model: &mut Model, deaf: Option<usize>) {
+    /// The same, in which a process takes so many more turns at most.
+    pub fn with_turns(mut self, p: usize, most: u8) -> World {
+        self.turns[p] = most;
+        self
+    }
+
+    /// The same, in which the old leader has posted its entry.
+    pub fn with_entry<E: Explored>(mut self, model: &mut Model<E>) -> World {
+        self.turn(model, OLD);
+        self
+    }
+
+    /// Lets everything happen that may, in some order. The reads that those who are `deaf` make of the old leader's signs of life stay unanswered.
+    fn settle<E: Explored>(&mut self, model: &mut Model<E>, deaf: &[usize]) {
         for _ in 0..20 {
             for p in 0..PROCESSES {
                 self.act(model, p, Input::Turn { now: self.now, proposes: false }, true);
                 for q in 0..PROCESSES {
-                    if deaf == Some(p) && q == OLD {
+                    if deaf.contains(&p) && q == OLD {
                         self.queues[p][q] = Queue::default();
                     }
                     while !self.queues[p][q].posted.is_empty() {
@@ -128,21 +156,21 @@ impl World {
         }
     }
 
-    pub fn leads(&self, model: &Model, p: usize) -> bool {
+    pub fn leads<E: Explored>(&self, model: &Model<E>, p: usize) -> bool {
         model.facts(p, self.states[p]).leads
     }
 
     /// What a process shows: the entries that it knows to be committed.
-    pub fn applied<'a>(&self, model: &'a Model, p: usize) -> &'a [u8] {
+    pub fn applied<'a, E: Explored>(&self, model: &'a Model<E>, p: usize) -> &'a [Entry] {
         &model.facts(p, self.states[p]).applied
     }
 
     /// One step of an engine. `signs`: whether it also looks for signs of life.
-    fn act(&mut self, model: &mut Model, p: usize, input: Input, signs: bool) {
+    fn act<E: Explored>(&mut self, model: &mut Model<E>, p: usize, input: Input, signs: bool) {
         let outcome = model.step(p, self.states[p], self.memories[p], input);
         (self.states[p], self.memories[p]) = (outcome.state, outcome.regions);
         for (target, posted) in &outcome.posted {
-            if signs || !is_sign(operation(model.operation(*posted).token())) {
+            if signs || E::matter(model.operation(*posted).token()) != Matter::Sign {
                 self.queues[p][*target].posted.push(*posted);
             }
         }
@@ -154,66 +182,71 @@ impl World {
         let known = self.truth.len();
         self.truth.extend(facts.applied.iter().skip(known));
         if facts.leads {
-            self.highest = self.highest.max(facts.ballot);
+            self.highest = self.highest.max(facts.number);
+        }
+        if let Some(reigned) = self.reigned.get_mut(facts.elected as usize).filter(|_| facts.elected > 0) {
+            if *reigned > 0 && usize::from(*reigned) != p + 1 {
+                self.contested = Some(facts.elected);
+            }
+            *reigned = p as u8 + 1;
         }
     }
 
-    fn region<'a>(&self, model: &'a Model, p: usize, region: usize) -> &'a [u64] {
+    fn region<'a, E: Explored>(&self, model: &'a Model<E>, p: usize, region: usize) -> &'a [u64] {
         model.contents(self.memories[p][region])
     }
 
     /// The next operation of `p` at `q` takes effect.
-    fn take_effect(&mut self, model: &mut Model, p: usize, q: usize) {
+    fn take_effect<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
         let number = self.queues[p][q].posted.remove(0);
         let posted = model.operation(number).clone();
         let done = match &*posted {
-            Posted::Write { token, name, at, .. } => {
+            Posted::Write { token, name, .. } => {
                 // Also without a permission: on shared memory it may be looked at just before it goes.
-                let target = &mut self.memories[q][lane(p, *name)];
-                *target = model.store(*target, None, number);
-                if *name != LOG_LANE {
-                    // A process that tells something learns nothing by its having been told.
-                    assert!(!matches!(operation(*token), Op::Log | Op::Consumed | Op::Words | Op::CatchUp), "{posted:?}");
-                    if *name == PERMISSION_LANE && *at == permission::START {
-                        // Only who serves the request behind it looks there.
-                        self.take_effect(model, p, q);
-                    }
-                    return;
+                let target = &mut self.memories[q][lane::<E>(p, *name)];
+                if self.broken != Broken::LostWrites || E::matter(*token) != Matter::Other {
+                    *target = model.store(*target, None, number);
                 }
-                let (epoch, stands) = self.granted[q][p];
-                Done::Log(stands.then_some(epoch))
+                match E::matter(*token) {
+                    Matter::Log => {
+                        let (epoch, stands) = self.granted[q][p];
+                        Done::Log(stands.then_some(epoch))
+                    }
+                    Matter::Told => return,
+                    _ => Done::Value(0),
+                }
             }
             Posted::Read { region, .. } => {
                 let source = self.memories[q][*region];
-                let target = &mut self.memories[p][public(SCRATCH)];
+                let target = &mut self.memories[p][public::<E>(E::SCRATCH)];
                 *target = model.store(*target, Some(source), number);
                 Done::Value(0)
             }
             Posted::Word { region, at, .. } => Done::Value(self.region(model, q, *region)[*at]),
             Posted::Revoke { writer, .. } => {
                 self.granted[p][*writer].1 = false;
-                if self.broken == Broken::EarlyRevocation {
-                    return;
-                }
                 Done::Value(0)
             }
         };
+        if self.is_told_early(&posted) {
+            return;
+        }
         self.queues[p][q].done.push((posted.token(), done));
         self.pass_over(model, p, q);
-        if self.prompt == Some(p) && !self.queues[p][q].done.is_empty() {
+        if self.prompt[p] && !self.queues[p][q].done.is_empty() {
             self.complete(model, p, q);
         }
     }
 
     /// The next completion of `p` from `q` comes.
-    fn complete(&mut self, model: &mut Model, p: usize, q: usize) {
+    fn complete<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
         let (token, done) = self.queues[p][q].done.remove(0);
         let result = match done {
             Done::Value(value) => Some(value),
             Done::Log(_) if self.broken == Broken::BlindWrites => Some(0),
             Done::Log(begun) => begun.filter(|epoch| self.granted[q][p] == (*epoch, true)).map(|_| 0),
         };
-        if operation(token) == Op::Log && result.is_some() {
+        if E::matter(token) == Matter::Log && result.is_some() {
             let holder = model.facts(q, self.states[q]).holder;
             // Numbers of peers begin with 1.
             self.intruded |= holder != Some(p + 1);
@@ -223,29 +256,33 @@ impl World {
     }
 
     /// How much of a lane has been read is old news whenever it comes, and nothing follows from it here.
-    fn pass_over(&mut self, model: &mut Model, p: usize, q: usize) {
-        while self.queues[p][q].done.first().is_some_and(|(token, _)| operation(*token) == Op::Consumed) {
+    fn pass_over<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
+        while self.queues[p][q].done.first().is_some_and(|(token, _)| E::matter(*token) == Matter::OldNews) {
             let (token, done) = self.queues[p][q].done.remove(0);
             let Done::Value(value) = done else { unreachable!("a word was read") };
             self.act(model, p, Input::Completed(token, Some(value)), false);
         }
     }
 
+    /// Whether an operation completes before it has taken effect.
+    fn is_told_early(&self, posted: &Posted) -> bool {
+        self.broken == Broken::EarlyRevocation && matches!(posted, Posted::Revoke { .. })
+    }
+
     /// A turn of `p`.
-    fn turn(&mut self, model: &mut Model, p: usize) {
+    fn turn<E: Explored>(&mut self, model: &mut Model<E>, p: usize) {
         let before = self.queues[p][p].posted.len();
         self.act(model, p, Input::Turn { now: self.now, proposes: true }, false);
-        if self.broken == Broken::EarlyRevocation {
-            // It is told so at once.
-            let tokens: Vec<Token> = self.queues[p][p].posted[before..].iter().map(|number| model.operation(*number).token()).collect();
-            for token in tokens {
-                self.act(model, p, Input::Completed(token, Some(0)), false);
-            }
+        // It is told so at once.
+        let posted = self.queues[p][p].posted[before..].iter().map(|number| model.operation(*number));
+        let early: Vec<Token> = posted.filter(|posted| self.is_told_early(posted)).map(|posted| posted.token()).collect();
+        for token in early {
+            self.act(model, p, Input::Completed(token, Some(0)), false);
         }
     }
 
     /// What is wrong, if anything is.
-    pub fn check(&self, model: &Model, property: Property) -> Result<(), String> {
+    pub fn check<E: Explored>(&self, model: &Model<E>, property: Property) -> Result<(), String> {
         match property {
             Property::OneWriter => {
                 if self.intruded {
@@ -258,13 +295,19 @@ impl World {
                     }
                 }
             }
+            Property::OneLeader => {
+                if let Some(term) = self.contested {
+                    return Err(format!("two were elected for term {term}"));
+                }
+            }
+            Property::Memory => return <E as Explored>::check(&Memories { model, regions: &self.memories }),
             Property::Agreement => {
                 for p in 0..PROCESSES {
                     let facts = model.facts(p, self.states[p]);
                     if !self.truth.starts_with(&facts.applied) {
                         return Err(format!("{p} has committed {:?}, and {:?} had been", facts.applied, self.truth));
                     }
-                    if facts.leads && facts.ballot == self.highest && facts.applied.len() < self.truth.len() {
+                    if facts.leads && facts.number == self.highest && facts.applied.len() < self.truth.len() {
                         return Err(format!("{p} leads without what was committed: {:?} of {:?}", facts.applied, self.truth));
                     }
                 }
@@ -273,28 +316,67 @@ impl World {
         Ok(())
     }
 
-    /// Whether the new leader leads, and the old one neither does nor has a record on its way: nothing that it has acknowledged is to come.
-    pub fn is_over(&self, model: &Model) -> bool {
-        let is_log = |number: &u32| operation(model.operation(*number).token()) == Op::Log;
-        let is_silent =
-            |queue: &Queue| !queue.posted.iter().any(is_log) && !queue.done.iter().any(|(token, _)| operation(*token) == Op::Log);
-        self.leads(model, NEW) && !self.leads(model, OLD) && self.queues[OLD].iter().all(is_silent)
+    /// The highest number under which anybody has led.
+    pub fn highest(&self) -> u64 {
+        self.highest
     }
 
-    /// The states that one step leads to.
-    pub fn successors(&self, model: &mut Model) -> Vec<World> {
-        let mut next = Vec::new();
-        for p in 0..PROCESSES {
-            let turn = Input::Turn { now: self.now, proposes: true };
-            if !model.step(p, self.states[p], self.memories[p], turn).is_nothing(self.states[p], &self.memories[p]) {
-                let mut world = self.clone();
-                world.turn(model, p);
+    /// Whether another one leads, and the old one neither does nor has a record on its way: nothing that it has acknowledged is to come.
+    pub fn is_over<E: Explored>(&self, model: &Model<E>) -> bool {
+        let is_log = |number: &u32| E::matter(model.operation(*number).token()) == Matter::Log;
+        let is_silent =
+            |queue: &Queue| !queue.posted.iter().any(is_log) && !queue.done.iter().any(|(token, _)| E::matter(*token) == Matter::Log);
+        (0..PROCESSES).any(|p| p != OLD && self.leads(model, p)) && !self.leads(model, OLD) && self.queues[OLD].iter().all(is_silent)
+    }
+
+    /// How much of what `p` has posted to `q` only tells something, up to the first operation that does more.
+    fn told<E: Explored>(&self, model: &Model<E>, p: usize, q: usize) -> usize {
+        self.queues[p][q].posted.iter().take_while(|number| E::matter(model.operation(**number).token()) == Matter::Told).count()
+    }
+
+    /// The states that a turn of `q` leads to. What it has been told matters to nobody else, and to it in a turn only: so it comes just before one, as much of it as may have come by
+    /// then, or else with what was posted behind it.
+    fn turns<E: Explored>(&self, model: &mut Model<E>, q: usize, next: &mut Vec<World>) {
+        if self.turns[q] == 0 {
+            return;
+        }
+        let most: [usize; PROCESSES] = std::array::from_fn(|p| self.told(model, p, q));
+        let choices: usize = most.iter().map(|most| most + 1).product();
+        for choice in 0..choices {
+            let (mut world, mut rest) = (self.clone(), choice);
+            for (p, most) in most.into_iter().enumerate() {
+                (0..rest % (most + 1)).for_each(|_| world.take_effect(model, p, q));
+                rest /= most + 1;
+            }
+            let turn = Input::Turn { now: world.now, proposes: true };
+            if !model.step(q, world.states[q], world.memories[q], turn).is_nothing(world.states[q], &world.memories[q]) {
+                world.turn(model, q);
+                if world.turns[q] < u8::MAX {
+                    world.turns[q] -= 1;
+                }
                 next.push(world);
             }
+        }
+    }
+
+    /// The states that one step leads to: of anybody.
+    pub fn successors<E: Explored>(&self, model: &mut Model<E>) -> Vec<World> {
+        self.successors_by(model, 0..PROCESSES)
+    }
+
+    /// The states that one step of these leads to.
+    pub fn successors_by<E: Explored>(&self, model: &mut Model<E>, those: Range<usize>) -> Vec<World> {
+        let mut next = Vec::new();
+        if self.spans > 0 {
+            next.push(World { now: self.now + SPAN_NS, spans: self.spans - 1, ..self.clone() });
+        }
+        for p in those {
+            self.turns(model, p, &mut next);
             for q in 0..PROCESSES {
-                if !self.queues[p][q].posted.is_empty() {
+                let ahead = self.told(model, p, q);
+                if self.queues[p][q].posted.len() > ahead {
                     let mut world = self.clone();
-                    world.take_effect(model, p, q);
+                    (0..=ahead).for_each(|_| world.take_effect(model, p, q));
                     next.push(world);
                 }
                 if !self.queues[p][q].done.is_empty() {
@@ -314,19 +396,19 @@ impl World {
     }
 
     /// Whether the old leader leads, and has committed what it proposed.
-    pub fn has_acknowledged(&self, model: &Model) -> bool {
+    pub fn has_acknowledged<E: Explored>(&self, model: &Model<E>) -> bool {
         self.leads(model, OLD) && !model.facts(OLD, self.states[OLD]).applied.is_empty()
     }
 
     /// What it looks like, for reports.
-    pub fn describe(&self, model: &Model) -> String {
+    pub fn describe<E: Explored>(&self, model: &Model<E>) -> String {
         let mut text = String::new();
         for p in 0..PROCESSES {
             let facts = model.facts(p, self.states[p]);
-            let numbers = &self.region(model, p, public(WORDS))[..words::COUNT];
+            let numbers = self.region(model, p, 0);
             text += &format!(
                 "{p}: leads {} under {}, shows {:?}, holder {:?}, numbers {numbers:?}\n",
-                facts.leads, facts.ballot, facts.applied, facts.holder
+                facts.leads, facts.number, facts.applied, facts.holder
             );
             text += &format!("   may write {:?}, on its way {:?}\n", self.granted[p], self.queues[p]);
         }

@@ -6,27 +6,25 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::{
-    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerId, Region, RegionName, Remote, Token, ring,
+    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerId, Region, RegionName, Remote, Token,
 };
-use martlet_protocol::basics::layout::LOG_LANE;
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
-use martlet_protocol::engine::mu::layout::{LOG, PERMISSION_LANE, SCRATCH, SCRATCH_WORDS_BYTES, STATE_LANE, WORDS, permission, words};
-use martlet_protocol::engine::mu::{Config, Event, Group, Mu};
+use martlet_protocol::engine::{Engine, Event};
+use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::{Settings, Standing, StateMachine, UnreadablePart};
 
-/// The leader, the one that would be, and the one that grants.
+/// A leader, and two others.
 pub const PROCESSES: usize = 3;
-const RING_BYTES: usize = 2048;
-const PUBLIC: [RegionName; 3] = [WORDS, LOG, SCRATCH];
-const LANES: [RegionName; 3] = [LOG_LANE, PERMISSION_LANE, STATE_LANE];
-/// Regions of a process: the public ones, and the lanes that it keeps for each process, of which those for itself are never used.
-pub const REGIONS: usize = PUBLIC.len() + PROCESSES * LANES.len();
+pub const RING_BYTES: usize = 2048;
+/// Regions of a process: the public ones, and the lanes that it keeps for each process, of which those for itself are never used. No engine has more.
+pub const REGIONS: usize = 12;
 /// Longer than anything lasts here, but for the one presumption.
-const NEVER_NS: u64 = 1 << 40;
+pub const NEVER_NS: u64 = 1 << 40;
 /// How long a read may take before who does not answer is presumed dead.
 pub const SILENCE_NS: u64 = 1_000_000;
 pub const HEARTBEAT_NS: u64 = 1_000;
@@ -80,22 +78,83 @@ fn id(process: usize) -> ProcessId {
     ProcessId { node: NodeId(process as u16), incarnation: Incarnation(1 << RETURN_BITS) }
 }
 
-pub fn public(name: RegionName) -> usize {
-    PUBLIC.iter().position(|n| *n == name).expect("a region of the engine's")
+/// An engine whose schedules are explored, and what has to be known of it for that.
+pub trait Explored: Engine {
+    /// What its processes offer to all.
+    const PUBLIC: &[RegionName];
+    /// What they keep for each other.
+    const LANES: &[RegionName];
+    /// Where its reads land.
+    const SCRATCH: RegionName;
+    /// In its text, what stands before the process that may write its log.
+    const HOLDER: &str;
+
+    /// What is set about it.
+    fn config(settings: Settings) -> Self::Config;
+
+    /// A founder of this group.
+    fn founder(me: ProcessId, config: Self::Config, group: Group) -> Self;
+
+    /// How many words a region has, as far as they are used here.
+    fn words(region: RegionName) -> usize;
+
+    /// The number under which it leads, or has led last.
+    fn number(&self) -> u64;
+
+    /// For which term it has been elected; 0: for none at present.
+    fn elected(&self) -> u64;
+
+    /// What an operation is about.
+    fn matter(token: Token) -> Matter;
+
+    /// What is wrong with the memories, as far as that is the engine's own.
+    fn check(_: &Memories<'_, Self>) -> Result<(), String> {
+        Ok(())
+    }
 }
 
-pub fn lane(writer: usize, name: RegionName) -> usize {
-    PUBLIC.len() + writer * LANES.len() + LANES.iter().position(|n| *n == name).expect("a lane of the engine's")
+/// What an operation of an engine's is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matter {
+    /// A sign of life, or what follows from one: that is not followed here.
+    Sign,
+    /// A write to a log: whoever may not write there is told so.
+    Log,
+    /// How much of a lane has been read: old news whenever it comes, and nothing follows from it here.
+    OldNews,
+    /// Something is told, and from its having been told nothing follows.
+    Told,
+    /// Anything else.
+    Other,
+}
+
+pub fn public<E: Explored>(name: RegionName) -> usize {
+    E::PUBLIC.iter().position(|n| *n == name).expect("a region of the engine's")
+}
+
+pub fn lane<E: Explored>(writer: usize, name: RegionName) -> usize {
+    E::PUBLIC.len() + writer * E::LANES.len() + E::LANES.iter().position(|n| *n == name).expect("a lane of the engine's")
 }
 
 /// How many words a region has.
-pub fn region_words(region: usize) -> usize {
-    let log = ring::lane_bytes(RING_BYTES) / 8;
-    match region.checked_sub(PUBLIC.len()).map(|lane| LANES[lane % LANES.len()]) {
-        None if PUBLIC[region] == WORDS => words::BYTES / 8,
-        None if PUBLIC[region] == SCRATCH => SCRATCH_WORDS_BYTES / 8 + log,
-        Some(PERMISSION_LANE) => permission::BYTES / 8,
-        _ => log,
+pub fn region_words<E: Explored>(region: usize) -> usize {
+    match region.checked_sub(E::PUBLIC.len()) {
+        None => E::words(E::PUBLIC[region]),
+        Some(lane) if lane < PROCESSES * E::LANES.len() => E::words(E::LANES[lane % E::LANES.len()]),
+        Some(_) => 0,
+    }
+}
+
+/// The memories of all processes.
+pub struct Memories<'a, E: Explored> {
+    pub model: &'a Model<E>,
+    pub regions: &'a [[u32; REGIONS]; PROCESSES],
+}
+
+impl<E: Explored> Memories<'_, E> {
+    /// A word of the lane that `owner` keeps for `writer`.
+    pub fn lane_word(&self, owner: usize, writer: usize, name: RegionName, word: usize) -> u64 {
+        self.model.contents(self.regions[owner][lane::<E>(writer, name)])[word]
     }
 }
 
@@ -152,23 +211,27 @@ pub struct Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub leads: bool,
-    pub ballot: u64,
-    /// What its machine shows, which executes what is committed only: the entries from index 1 on.
-    pub applied: Vec<u8>,
+    pub number: u64,
+    pub elected: u64,
+    /// What its machine shows, which executes what is committed only.
+    pub applied: Vec<Entry>,
     /// The process that may write its log, as the engine has it: another process's number, or its own.
     pub holder: Option<usize>,
     /// The engine's own words, for reports.
     pub text: String,
 }
 
+/// An entry with a command: its index, and whose it is.
+pub type Entry = (u64, u8);
+
 /// A machine that shows its commands.
 #[derive(Debug, Default)]
-struct Shown(Vec<u8>);
+struct Shown(Vec<Entry>);
 
 impl StateMachine for Shown {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
-        assert_eq!(index.0, self.0.len() as u64 + 1, "applied in order, and each once");
-        self.0.push(command[0]);
+        assert!(self.0.last().is_none_or(|(last, _)| index.0 > *last), "applied in order, and each once");
+        self.0.push((index.0, command[0]));
     }
     fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
         None
@@ -185,21 +248,22 @@ impl StateMachine for Shown {
 }
 
 /// A process's way to its memory and to the others, for the length of one step.
-struct Endpoint<'a> {
+struct Endpoint<'a, E> {
+    engine: PhantomData<E>,
     me: usize,
     memory: &'a [Vec<AtomicU64>],
     posted: Vec<(usize, Posted)>,
     granted: Vec<usize>,
 }
 
-impl Fabric for Endpoint<'_> {
+impl<E: Explored> Fabric for Endpoint<'_, E> {
     const ZOMBIES_REACHABLE: bool = true;
 
     fn memory(&self, region: LocalRegion) -> Option<&Memory> {
         Some(
             &self.memory[match region {
-                LocalRegion::Public(name) => public(name),
-                LocalRegion::Lane { writer, name } => lane(process(writer), name),
+                LocalRegion::Public(name) => public::<E>(name),
+                LocalRegion::Lane { writer, name } => lane::<E>(process(writer), name),
             }],
         )
     }
@@ -210,15 +274,15 @@ impl Fabric for Endpoint<'_> {
     }
     fn read(&mut self, from: Remote, into: Local, len: usize, token: Token) {
         let Region::Public(name) = from.region else { unreachable!("the engine reads public memory") };
-        let read = Posted::Read { token, region: public(name), at: from.offset / 8, into: into.offset / 8, words: len / 8 };
+        let read = Posted::Read { token, region: public::<E>(name), at: from.offset / 8, into: into.offset / 8, words: len / 8 };
         self.posted.push((process(from.peer), read));
     }
     fn read_word(&mut self, from: Remote, token: Token) {
         let region = match from.region {
-            Region::Public(name) if PUBLIC.contains(&name) => public(name),
+            Region::Public(name) if E::PUBLIC.contains(&name) => public::<E>(name),
             // Nobody's kernel says anything here.
             Region::Public(_) => return,
-            Region::Lane(name) => lane(self.me, name),
+            Region::Lane(name) => lane::<E>(self.me, name),
         };
         self.posted.push((process(from.peer), Posted::Word { token, region, at: from.offset / 8 }));
     }
@@ -235,14 +299,14 @@ impl Fabric for Endpoint<'_> {
 }
 
 /// One process as it runs.
-struct Process {
-    engine: Mu,
+struct Process<E> {
+    engine: E,
     machine: Shown,
     has_proposed: bool,
 }
 
-impl Process {
-    fn step(&mut self, me: usize, input: Input, fabric: &mut Endpoint<'_>) {
+impl<E: Explored> Process<E> {
+    fn step(&mut self, me: usize, input: Input, fabric: &mut Endpoint<'_, E>) {
         match input {
             Input::Start => {
                 for other in (0..PROCESSES).filter(|other| *other != me) {
@@ -255,7 +319,7 @@ impl Process {
                     self.engine.propose(&[b'a' + me as u8; 8]).expect("it leads");
                 }
                 self.engine.post(Time(now), fabric, &mut self.machine);
-                self.engine.advance(Time(now), fabric, &mut self.machine);
+                self.engine.advance(Time(now), None, fabric, &mut self.machine);
             }
             Input::Completed(token, result) => {
                 self.engine.handle_completion(Completion { token, result: result.ok_or(OpError::AccessLost) });
@@ -287,11 +351,12 @@ impl Process {
 
     fn facts(&self) -> Facts {
         let text = self.text();
-        let holder = text.split("permission: Permission { holder: ").nth(1).expect("a field of the engine");
+        let holder = text.split(E::HOLDER).nth(1).expect("a field of the engine");
         let holder = holder.strip_prefix("Some(PeerId(").map(|rest| rest[..1].parse().expect("one of few"));
         Facts {
             leads: self.engine.standing() == Standing::Primary,
-            ballot: self.engine.ballot(),
+            number: self.engine.number(),
+            elected: self.engine.elected(),
             applied: self.machine.0.clone(),
             // 0 is the process itself, to itself.
             holder,
@@ -301,20 +366,20 @@ impl Process {
 }
 
 /// The states of one process, as far as they have been come to.
-struct States {
-    config: Config,
+struct States<E: Explored> {
+    config: E::Config,
     numbers: HashMap<u64, u32>,
     facts: Vec<Facts>,
     /// From which state, with which memory and by what each was first come to.
     origins: Vec<Option<(u32, [u32; REGIONS], Input)>>,
     outcomes: HashMap<(u32, [u32; REGIONS], Input), Rc<Outcome>, Mixed>,
     /// Engines in the states that they were left in.
-    running: HashMap<u32, Process>,
+    running: HashMap<u32, Process<E>>,
 }
 
 /// All that is known of what processes do, and of what their memories hold. Whatever a world refers to has a number here.
-pub struct Model {
-    states: Vec<States>,
+pub struct Model<E: Explored> {
+    states: Vec<States<E>>,
     contents: Vec<Rc<[u64]>>,
     numbers: HashMap<Rc<[u64]>, u32>,
     operations: Vec<Rc<Posted>>,
@@ -331,29 +396,27 @@ pub struct Model {
 /// The state that every process begins with.
 pub const FRESH: u32 = 0;
 
-impl Model {
-    /// `retries`: whether a leader that has lost its role asks for it once more.
-    pub fn new(retries: bool) -> Model {
+impl<E: Explored> Model<E> {
+    /// Engines with these settings, and besides with those that `set` says.
+    pub fn new(set: impl Fn(&mut E::Config)) -> Model<E> {
         let states = |_| {
-            let config = Config {
-                shared: Settings {
-                    log_ring_bytes: RING_BYTES,
-                    state_ring_bytes: RING_BYTES,
-                    flush_idle_ns: NEVER_NS,
-                    nudge_records: u32::MAX,
-                    nudge_gap_ns: 0,
-                    heartbeat_interval_ns: HEARTBEAT_NS,
-                    background_ns: 0,
-                    fate_beats: u32::MAX,
-                    silence_ns: SILENCE_NS,
-                    stall_ns: NEVER_NS,
-                    death_interval_ns: NEVER_NS,
-                    teach_patience_ns: NEVER_NS,
-                    ..Settings::default()
-                },
-                retry_ns: if retries { 1 } else { NEVER_NS },
-                ..Config::default()
+            let settings = Settings {
+                log_ring_bytes: RING_BYTES,
+                state_ring_bytes: RING_BYTES,
+                flush_idle_ns: NEVER_NS,
+                nudge_records: u32::MAX,
+                nudge_gap_ns: 0,
+                heartbeat_interval_ns: HEARTBEAT_NS,
+                background_ns: 0,
+                fate_beats: u32::MAX,
+                silence_ns: SILENCE_NS,
+                stall_ns: NEVER_NS,
+                death_interval_ns: NEVER_NS,
+                teach_patience_ns: NEVER_NS,
+                ..Settings::default()
             };
+            let mut config = E::config(settings);
+            set(&mut config);
             let mut states = States {
                 config,
                 numbers: HashMap::new(),
@@ -452,10 +515,10 @@ impl Model {
     }
 
     /// Does everything again that led to a state.
-    fn again(&mut self, me: usize, state: u32) -> Process {
+    fn again(&mut self, me: usize, state: u32) -> Process<E> {
         let group = Group::new((0..PROCESSES).map(id).collect());
-        let mut process =
-            Process { engine: Mu::new(id(me), self.states[me].config, Some(group)), machine: Shown::default(), has_proposed: false };
+        let engine = E::founder(id(me), self.states[me].config, group);
+        let mut process = Process { engine, machine: Shown::default(), has_proposed: false };
         let origins = &self.states[me].origins;
         let mut steps: Vec<_> = std::iter::successors(origins[state as usize], |(before, ..)| origins[*before as usize]).collect();
         steps.reverse();
@@ -465,10 +528,10 @@ impl Model {
         process
     }
 
-    fn apply(&self, me: usize, process: &mut Process, regions: [u32; REGIONS], input: Input) -> Applied {
+    fn apply(&self, me: usize, process: &mut Process<E>, regions: [u32; REGIONS], input: Input) -> Applied {
         let copied = |number: &u32| self.contents(*number).iter().map(|word| AtomicU64::new(*word)).collect();
         let memory: Vec<Vec<AtomicU64>> = regions.iter().map(copied).collect();
-        let mut fabric = Endpoint { me, memory: &memory, posted: Vec::new(), granted: Vec::new() };
+        let mut fabric = Endpoint::<E> { engine: PhantomData, me, memory: &memory, posted: Vec::new(), granted: Vec::new() };
         // Only now: what came before is done again at times.
         #[cfg(feature = "canaries")]
         martlet_fabric::probe::plant(self.planted.filter(|_| matches!(input, Input::Turn { proposes: true, .. })));
@@ -479,7 +542,7 @@ impl Model {
         Applied { memory, posted, granted }
     }
 
-    fn run(&mut self, me: usize, process: &mut Process, (state, regions, input): (u32, [u32; REGIONS], Input)) -> Outcome {
+    fn run(&mut self, me: usize, process: &mut Process<E>, (state, regions, input): (u32, [u32; REGIONS], Input)) -> Outcome {
         let Applied { memory, posted, granted } = self.apply(me, process, regions, input);
         let mut after = regions;
         for (number, words) in after.iter_mut().zip(memory) {
