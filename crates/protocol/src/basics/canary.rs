@@ -140,6 +140,14 @@ probes! {
         DareNoFlush = "dare-no-flush",
         /// A process that is to come, and recovers, counts for a leader of `dare` like any other (DARE section 3.4).
         DareExtendedVotes = "dare-extended-votes",
+        /// A leader of `dare` commits what stands at a majority although no entry of its own term does (`docs/dare.md`).
+        DareOldTermCommit = "dare-old-term-commit",
+        /// A server of `dare` has its log written over up to what it has taken, and not only to what it has applied (DARE section 3.3.2).
+        DareEarlyApply = "dare-early-apply",
+        /// A leader of `dare` changes the group again before the last change is committed (DARE section 3.4).
+        DareHastyChange = "dare-hasty-change",
+        /// A leader of `dare` leads, and changes the group, before an entry of its own term is committed (DARE section 3.4).
+        DareEarlyConfig = "dare-early-config",
         /// A candidate of `dare` takes the dead for those that hear no leader and vote for it (DARE section 5).
         DareZombieVotes = "dare-zombie-votes",
         /// A leader of `dare` counts the memory of the dead for ever (20).

@@ -71,9 +71,9 @@ pub fn bugs() -> Vec<Bug> {
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",
         // It takes a process that is stopped at the right step.
-        "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
+        "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" | "dare-old-term-commit" => "dare-contest",
         // Elsewhere a group only ever follows its members, one at a time.
-        "dare-extended-votes" => "dare-resize",
+        "dare-extended-votes" | "dare-hasty-change" | "dare-early-config" => "dare-resize",
         // Nobody counts the dead elsewhere.
         "dare-zombie-votes" | "dare-forever-zombie" => "dare-zombies",
         name if name.starts_with("dare-") => "dare",

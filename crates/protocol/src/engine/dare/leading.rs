@@ -181,7 +181,8 @@ impl Reign {
 
     /// Whether a change of the group can be proposed now: one at a time, and once an entry of this term is committed.
     pub fn may_change(&self, log: &Log) -> bool {
-        self.is_leading() && !log.is_group_changing() && !self.backlog.has_group()
+        let hasty = Canary::DareHastyChange.is_planted();
+        self.is_leading() && (!log.is_group_changing() || hasty) && !self.backlog.has_group()
     }
 
     pub fn propose_group(&mut self, group: &Group) {
@@ -517,12 +518,16 @@ impl Reign {
             held
         };
         if let Stage::Adjusting { noop, recovered } = self.stage {
-            if held < noop {
+            let early = Canary::DareEarlyConfig.is_planted();
+            if held < noop && !early && !Canary::DareOldTermCommit.is_planted() {
                 return false;
             }
             if recovered == 0 { basics::Mark::DareLeads } else { basics::Mark::DareLeadsTail }.reach();
             self.stage = Stage::Leading;
             cx.events.push_back(Event::TookOver { recovered });
+        }
+        if Canary::DareEarlyConfig.is_planted() && cx.log.term_at(held) != Some(self.term) {
+            return false;
         }
         let mut last = None;
         while let Some(mark) = self.open.front().copied().filter(|mark| mark.index <= held) {
