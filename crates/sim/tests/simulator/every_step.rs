@@ -11,7 +11,7 @@ fn a_blow_at_any_step_of_a_phase_violates_nothing() {
         // The short one whole, and as often as makes it no shorter than the others: how much of it there is depends on what had not landed.
         let (stride, seeds) = match phase.name {
             "revocation" => (1, 0..5),
-            "network-takeover" => (101, 0..1),
+            "network-takeover" | "dare-election" => (101, 0..1),
             _ => (31, 0..1),
         };
         let mut steps = 0;

@@ -10,8 +10,9 @@ use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::engine::{Mu, PrimaryBackup};
+use martlet_protocol::engine::{Dare, Mu, PrimaryBackup};
 use martlet_protocol::membership::Roles;
+use martlet_protocol::replica::group;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::life::{Cluster, Due};
@@ -97,6 +98,16 @@ pub const PHASES: &[Phase] = &[
         name: "mu-hand-over",
         about: "mu's leader is to hand over, until another one's first records have been replied to",
         live: |phase, plan, blow| phase.play(plan, blow, five(), hand_over::<true>()),
+    },
+    Phase {
+        name: "dare-election",
+        about: "dare's leader is stopped, and another one stands, adjusts the others' logs, and replies to its first records",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), election::<true>()),
+    },
+    Phase {
+        name: "dare-resize",
+        about: "dare's group of five is to have three places, until all who stay know that it has",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), resize::<true>()),
     },
 ];
 
@@ -186,6 +197,36 @@ fn hand_over<const HOST: bool>() -> Script<Mu, HOST> {
             c.world.wake(leader);
         },
         is_over: others_records_are_replied_to,
+    }
+}
+
+fn election<const HOST: bool>() -> Script<Dare, HOST> {
+    Script {
+        prepare: |c| {
+            let process = c.process(0);
+            let term = c.nodes[process].as_ref().expect("it lives").engine().term();
+            c.hold(process);
+            c.until("another one stands", |c| c.nodes.iter().flatten().any(|n| n.engine().term() > term));
+        },
+        begin: |_| {},
+        is_over: others_records_are_replied_to,
+    }
+}
+
+fn resize<const HOST: bool>() -> Script<Dare, HOST> {
+    Script {
+        prepare: |_| {},
+        begin: |c| {
+            let leader = c.process(0);
+            assert!(c.resize(leader, 3), "it leads");
+        },
+        is_over: |c, _| {
+            let Some(leader) = c.leader() else { return false };
+            let has_shrunk = |n: &Dare| n.group().is_some_and(|group| *group.phase() == group::Phase::Stable && group.places() == 3);
+            let group = c.nodes[leader].as_ref().and_then(|n| n.engine().group());
+            let stays = |id| group.is_some_and(|group| group.contains(id));
+            c.nodes.iter().flatten().filter(|n| stays(n.me())).all(|n| has_shrunk(n.engine()))
+        },
     }
 }
 
