@@ -186,7 +186,7 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Learned(view) => self.learned(fabric, view),
             Note::Excluded => self.record(fabric, EventKind::Excluded, view, me, 0),
             Note::CaughtUp(process) => self.record(fabric, EventKind::Caught, view, Some(process), 0),
-            Note::CannotFollow(process) => tracing::warn!(%process, "it cannot follow, and is removed"),
+            Note::Dropped { process, reason } => tracing::warn!(%process, %reason, "it is to be removed"),
             Note::Unteachable { process, bytes } => tracing::error!(
                 %process,
                 bytes,

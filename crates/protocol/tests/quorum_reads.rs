@@ -80,9 +80,13 @@ impl<const HOST: bool> Process<HOST> {
         while let Some(event) = self.fabric.event() {
             match event {
                 PeerEvent::Up { peer, identity } => {
-                    self.engine.handle_peer_up(peer, ProcessId { node: identity.node, incarnation: identity.incarnation });
+                    self.engine.handle_peer_up(
+                        peer,
+                        ProcessId { node: identity.node, incarnation: identity.incarnation },
+                        &mut self.fabric,
+                    );
                 }
-                PeerEvent::Gone { peer, .. } => self.engine.handle_peer_gone(peer),
+                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
             }
             self.core.handle_peer(clock, &mut self.fabric, event);
             self.take_views();

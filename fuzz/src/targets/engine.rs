@@ -6,9 +6,9 @@ use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
 use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, OpError, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::layout::LOG_LANE;
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::primary_backup::Config;
 use martlet_protocol::engine::primary_backup::layout::{HEADER_BYTES, Header, Kind};
-use martlet_protocol::engine::primary_backup::{Config, Event};
+use martlet_protocol::engine::{Engine as _, Event, PrimaryBackup};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::Standing;
 
@@ -41,7 +41,7 @@ pub(super) fn run(data: &[u8]) {
     for peer in 1..=2 {
         let lane = LocalRegion::Lane { writer: PeerId(peer), name: LOG_LANE };
         world.fabric.add(lane, lane_bytes(RING_BYTES));
-        world.engine.handle_peer_up(PeerId(peer), process(peer as u16 - 1));
+        world.engine.handle_peer_up(PeerId(peer), process(peer as u16 - 1), &mut world.fabric);
         // A member is told the salt of its lane.
         let salt = ring::salt(config.secret, u64::from(peer));
         let lane = Remote { peer: PeerId(peer), region: Region::Lane(LOG_LANE), offset: 0 };
@@ -89,7 +89,7 @@ impl World {
                     self.engine.handle_completion(completion);
                 }
             }
-            10 => self.engine.handle_peer_gone(PeerId(u32::from(input.u8()) % 2 + 1)),
+            10 => self.engine.handle_peer_gone(PeerId(u32::from(input.u8()) % 2 + 1), false),
             _ => {
                 // Words that no writer of ours wrote.
                 let lane = LocalRegion::Lane { writer: PeerId(u32::from(input.u8()) % 2 + 1), name: LOG_LANE };
@@ -170,7 +170,7 @@ impl World {
             match event {
                 Event::LaneFault { fault, .. } => {
                     self.faults += 1;
-                    assert!(!fault.to_string().is_empty());
+                    assert!(!fault.is_empty());
                 }
                 Event::Forget(peer) => self.fabric.forget(peer),
                 _ => {}

@@ -9,11 +9,11 @@ use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
 use martlet_fabric::{Fabric, LocalRegion, OpError, PeerId, Region, RegionName, Remote, Token};
 use martlet_protocol::basics::layout::LOG_LANE;
 use martlet_protocol::basics::{LogIndex, MAX_NUMBER, Time};
-use martlet_protocol::engine::Mu;
 use martlet_protocol::engine::mu::layout::{
     COMMAND_HEADER_BYTES, Header, Kind, LOG, PERMISSION_LANE, STATE_LANE, WORDS, add_regions, permission, words,
 };
 use martlet_protocol::engine::mu::{Config, Durability, Event, Group};
+use martlet_protocol::engine::{Durable as _, Engine as _, Mu};
 use martlet_protocol::replica::{Execution, Standing};
 
 use super::elected::{ME, MOST_PEERS, group, memory, outcome, process, put_commands, record, settings, spoil, view};
@@ -85,7 +85,7 @@ fn recover(input: &mut Input<'_>, config: Config, fabric: &OwnMemory, machine: &
     let len = usize::from(input.u16());
     let journal = input.bytes(len);
     match Mu::recover(process(ME), config, &parts, &last, journal, fabric, machine) {
-        Ok(engine) => Some(engine),
+        Ok(engine) => Some(engine.expect("it keeps a journal")),
         Err(error) => {
             assert!(!error.to_string().is_empty());
             None
@@ -420,7 +420,7 @@ impl World {
             }
         }
         self.engine.post(self.now, &mut self.fabric, &mut self.machine);
-        self.engine.advance(self.now, &mut self.fabric, &mut self.machine);
+        self.engine.advance(self.now, None, &mut self.fabric, &mut self.machine);
         if !self.engine.journal().is_empty() {
             self.tickets += 1;
             self.engine.note_taken(self.tickets);

@@ -13,6 +13,7 @@ use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::view_log::{self, Rule, ViewLog};
 use martlet_protocol::engine::{Apus, Dare, Durable, Mu, apus, dare, mu};
 use martlet_protocol::membership::{Member, Roles, View};

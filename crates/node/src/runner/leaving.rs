@@ -50,7 +50,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
 #[cfg(test)]
 mod tests {
-    use martlet_protocol::engine::owes_answers;
+    use martlet_protocol::engine::{Engine as _, owes_answers};
     use martlet_protocol::replica::{Application, NoState, Replica};
 
     use crate::agent::tests::alone;

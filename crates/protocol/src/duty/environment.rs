@@ -1,6 +1,7 @@
 //! What stands around a process: its clock, and an onlooker that hears what happens to it.
 
 use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::engine::DropReason;
 use crate::membership::View;
 use crate::membership::view::Evidence;
 use crate::replica::UnreadableEntry;
@@ -49,8 +50,13 @@ pub enum Note<'a> {
     Excluded,
     /// A learner has the whole state.
     CaughtUp(ProcessId),
-    /// A member cannot follow, and is to be removed.
-    CannotFollow(ProcessId),
+    /// Membership is asked to remove a member.
+    Dropped {
+        /// Which member.
+        process: ProcessId,
+        /// Why.
+        reason: DropReason,
+    },
     /// A learner cannot be taught the state, of which one part has this length in bytes.
     Unteachable {
         /// Which learner.

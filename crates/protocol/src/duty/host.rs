@@ -114,8 +114,8 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
                     member.note(env, Note::CaughtUp(process));
                     member.core.promote(member.now, &mut member.fabric, process);
                 }
-                engine::Event::Drop(process) => {
-                    member.note(env, Note::CannotFollow(process));
+                engine::Event::Drop { process, reason } => {
+                    member.note(env, Note::Dropped { process, reason });
                     member.core.evict(member.now, &mut member.fabric, process);
                 }
                 engine::Event::Unteachable { process, bytes } => member.note(env, Note::Unteachable { process, bytes }),

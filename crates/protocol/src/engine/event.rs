@@ -1,8 +1,34 @@
 //! What an engine tells its node, whichever it is.
 
+use std::fmt;
+
 use martlet_fabric::PeerId;
 
 use crate::basics::ProcessId;
+
+/// Why an engine asks membership to remove a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The engine's group is committed without it: it was dead for too long, or was to go.
+    NotInGroup,
+    /// The log overran its lane too often: it reads more slowly than the leader writes.
+    Overrun,
+    /// Its lane can no longer be written.
+    LaneLost,
+    /// A view counts on it, and the state cannot be taught.
+    Unteachable,
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DropReason::NotInGroup => "the engine's group goes on without it",
+            DropReason::Overrun => "it reads more slowly than the leader writes",
+            DropReason::LaneLost => "what is written to it does not arrive",
+            DropReason::Unteachable => "the state cannot be sent to it",
+        })
+    }
+}
 
 /// Something that a node has to act on, or to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +36,12 @@ pub enum Event {
     /// This learner has the whole state, and counts from now on: ask membership to make it a replica.
     CaughtUp(ProcessId),
     /// This process cannot follow, or belongs to the engine's group no longer: ask membership to remove it.
-    Drop(ProcessId),
+    Drop {
+        /// The process.
+        process: ProcessId,
+        /// Why.
+        reason: DropReason,
+    },
     /// This process cannot be taught the state, which has a part that is longer than any learner takes.
     Unteachable {
         /// The process.
@@ -40,6 +71,6 @@ pub enum Event {
         /// Whether this process cannot follow any more, and has to start over as a new incarnation.
         stuck: bool,
     },
-    /// It should lead, and does not hold the state: it has to start over.
+    /// It should lead and does not hold the state, or a view counts on what it cannot take: it has excluded itself rather than serve a part, and has to start over.
     Unfit,
 }

@@ -23,7 +23,7 @@ pub use crate::replica::{ConfigError, PartFault, REST_NS};
 pub use apus::Apus;
 pub use dare::Dare;
 pub use durable::Durable;
-pub use event::Event;
+pub use event::{DropReason, Event};
 pub use gathered::Gathered;
 pub use hsuc::Hsuc;
 pub use huc::Huc;

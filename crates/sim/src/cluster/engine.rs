@@ -3,6 +3,7 @@
 
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
+use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::view_log::{self, Holds, Rule, ViewLog};
 use martlet_protocol::engine::{self, Apus, Dare, Mu, apus, dare, mu};
 use martlet_protocol::replica::{self, Durability, group::Group};

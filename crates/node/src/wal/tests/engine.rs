@@ -3,8 +3,8 @@
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
-use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::mu::{Config, Durability, Group, Mu};
+use martlet_protocol::engine::{Durable as _, Engine as _};
 use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{Settings, Standing, StateMachine, UnreadablePart};
 
@@ -81,7 +81,8 @@ impl Alone {
         let (snapshot, mut machine) = (found.snapshot.expect("one is stable"), List::default());
         let journal = found.frames.concat();
         let engine = Mu::recover(ME, config(), &snapshot.parts, &snapshot.last, &journal, &fabric, &mut machine);
-        Alone::start(log, world, fabric, engine.expect("what it has written"), machine)
+        let engine = engine.expect("what it has written").expect("it keeps a journal");
+        Alone::start(log, world, fabric, engine, machine)
     }
 
     fn turn(&mut self) {
@@ -90,7 +91,7 @@ impl Alone {
         while let Some(completion) = self.fabric.poll() {
             self.engine.handle_completion(completion);
         }
-        self.engine.advance(now, &mut self.fabric, &mut self.machine);
+        self.engine.advance(now, None, &mut self.fabric, &mut self.machine);
         while self.engine.poll_event().is_some() {}
         self.take();
         self.wal.hand_over();

@@ -1,6 +1,6 @@
 //! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Fabric, invariant};
 
 use super::Apus;
 use super::config::Config;
@@ -8,6 +8,7 @@ use super::journal::{Entry, Journal, Reach};
 use super::layout::LaneFault;
 use super::log::Log;
 use crate::basics::{LogIndex, ProcessId};
+use crate::engine::Durable;
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::part::{self, Oversized};
@@ -25,57 +26,42 @@ pub(super) struct Snapshot {
     shown: LogIndex,
 }
 
-impl Apus {
-    pub(super) fn pending_journal(&self) -> &[u8] {
+impl Durable for Apus {
+    fn journal(&self) -> &[u8] {
         self.log.journal.as_ref().map_or(&[], |journal| journal.pending())
     }
 
-    pub(super) fn take_journal(&mut self, ticket: u64) {
+    fn note_taken(&mut self, ticket: u64) {
         let reach = Reach { promised: self.log.promised(), accepted: self.log.accepted(), last: self.log.tail().index };
         if let Some(journal) = &mut self.log.journal {
             journal.note_taken(ticket, reach);
         }
     }
 
-    pub(super) fn note_stable(&mut self, ticket: u64) {
+    fn handle_stable(&mut self, ticket: u64) {
         if let Some(journal) = &mut self.log.journal {
             journal.note_stable(ticket);
         }
     }
 
-    /// Up to which entry this replica's log, as it was taken over under `view`, is stable, together with a state to apply it to.
-    pub(super) fn stable_of(&self, view: u64) -> Option<LogIndex> {
-        self.log.journal.as_ref().and_then(|journal| journal.stable_under(view))
+    fn hold_back(&mut self, holds: bool) {
+        self.holds_back = holds;
+    }
+
+    fn stable(&self) -> Option<LogIndex> {
+        self.stable_of(self.log.accepted())
     }
 
     /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
-    pub(super) fn wants_snapshot(&self) -> bool {
+    fn lacks_snapshot(&self) -> bool {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
-    }
-
-    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
-    pub(super) fn is_kept(&self) -> bool {
-        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
-    }
-
-    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
-    pub(super) fn belongs_for_good(&self) -> bool {
-        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
-        let stable = || self.stable_of(self.log.accepted());
-        taken_in.is_some_and(|(index, _)| stable().is_some_and(|stable| stable >= *index))
-    }
-
-    /// Whether the machine may show entries that are not in the log.
-    pub(super) fn is_ahead_of_log(&self) -> bool {
-        // A change of the group is nothing that a machine shows.
-        self.config.execution == Execution::Speculative && self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands())
     }
 
     /// Begins a snapshot, in place of one that is not finished. `false`: there is no whole state.
     ///
     /// Panics when something is pending: it would stand before the base, and be taken for what followed by a process that comes back.
-    pub(super) fn start_snapshot(&mut self) -> bool {
-        let pending = self.pending_journal().len();
+    fn begin_snapshot<F: Fabric>(&mut self, _: &F) -> bool {
+        let pending = self.journal().len();
         invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
         self.snapshot = None;
         let Some(chain) = self.log.journal.as_ref().map(|journal| journal.chain()).filter(|_| self.log.is_complete()) else { return false };
@@ -85,7 +71,7 @@ impl Apus {
     }
 
     /// Appends the next part of the snapshot to `out`, of about `budget` bytes, or its last words. Between two parts commands may be applied.
-    pub(super) fn step_snapshot<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
         let Some(mut snapshot) = self.snapshot.take() else { return SnapshotStep::Void };
         let chain = self.log.journal.as_ref().map(|journal| journal.chain());
         let holds = self.log.is_complete() && machine.unreadable().is_none();
@@ -107,7 +93,7 @@ impl Apus {
             }
             // It should be final, so that it is good whatever becomes of the log. But without one that its log goes on from this process counts for nothing, and what is committed
             // may wait for just that.
-            None if committed < snapshot.shown && !self.wants_snapshot() => SnapshotStep::Wait,
+            None if committed < snapshot.shown && !self.lacks_snapshot() => SnapshotStep::Wait,
             None => {
                 out.extend_from_slice(&committed.0.to_le_bytes());
                 if let Some(journal) = self.log.journal.as_mut().filter(|_| committed < snapshot.shown) {
@@ -122,37 +108,45 @@ impl Apus {
     }
 
     /// The last snapshot that was whole is stable, and so is the journal up to its last words.
-    pub(super) fn note_snapshot_stable(&mut self) {
+    fn handle_snapshot_stable(&mut self) {
         if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
             journal.note_snapshot(chain);
             self.published = false;
         }
     }
 
-    /// See [`Durable::belonged`](crate::engine::Durable::belonged): by its own log, whatever it may have been told since.
-    pub(super) fn has_belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
+    fn is_settled(&self) -> bool {
+        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
+        let stable = || self.stable_of(self.log.accepted());
+        taken_in.is_some_and(|(index, _)| stable().is_some_and(|stable| stable >= *index))
+    }
+
+    fn returned(&self) -> Option<Returned> {
+        returned(&self.log)
+    }
+
+    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
         // A member that is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
     }
 
-    /// See [`Durable::written`](crate::engine::Durable::written).
-    pub(super) fn has_written(config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
         let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
         Ok(returned(&log).filter(|_| log.is_complete()))
     }
 
-    /// See [`Durable::recover`](crate::engine::Durable::recover): a member of the same group, with the same log and the same promises. A log that ceased to follow from the snapshot
-    /// comes back as it was before, and nothing of it counts as stable until there is another snapshot.
-    pub(super) fn come_back<S: StateMachine>(
+    fn recover<F: Fabric, S: StateMachine>(
         me: ProcessId,
         config: Config,
         parts: &[Vec<u8>],
         last: &[u8],
         journal: &[u8],
+        _: &F,
         machine: &mut S,
-    ) -> Result<Apus, RecoverError> {
+    ) -> Result<Option<Apus>, RecoverError> {
         let mut apus = Apus::new(me, config, None);
         let Replayed { mut log, promised, broken_off } = replay(&config, parts, last, journal, machine)?;
         log.restore_promise(promised);
@@ -168,7 +162,25 @@ impl Apus {
         // By what is committed: a process on its way into the group has not been removed from it.
         apus.listed = log.committed_group().is_some_and(|(_, group)| group.contains(apus.me));
         apus.log = log;
-        Ok(apus)
+        Ok(Some(apus))
+    }
+}
+
+impl Apus {
+    /// Up to which entry this replica's log, as it was taken over under `view`, is stable, together with a state to apply it to.
+    pub(super) fn stable_of(&self, view: u64) -> Option<LogIndex> {
+        self.log.journal.as_ref().and_then(|journal| journal.stable_under(view))
+    }
+
+    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    pub(super) fn is_kept(&self) -> bool {
+        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
+    }
+
+    /// Whether the machine may show entries that are not in the log.
+    pub(super) fn is_ahead_of_log(&self) -> bool {
+        // A change of the group is nothing that a machine shows.
+        self.config.execution == Execution::Speculative && self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands())
     }
 }
 

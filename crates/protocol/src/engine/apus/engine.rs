@@ -2,18 +2,15 @@
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec};
 
-use super::durable::returned;
 use super::journal::Journal;
 use super::layout;
 use super::log::{Log, Mark};
 use super::{Apus, Config};
 use crate::basics::layout::{LIFE, life};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{CommitRule, ConfigError, Durable, Engine, Event, Gathered, Leadership, Traits};
-use crate::founding::Returned;
+use crate::engine::{CommitRule, ConfigError, Engine, Event, Gathered, Leadership, Traits};
 use crate::membership::View;
 use crate::replica::group::Group;
-use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{Durability, Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Apus {
@@ -233,71 +230,5 @@ impl Engine for Apus {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-}
-
-impl Durable for Apus {
-    fn journal(&self) -> &[u8] {
-        self.pending_journal()
-    }
-
-    fn note_taken(&mut self, ticket: u64) {
-        self.take_journal(ticket);
-    }
-
-    fn handle_stable(&mut self, ticket: u64) {
-        self.note_stable(ticket);
-    }
-
-    fn hold_back(&mut self, holds: bool) {
-        self.holds_back = holds;
-    }
-
-    fn stable(&self) -> Option<LogIndex> {
-        self.stable_of(self.log.accepted())
-    }
-
-    fn lacks_snapshot(&self) -> bool {
-        self.wants_snapshot()
-    }
-
-    fn begin_snapshot<F: Fabric>(&mut self, _: &F) -> bool {
-        self.start_snapshot()
-    }
-
-    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
-        self.step_snapshot(machine, budget, out)
-    }
-
-    fn handle_snapshot_stable(&mut self) {
-        self.note_snapshot_stable();
-    }
-
-    fn is_settled(&self) -> bool {
-        self.belongs_for_good()
-    }
-
-    fn returned(&self) -> Option<Returned> {
-        returned(&self.log)
-    }
-
-    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
-        Apus::has_belonged(me, config, last, journal)
-    }
-
-    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
-        Apus::has_written(config, last, journal)
-    }
-
-    fn recover<F: Fabric, S: StateMachine>(
-        me: ProcessId,
-        config: Config,
-        parts: &[Vec<u8>],
-        last: &[u8],
-        journal: &[u8],
-        _: &F,
-        machine: &mut S,
-    ) -> Result<Option<Apus>, RecoverError> {
-        Apus::come_back(me, config, parts, last, journal, machine).map(Some)
     }
 }

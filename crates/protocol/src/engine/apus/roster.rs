@@ -10,6 +10,7 @@ use super::log::Log;
 use super::peers::latest;
 use super::{Apus, Ending, Event, Status};
 use crate::basics::{LogIndex, Mark, ProcessId};
+use crate::engine::DropReason;
 use crate::membership::View;
 use crate::replica::roster::Report;
 
@@ -53,7 +54,7 @@ impl Apus {
         let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
         let Some(Report { level, out }) = report else { return };
         self.events.extend(level.into_iter().map(|id| Event::CaughtUp(self.roster.listed_as(id))));
-        self.events.extend(out.into_iter().map(|id| Event::Drop(self.roster.listed_as(id))));
+        self.events.extend(out.into_iter().map(|id| Event::Drop { process: self.roster.listed_as(id), reason: DropReason::NotInGroup }));
     }
 
     /// Proposes the next wished change of the group, when it can be done: one at a time.

@@ -11,6 +11,7 @@ use super::peers::{Peer, latest};
 use super::resize::{Wishes, next_phase};
 use super::{Dare, Ending, Event};
 use crate::basics::{LogIndex, ProcessId, ViewNumber};
+use crate::engine::DropReason;
 use crate::membership::View;
 use crate::replica::group::Phase;
 use crate::replica::roster::Report;
@@ -69,7 +70,7 @@ impl Dare {
         let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
         let Some(Report { level, out }) = report else { return };
         self.events.extend(level.into_iter().map(Event::CaughtUp));
-        self.events.extend(out.into_iter().map(Event::Drop));
+        self.events.extend(out.into_iter().map(|process| Event::Drop { process, reason: DropReason::NotInGroup }));
     }
 
     /// Proposes the next phase of a wished change of the group, when it can be done: one at a time.

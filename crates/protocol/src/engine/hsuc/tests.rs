@@ -1,6 +1,7 @@
 //! What FiDe says of HSUC, as a log behind views.
 
 use super::{ByAcknowledgement, Config};
+use crate::engine::Engine as _;
 use crate::engine::view_log::tests::world::{WorldOf, outlives_all_but_one_of_five, outlives_all_but_one_of_five_at_once, quiet};
 use crate::replica::{Execution, Standing};
 
@@ -122,11 +123,11 @@ fn a_learner_begins_once_what_is_under_way_is_decided() {
         world.write(0, key, 0);
         world.run(2);
     }
-    assert!(world.processes[0].events.iter().any(|event| matches!(event, super::Event::CaughtUp { .. })), "it has the state");
+    assert!(world.processes[0].events.iter().any(|event| matches!(event, crate::engine::Event::CaughtUp(_))), "it has the state");
     world.promote(learner);
     world.enter();
     world.run(6);
-    world.processes[0].engine.handle_peer_gone(crate::engine::view_log::tests::world::peer(1));
+    world.processes[0].engine.handle_peer_gone(crate::engine::view_log::tests::world::peer(1), false);
     world.replicas(&[0, learner]);
     world.write(0, 1, 0);
     world.run(3);

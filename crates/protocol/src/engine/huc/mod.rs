@@ -10,7 +10,7 @@ mod tests;
 use super::view_log::{Holds, Rule, ViewLog};
 use super::{CommitRule, Leadership, Traits};
 
-pub use super::view_log::{Config, Event, LaneFault, MIN_RING_BYTES, layout};
+pub use super::view_log::{Config, LaneFault, MIN_RING_BYTES, layout};
 
 /// The engine.
 pub type Huc = ViewLog<ByBroadcast>;

@@ -1,6 +1,7 @@
 //! What FiDe says of HUC, as a log behind views.
 
 use super::{ByBroadcast, Config};
+use crate::engine::Engine as _;
 use crate::engine::hsuc::ByAcknowledgement;
 use crate::engine::view_log::Rule;
 use crate::engine::view_log::tests::world::{WorldOf, outlives_all_but_one_of_five, outlives_all_but_one_of_five_at_once, peer, quiet};

@@ -13,6 +13,7 @@ use super::log::Log;
 use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
+use crate::engine::{Durable, Engine as _};
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::part::{self, Oversized};
@@ -38,14 +39,14 @@ pub(super) struct Snapshot {
     shown: LogIndex,
 }
 
-impl Mu {
+impl Durable for Mu {
     /// What has to be written down and has not been taken, in order. Empty with [`Durability::Memory`].
-    pub fn journal(&self) -> &[u8] {
+    fn journal(&self) -> &[u8] {
         self.log.journal.as_ref().map_or(&[], |journal| journal.pending())
     }
 
     /// What [`Mu::journal`] shows has been taken as a whole. `ticket`: not lower than those before.
-    pub fn note_taken(&mut self, ticket: u64) {
+    fn note_taken(&mut self, ticket: u64) {
         let (ballot, last) = (self.log.last_ballot(), self.log.tail().index);
         if let Some(journal) = &mut self.log.journal {
             journal.note_taken(ticket, ballot, last);
@@ -53,7 +54,7 @@ impl Mu {
     }
 
     /// What was taken with tickets up to this one is stable.
-    pub fn handle_stable(&mut self, ticket: u64) {
+    fn handle_stable(&mut self, ticket: u64) {
         if let Some(journal) = &mut self.log.journal {
             journal.note_stable(ticket);
             self.published = false;
@@ -62,36 +63,25 @@ impl Mu {
 
     /// Whether too much waits for the disk. Then a follower leaves in its lane what the leader writes, and what comes there beyond that it gets later, or is taught,
     /// as when it is slow for another reason; before it grants its permission to somebody else it takes all of it over all the same.
-    pub fn hold_back(&mut self, holds: bool) {
+    fn hold_back(&mut self, holds: bool) {
         self.holds_back = holds;
     }
 
     /// Up to which entry this replica's own log, as it is accepted now, is stable, together with a state to apply it to.
-    pub fn stable(&self) -> Option<LogIndex> {
+    fn stable(&self) -> Option<LogIndex> {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))
     }
 
     /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
-    pub fn lacks_snapshot(&self) -> bool {
+    fn lacks_snapshot(&self) -> bool {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
-    }
-
-    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
-    pub(super) fn is_kept(&self) -> bool {
-        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
-    }
-
-    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
-    pub fn is_settled(&self) -> bool {
-        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
-        taken_in.is_some_and(|(index, _)| self.stable().is_some_and(|stable| stable >= *index))
     }
 
     /// Begins a snapshot, in place of one that is not finished: what comes into the journal from now on is all that has to be kept beside its parts. To
     /// be called when nothing is pending. `false`: there is no whole state.
     ///
     /// Panics when something is pending: it would stand before the base, and who comes back would take it for what followed.
-    pub fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
+    fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
         let pending = self.journal().len();
         invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
         self.snapshot = None;
@@ -106,7 +96,7 @@ impl Mu {
     }
 
     /// Appends the next part of the snapshot to `out`, of about `budget` bytes, or its last words. Between two parts commands may be applied.
-    pub fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
         let Some(mut snapshot) = self.snapshot.take() else { return SnapshotStep::Void };
         let chain = self.log.journal.as_ref().map(|journal| journal.chain());
         let holds = self.log.is_complete() && machine.unreadable().is_none();
@@ -143,11 +133,91 @@ impl Mu {
     }
 
     /// The last snapshot that was whole is stable, and so is the journal up to its last words.
-    pub fn handle_snapshot_stable(&mut self) {
+    fn handle_snapshot_stable(&mut self) {
         if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
             journal.note_snapshot(chain);
             self.published = false;
         }
+    }
+
+    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
+    fn is_settled(&self) -> bool {
+        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
+        taken_in.is_some_and(|(index, _)| self.stable().is_some_and(|stable| stable >= *index))
+    }
+
+    fn returned(&self) -> Option<Returned> {
+        let group = self.group()?;
+        Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
+    }
+
+    /// Whether the process that has written this down belongs to its group, by its own log. Before that nobody has ever counted on it; and the process that it took
+    /// the place of was removed from the group before it was taken in, one change being committed before the next one is made.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
+        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
+        // A member that is on its way out still does, as long as that is not known to be committed.
+        let committed = log.committed_group().map(|(_, group)| group);
+        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
+    }
+
+    /// The log that the process `me` has written down.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
+        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
+        let group = log.group().filter(|_| log.is_complete());
+        Ok(group.map(|group| Returned {
+            ballot: log.last_ballot(),
+            last: log.tail().index,
+            view: group.view(),
+            members: group.members().to_vec(),
+        }))
+    }
+
+    /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
+    /// is known to be committed afterwards, or what the snapshot shows if that is more. A log that ceased to follow from the snapshot comes back as it was before,
+    /// and nothing of it counts as stable until there is another snapshot.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    fn recover<F: Fabric, S: StateMachine>(
+        me: ProcessId,
+        config: Config,
+        parts: &[Vec<u8>],
+        last: &[u8],
+        journal: &[u8],
+        fabric: &F,
+        machine: &mut S,
+    ) -> Result<Option<Mu>, RecoverError> {
+        let mut mu = Mu::new(me, config, None);
+        let Replayed { mut log, ceiling, broken_off } = replay(config.log_ring_bytes, parts, last, journal, ring_of(fabric), machine)?;
+        log.restore_promise(ceiling);
+        if config.durability != Durability::Memory {
+            let (ballot, tail, anchored) = (log.last_ballot(), log.tail().index, log.is_complete() && !broken_off);
+            let mut journal = Journal::after_recovery(log.min_proposal(), ballot, tail, anchored);
+            if log.applied().index > log.committed().index {
+                // The last words of the snapshot may be the last that was written.
+                journal.note_shown(log.applied().index);
+            }
+            log.journal = Some(Box::new(journal));
+        }
+        // By what is committed, as in all that follows: who is on its way into the group has not been removed from it.
+        mu.listed = log.committed_group().is_some_and(|(_, group)| group.contains(mu.me));
+        mu.log = log;
+        Ok(Some(mu))
+    }
+}
+
+impl Mu {
+    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    pub(super) fn is_kept(&self) -> bool {
+        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
     }
 
     /// Whether the machine may show entries that are not in the log.
@@ -175,68 +245,6 @@ impl Mu {
         tell(fabric, leader, permission::STABLE, now.stable);
         self.nudges.at_once(leader);
         self.told = now;
-    }
-
-    /// Whether the process that has written this down belongs to its group, by its own log. Before that nobody has ever counted on it; and the process that it took
-    /// the place of was removed from the group before it was taken in, one change being committed before the next one is made.
-    ///
-    /// # Errors
-    /// When the journal was not written by this engine.
-    pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
-        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
-        // A member that is on its way out still does, as long as that is not known to be committed.
-        let committed = log.committed_group().map(|(_, group)| group);
-        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
-    }
-
-    /// The log that the process `me` has written down.
-    ///
-    /// # Errors
-    /// When the journal was not written by this engine.
-    pub fn written(config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
-        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
-        let group = log.group().filter(|_| log.is_complete());
-        Ok(group.map(|group| Returned {
-            ballot: log.last_ballot(),
-            last: log.tail().index,
-            view: group.view(),
-            members: group.members().to_vec(),
-        }))
-    }
-
-    /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
-    /// is known to be committed afterwards, or what the snapshot shows if that is more. A log that ceased to follow from the snapshot comes back as it was before,
-    /// and nothing of it counts as stable until there is another snapshot.
-    ///
-    /// # Errors
-    /// When the journal was not written by this engine.
-    pub fn recover<F: Fabric, S: StateMachine>(
-        me: ProcessId,
-        config: Config,
-        parts: &[Vec<u8>],
-        last: &[u8],
-        journal: &[u8],
-        fabric: &F,
-        machine: &mut S,
-    ) -> Result<Mu, RecoverError> {
-        let mut mu = Mu::new(me, config, None);
-        let Replayed { mut log, ceiling, broken_off } = replay(config.log_ring_bytes, parts, last, journal, ring_of(fabric), machine)?;
-        log.restore_promise(ceiling);
-        if config.durability != Durability::Memory {
-            let (ballot, tail, anchored) = (log.last_ballot(), log.tail().index, log.is_complete() && !broken_off);
-            let mut journal = Journal::after_recovery(log.min_proposal(), ballot, tail, anchored);
-            if log.applied().index > log.committed().index {
-                // The last words of the snapshot may be the last that was written.
-                journal.note_shown(log.applied().index);
-            }
-            log.journal = Some(Box::new(journal));
-        }
-        // By what is committed, as in all that follows: who is on its way into the group has not been removed from it.
-        mu.listed = log.committed_group().is_some_and(|(_, group)| group.contains(mu.me));
-        mu.log = log;
-        Ok(mu)
     }
 }
 

@@ -1,14 +1,14 @@
-//! `mu` behind the interface of all engines. The methods are those of [`Mu`] itself.
+//! `mu` behind the interface of all engines.
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec};
 
-use super::{Config, Event, Mu, layout};
+use super::layout::{self, Op};
+use super::leading::Reign;
+use super::{Config, Event, MOST_PUT_OFF, Mu};
 use crate::basics::layout::{LIFE, life};
-use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
-use crate::founding::Returned;
+use crate::basics::{Canary, LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::{self, CommitRule, ConfigError, DropReason, Engine, Gathered, Leadership, Traits};
 use crate::membership::View;
-use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {
@@ -53,8 +53,13 @@ impl Engine for Mu {
     /// An entry is no longer than its log, and copied in no time.
     fn keep_alive(&mut self, _: Pulse) {}
 
+    /// A leader is primary once it has taken over, and, where leaders stay, once its log names it: what it proposes from then on is committed only with its name.
     fn standing(&self) -> Standing {
-        self.standing()
+        match &self.reign {
+            _ if self.is_removed() => Standing::Excluded,
+            Some(reign) if reign.is_leading() && !self.names_itself() => Standing::Primary,
+            _ => Standing::Backup { primary: self.leader().filter(|l| *l != self.me).map(|l| self.roster.listed_as(l)) },
+        }
     }
 
     fn view(&self) -> ViewNumber {
@@ -62,19 +67,20 @@ impl Engine for Mu {
     }
 
     fn reign(&self) -> u64 {
-        self.reign()
+        self.reigns
     }
 
+    /// Its proposal number. It stands at a majority, no two are the same, and whoever leads next has to find a majority's numbers below its own.
     fn fencing_token(&self) -> Option<u64> {
-        self.fencing_token()
+        self.reign.as_ref().filter(|reign| reign.is_leading()).map(Reign::ballot)
     }
 
     fn ticket(&self) -> Ticket {
-        self.ticket()
+        self.releases.ticket()
     }
 
     fn released(&self) -> Ticket {
-        self.released()
+        self.releases.released()
     }
 
     /// A majority gives its permission to every reply.
@@ -87,27 +93,38 @@ impl Engine for Mu {
     }
 
     fn committed(&self) -> LogIndex {
-        self.committed()
+        self.log.committed().index
     }
 
     fn last(&self) -> LogIndex {
-        self.last()
+        match &self.reign {
+            Some(reign) if reign.is_leading() => reign.last(),
+            _ => self.log.tail().index,
+        }
     }
 
     fn applied(&self) -> LogIndex {
-        self.applied()
+        self.log.applied().index
     }
 
     fn is_complete(&self) -> bool {
-        self.is_complete()
+        self.log.is_complete()
     }
 
+    /// Not what it has executed in an earlier reign and nobody else has, nor what it was taught and is not known to be committed.
     fn shows_committed(&self) -> bool {
-        self.shows_committed()
+        let log = &self.log;
+        self.reign.is_none() && !self.is_removed() && log.is_complete() && !log.is_beyond() && log.applied().index <= log.committed().index
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.has_room(bytes)
+        if self.hand_over.yields() {
+            return false;
+        }
+        if Canary::MuUncheckedSpace.is_planted() && self.reign.as_ref().is_some_and(Reign::is_leading) {
+            return true;
+        }
+        self.reign.as_ref().is_some_and(|r| r.has_room(bytes, &self.log, &self.config))
     }
 
     fn max_proposal_bytes(&self) -> usize {
@@ -115,11 +132,21 @@ impl Engine for Mu {
     }
 
     fn is_alone(&self) -> bool {
-        self.is_alone()
+        let committed = self.log.committed().index;
+        let reign = self.reign.as_ref().filter(|r| r.is_leading());
+        reign.is_some_and(|r| !r.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
     }
 
+    /// It votes until a group without it is committed, and a leader that takes itself out has to see that there. If nobody else of the group in force lives, nothing more can come
+    /// of waiting.
     fn is_needed(&self) -> bool {
-        self.is_needed()
+        let Some(group) = self.log.group() else { return false };
+        let leads = self.is_leading();
+        let votes = group.contains(self.me) || self.log.committed_group().is_some_and(|(_, group)| group.contains(self.me));
+        if self.is_removed() || !(leads || votes) || (!leads && Canary::MuEarlyFarewell.is_planted()) {
+            return false;
+        }
+        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
     }
 
     fn committed_group(&self) -> &[ProcessId] {
@@ -131,7 +158,8 @@ impl Engine for Mu {
     }
 
     fn deadline(&self) -> Time {
-        self.deadline()
+        let next = self.signs.next();
+        self.nudges.due().map_or(next, |due| due.min(next))
     }
 
     fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
@@ -146,21 +174,73 @@ impl Engine for Mu {
         self.handle_view(view);
     }
 
+    #[inline]
     fn handle_completion(&mut self, completion: Completion) {
-        self.handle_completion(completion);
+        let (op, round, peer) = Op::parse(completion.token);
+        match op {
+            Op::Log | Op::Consumed | Op::Words | Op::CatchUp => match &mut self.reign {
+                Some(reign) if round == reign.round() & 0xffff => {
+                    reign.handle_completion(op, peer, completion.result, &mut self.nudges);
+                }
+                _ => self.handle_stray(op, round, peer),
+            },
+            Op::Revoke => self.permission.revoking -= 1,
+            Op::StateConsumed => {
+                if let (Some(peer), Ok(position)) = (self.peers.iter_mut().find(|p| p.id == peer), completion.result) {
+                    peer.lesson.handle_consumed(position);
+                }
+            }
+            // A process that can no longer be reached is found out by its counter.
+            Op::Permission | Op::State => {}
+            Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, completion.result),
+        }
     }
 
-    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
-        self.propose(effects)
+    #[inline]
+    fn propose(&mut self, command: &[u8]) -> Result<LogIndex, ProposeError> {
+        let allowed = self.config.max_command_bytes();
+        if command.len() > allowed {
+            return Err(ProposeError::TooLong { bytes: command.len(), allowed });
+        }
+        let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) else { return Err(ProposeError::NotLeading) };
+        Ok(reign.propose(command, &self.config))
     }
 
+    #[inline]
     fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        self.post(now, fabric, machine)
+        let led = self.is_leading();
+        // What has been proposed goes first: on a fabric that keeps the order of all that goes to a follower, reads of its signs of life would stand
+        // in the way of the record.
+        let mut moved = led && self.lead(now, fabric, machine);
+        // A leader is on the common path in every turn, and looks after the rest now and then: rather between two records than behind one, whose
+        // completion would be seen later for it.
+        let put_off = moved && self.put_off < MOST_PUT_OFF;
+        let steady = led && (put_off || now < self.background);
+        self.put_off = if put_off { self.put_off + 1 } else { 0 };
+        if !steady {
+            moved |= self.follow(now, fabric, machine);
+            if !led && self.is_leading() {
+                moved |= self.lead(now, fabric, machine);
+            }
+            self.background = now.after(self.config.background_ns);
+            moved |= self.assist(fabric, now, machine, moved);
+        }
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
+        moved
     }
 
     /// Whether a view is active makes no difference: a majority's permission entitles to lead.
+    #[inline]
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
-        self.advance(now, fabric, machine);
+        if std::mem::take(&mut self.suspects_anew) {
+            // Whose place that is takes it now, and not when it next looks.
+            self.take_role(now, fabric, machine);
+        }
+        self.step(now, fabric, machine);
+        if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
+            reign.release(&mut self.releases, &self.log);
+        }
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
     }
 
     fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
@@ -180,14 +260,19 @@ impl Engine for Mu {
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
-        self.reset(me, machine);
+        machine.clear();
+        let mut fresh = Mu::new(me, self.config, None);
+        fresh.reigns = self.reigns + 1;
+        std::mem::swap(&mut fresh.releases, &mut self.releases);
+        fresh.releases.break_off();
+        *self = fresh;
     }
 
     fn poll_event(&mut self) -> Option<engine::Event> {
         loop {
             return Some(match self.poll_event()? {
                 Event::CaughtUp(member) => engine::Event::CaughtUp(self.roster.listed_as(member)),
-                Event::Drop(member) => engine::Event::Drop(self.roster.listed_as(member)),
+                Event::Drop(member) => engine::Event::Drop { process: self.roster.listed_as(member), reason: DropReason::NotInGroup },
                 Event::Unteachable { process, bytes } => engine::Event::Unteachable { process: self.roster.listed_as(process), bytes },
                 Event::Forget(peer) => engine::Event::Forget(peer),
                 Event::Asked => engine::Event::AskedPermission,
@@ -203,72 +288,5 @@ impl Engine for Mu {
                 | Event::Learned { .. } => continue,
             });
         }
-    }
-}
-
-impl Durable for Mu {
-    fn journal(&self) -> &[u8] {
-        self.journal()
-    }
-
-    fn note_taken(&mut self, ticket: u64) {
-        self.note_taken(ticket);
-    }
-
-    fn handle_stable(&mut self, ticket: u64) {
-        self.handle_stable(ticket);
-    }
-
-    fn hold_back(&mut self, holds: bool) {
-        self.hold_back(holds);
-    }
-
-    fn stable(&self) -> Option<LogIndex> {
-        self.stable()
-    }
-
-    fn lacks_snapshot(&self) -> bool {
-        self.lacks_snapshot()
-    }
-
-    fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
-        self.begin_snapshot(fabric)
-    }
-
-    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
-        self.snapshot_step(machine, budget, out)
-    }
-
-    fn handle_snapshot_stable(&mut self) {
-        self.handle_snapshot_stable();
-    }
-
-    fn is_settled(&self) -> bool {
-        self.is_settled()
-    }
-
-    fn returned(&self) -> Option<Returned> {
-        let group = self.group()?;
-        Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
-    }
-
-    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
-        Mu::belonged(me, config, last, journal)
-    }
-
-    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
-        Mu::written(config, last, journal)
-    }
-
-    fn recover<F: Fabric, S: StateMachine>(
-        me: ProcessId,
-        config: Config,
-        parts: &[Vec<u8>],
-        last: &[u8],
-        journal: &[u8],
-        fabric: &F,
-        machine: &mut S,
-    ) -> Result<Option<Mu>, RecoverError> {
-        Mu::recover(me, config, parts, last, journal, fabric, machine).map(Some)
     }
 }

@@ -33,11 +33,12 @@ mod writing;
 use std::collections::VecDeque;
 
 use martlet_fabric::ring::{self, Record};
-use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, invariant};
+use martlet_fabric::{Fabric, LocalRegion, PeerId, invariant};
 
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{Canary, LogIndex, ProcessId, Time};
-use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+use crate::engine::Engine as _;
+use crate::replica::StateMachine;
 
 pub use crate::replica::group::Group;
 pub use config::{Config, Durability, MIN_RING_BYTES};
@@ -203,69 +204,9 @@ impl Mu {
 
     // Queries.
 
-    /// What this replica is. A leader is [`Standing::Primary`] once it has taken over, and, where leaders stay, once its log names it: what it proposes from then on is committed only
-    /// with its name.
-    pub fn standing(&self) -> Standing {
-        match &self.reign {
-            _ if self.is_removed() => Standing::Excluded,
-            Some(reign) if reign.is_leading() && !self.names_itself() => Standing::Primary,
-            _ => Standing::Backup { primary: self.leader().filter(|l| *l != self.me).map(|l| self.roster.listed_as(l)) },
-        }
-    }
-
-    /// Counts the times that this process became or ceased to be leader. Tickets mean nothing across a change.
-    pub fn reign(&self) -> u64 {
-        self.reigns
-    }
-
     /// The proposal number under which this process leads, or last accepted a log.
     pub fn ballot(&self) -> u64 {
         self.reign.as_ref().map_or(self.log.last_ballot(), Reign::ballot)
-    }
-
-    /// While it leads: its proposal number. It stands at a majority, no two are the same, and whoever leads next has to find a majority's numbers below its own.
-    pub fn fencing_token(&self) -> Option<u64> {
-        self.reign.as_ref().filter(|reign| reign.is_leading()).map(Reign::ballot)
-    }
-
-    /// The ticket for replies computed in this turn, which lasts until the next [`post`](Self::post).
-    pub fn ticket(&self) -> Ticket {
-        self.releases.ticket()
-    }
-
-    /// Replies with tickets up to this one may go out, if they were computed in this reign.
-    pub fn released(&self) -> Ticket {
-        self.releases.released()
-    }
-
-    /// The highest index that this replica knows to be committed.
-    pub fn committed(&self) -> LogIndex {
-        self.log.committed().index
-    }
-
-    /// The last entry that this replica holds, or has proposed.
-    pub fn last(&self) -> LogIndex {
-        match &self.reign {
-            Some(reign) if reign.is_leading() => reign.last(),
-            _ => self.log.tail().index,
-        }
-    }
-
-    /// Up to which entry the machine shows the log, if it is [complete](Self::is_complete).
-    pub fn applied(&self) -> LogIndex {
-        self.log.applied().index
-    }
-
-    /// Whether the machine holds the state.
-    pub fn is_complete(&self) -> bool {
-        self.log.is_complete()
-    }
-
-    /// Whether it does not lead, nor try to, and its machine shows the state after some committed entry: not what it has executed in an earlier reign and nobody else
-    /// has, nor what it was taught and is not known to be committed.
-    pub fn shows_committed(&self) -> bool {
-        let log = &self.log;
-        self.reign.is_none() && !self.is_removed() && log.is_complete() && !log.is_beyond() && log.applied().index <= log.committed().index
     }
 
     /// The group in force, as far as this process knows.
@@ -283,71 +224,12 @@ impl Mu {
         self.listed && self.log.committed_group().is_some_and(|(_, g)| !g.contains(self.me))
     }
 
-    /// Whether proposals of `bytes` in all would find room in the log at once. If not, they wait.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        if self.hand_over.yields() {
-            return false;
-        }
-        if Canary::MuUncheckedSpace.is_planted() && self.reign.as_ref().is_some_and(Reign::is_leading) {
-            return true;
-        }
-        self.reign.as_ref().is_some_and(|r| r.has_room(bytes, &self.log, &self.config))
-    }
-
-    /// Whether it leads and nobody else holds everything that it knows to be committed.
-    pub fn is_alone(&self) -> bool {
-        let committed = self.log.committed().index;
-        let reign = self.reign.as_ref().filter(|r| r.is_leading());
-        reign.is_some_and(|r| !r.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
-    }
-
-    /// Whether this process is about to go and the others may still need it: it votes until a group without it is committed, and a leader that takes itself out has
-    /// to see that there. If nobody else of the group in force lives, nothing more can come of waiting.
-    pub fn is_needed(&self) -> bool {
-        let Some(group) = self.log.group() else { return false };
-        let leads = self.is_leading();
-        let votes = group.contains(self.me) || self.log.committed_group().is_some_and(|(_, group)| group.contains(self.me));
-        if self.is_removed() || !(leads || votes) || (!leads && Canary::MuEarlyFarewell.is_planted()) {
-            return false;
-        }
-        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
-    }
-
-    /// When [`post`](Self::post) has something to do by itself, at the latest.
-    pub fn deadline(&self) -> Time {
-        let next = self.signs.next();
-        self.nudges.due().map_or(next, |due| due.min(next))
-    }
-
     /// Whether the replication plane is inside a call to propose (Mu section 5.1, fate sharing).
     fn is_inside_propose(&self) -> bool {
         self.reign.as_ref().is_some_and(Reign::is_waiting)
     }
 
     // What comes from outside.
-
-    /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
-    #[inline]
-    pub fn handle_completion(&mut self, completion: Completion) {
-        let (op, round, peer) = Op::parse(completion.token);
-        match op {
-            Op::Log | Op::Consumed | Op::Words | Op::CatchUp => match &mut self.reign {
-                Some(reign) if round == reign.round() & 0xffff => {
-                    reign.handle_completion(op, peer, completion.result, &mut self.nudges);
-                }
-                _ => self.handle_stray(op, round, peer),
-            },
-            Op::Revoke => self.permission.revoking -= 1,
-            Op::StateConsumed => {
-                if let (Some(peer), Ok(position)) = (self.peers.iter_mut().find(|p| p.id == peer), completion.result) {
-                    peer.lesson.handle_consumed(position);
-                }
-            }
-            // A process that can no longer be reached is found out by its counter.
-            Op::Permission | Op::State => {}
-            Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, completion.result),
-        }
-    }
 
     /// What a reign has asked for that is over comes home.
     #[cold]
@@ -371,21 +253,6 @@ impl Mu {
 
     // Commands.
 
-    /// Takes a command into the log, to be posted by the next [`post`](Self::post) and as soon as there is room. With
-    /// [`Execution::Speculative`](crate::replica::Execution::Speculative) the machine shows its effects already.
-    ///
-    /// # Errors
-    /// When this process is not [`Standing::Primary`], or the command is longer than [`max_command_bytes`](crate::replica::Settings::max_command_bytes).
-    #[inline]
-    pub fn propose(&mut self, command: &[u8]) -> Result<LogIndex, ProposeError> {
-        let allowed = self.config.max_command_bytes();
-        if command.len() > allowed {
-            return Err(ProposeError::TooLong { bytes: command.len(), allowed });
-        }
-        let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) else { return Err(ProposeError::NotLeading) };
-        Ok(reign.propose(command, &self.config))
-    }
-
     /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
     /// that loses its role, is void.
     pub fn add(&mut self, process: ProcessId) {
@@ -400,56 +267,6 @@ impl Mu {
     /// Gives up the lead, if this process has it. The one with the lowest id among those alive leads next: this process again, if that is so.
     pub fn step_down(&mut self) {
         self.steps_down = true;
-    }
-
-    /// Does what has to be done: serves requests for permission, replays or replicates, reads the others' signs of life. Returns whether there
-    /// was anything to do beside the latter.
-    #[inline]
-    pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        let led = self.is_leading();
-        // What has been proposed goes first: on a fabric that keeps the order of all that goes to a follower, reads of its signs of life would stand
-        // in the way of the record.
-        let mut moved = led && self.lead(now, fabric, machine);
-        // A leader is on the common path in every turn, and looks after the rest now and then: rather between two records than behind one, whose
-        // completion would be seen later for it.
-        let put_off = moved && self.put_off < MOST_PUT_OFF;
-        let steady = led && (put_off || now < self.background);
-        self.put_off = if put_off { self.put_off + 1 } else { 0 };
-        if !steady {
-            moved |= self.follow(now, fabric, machine);
-            if !led && self.is_leading() {
-                moved |= self.lead(now, fabric, machine);
-            }
-            self.background = now.after(self.config.background_ns);
-            moved |= self.assist(fabric, now, machine, moved);
-        }
-        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
-        moved
-    }
-
-    /// Draws the conclusions of what has completed: takes over, commits, releases.
-    #[inline]
-    pub fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
-        if std::mem::take(&mut self.suspects_anew) {
-            // Whose place that is takes it now, and not when it next looks.
-            self.take_role(now, fabric, machine);
-        }
-        self.step(now, fabric, machine);
-        if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
-            reign.release(&mut self.releases, &self.log);
-        }
-        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
-    }
-
-    /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew. Tickets and
-    /// [`reign`](Self::reign) go on.
-    pub fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
-        machine.clear();
-        let mut fresh = Mu::new(me, self.config, None);
-        fresh.reigns = self.reigns + 1;
-        std::mem::swap(&mut fresh.releases, &mut self.releases);
-        fresh.releases.break_off();
-        *self = fresh;
     }
 
     /// What the node has to do or to report, in order.

@@ -6,7 +6,7 @@
 use super::view_log::{Holds, Rule, ViewLog};
 use super::{CommitRule, Leadership, Traits};
 
-pub use super::view_log::{Config, DropReason, Event, LaneFault, MIN_RING_BYTES, layout};
+pub use super::view_log::{Config, LaneFault, MIN_RING_BYTES, layout};
 
 /// The engine.
 pub type PrimaryBackup = ViewLog<ByMemory>;

@@ -1,13 +1,16 @@
-//! The log behind views behind the interface of all engines. The methods are those of [`ViewLog`] itself.
+//! The log behind views behind the interface of all engines.
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec, ring};
 
 use super::chain::Origin;
-use super::{Config, Event, HEARTS, Role, Rule, ViewLog};
+use super::follower::{self, Op};
+use super::inbound::Inbound;
+use super::peers::{Access, Outbound, Peer, lane_number, lane_to};
+use super::{Config, HEARTS, Role, Rule, ViewLog, layout};
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, ConfigError, Durable, Engine, Gathered, Traits};
-use crate::membership::{Proof, Round, View};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
+use crate::engine::{ConfigError, Durable, Engine, Event, Gathered, Traits};
+use crate::membership::{Proof, Roles, Round, View};
 use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl<R: Rule> Engine for ViewLog<R> {
@@ -40,60 +43,89 @@ impl<R: Rule> Engine for ViewLog<R> {
         self.chain.keep_alive(pulse);
     }
 
+    /// A new primary is still a backup, without a primary to redirect to, until its takeover is complete.
     fn standing(&self) -> Standing {
-        self.standing()
+        match &self.role {
+            Role::Primary(_) => Standing::Primary,
+            Role::Excluded => Standing::Excluded,
+            Role::Candidate | Role::TakingOver(_) => Standing::Backup { primary: None },
+            Role::Backup => {
+                Standing::Backup { primary: self.view.as_ref().and_then(View::primary).map(|m| m.id).filter(|p| *p != self.me) }
+            }
+        }
     }
 
     fn view(&self) -> ViewNumber {
-        self.view()
+        self.view.as_ref().map_or(ViewNumber(0), |v| v.number)
     }
 
     fn reign(&self) -> u64 {
-        self.reign()
+        self.reign
     }
 
+    /// The view in which it became primary. The next primary is first in a later one.
     fn fencing_token(&self) -> Option<u64> {
-        self.fencing_token()
+        matches!(self.role, Role::Primary(_)).then_some(self.primary_since.0)
     }
 
     fn ticket(&self) -> Ticket {
-        self.ticket()
+        self.turns.ticket()
     }
 
     fn released(&self) -> Ticket {
-        self.released()
+        self.turns.released()
     }
 
+    /// They are [released](Self::released) as well.
     fn released_by_quorum(&self) -> Ticket {
-        self.released_by_quorum()
+        if Canary::UnaskedQuorum.is_planted() {
+            return self.released();
+        }
+        self.quorum.released()
     }
 
+    /// Replies that wait for their entries want none yet.
+    #[inline]
     fn wants_round(&self) -> bool {
-        self.wants_round()
+        self.quorum.wants_round(self.turns.released())
     }
 
     fn ticket_by_quorum(&mut self) -> Ticket {
-        self.ticket_by_quorum()
+        let ticket = self.turns.ticket();
+        self.quorum.wait(ticket);
+        ticket
     }
 
     fn note_round(&mut self, round: Round) {
-        self.note_round(round);
+        self.quorum.note_round(round, self.turns.released());
     }
 
+    /// It counts if the view is still the newest: of another one it says nothing (TRAPS 3).
     fn handle_proof(&mut self, proof: Proof) {
-        self.handle_proof(proof);
+        if proof.view == self.view() && matches!(self.role, Role::Primary(_)) {
+            self.quorum.handle_proof(proof.round, self.turns.released());
+        }
     }
 
     fn committed(&self) -> LogIndex {
-        self.committed()
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.committed(),
+            _ => self.chain.committed(),
+        }
     }
 
     fn last(&self) -> LogIndex {
-        self.last()
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.last(),
+            _ => self.chain.last(),
+        }
     }
 
     fn applied(&self) -> LogIndex {
-        self.applied()
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.applied(),
+            _ => self.chain.applied(),
+        }
     }
 
     fn is_complete(&self) -> bool {
@@ -104,12 +136,17 @@ impl<R: Rule> Engine for ViewLog<R> {
         }
     }
 
+    /// A learner's machine does not: what it has been given was shown by the primary, and is committed only when the learner is promoted. Nor does a candidate's: the entries that
+    /// it takes over may yet be lost with it.
     fn shows_committed(&self) -> bool {
-        self.shows_committed()
+        let counts = self.view.as_ref().and_then(|view| view.member(self.me)).is_some_and(|me| me.roles.has(Roles::REPLICA));
+        counts && matches!(self.role, Role::Backup) && self.is_whole()
     }
 
+    /// Always, when nothing waits: an entry may be of any length.
     fn has_room(&self, bytes: usize) -> bool {
-        self.has_room(bytes)
+        let backlog = self.turns.backlog_bytes();
+        matches!(self.role, Role::Primary(_)) && (backlog == 0 || backlog + bytes as u64 <= self.config.backlog_bytes as u64)
     }
 
     /// Any: entries travel in fragments.
@@ -118,7 +155,7 @@ impl<R: Rule> Engine for ViewLog<R> {
     }
 
     fn is_alone(&self) -> bool {
-        self.is_alone()
+        matches!(&self.role, Role::Primary(leading) if !leading.followers.iter().any(|f| f.counts()))
     }
 
     /// Never by itself: what is left to do follows from what comes, or from the node's own deadlines.
@@ -127,31 +164,148 @@ impl<R: Rule> Engine for ViewLog<R> {
     }
 
     fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, _: &mut F) {
-        self.handle_peer_up(peer, process);
+        if self.peers.iter().any(|p| p.id == peer) {
+            return;
+        }
+        let listed = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+        self.peers.push(Peer {
+            id: peer,
+            process,
+            listed,
+            gone: false,
+            read_out: false,
+            outbound: Outbound::Unknown(Time(0)),
+            attended: false,
+            access: Access::Granted,
+            inbound: Inbound::new(ring::salt(self.config.secret, lane_number(peer, process))),
+        });
     }
 
+    /// What stands in its lane still counts, and where zombies are reachable so does what is written to it, until a view excludes it (TRAPS 20).
     fn handle_peer_gone(&mut self, peer: PeerId, _: bool) {
-        self.handle_peer_gone(peer);
+        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) {
+            peer.gone = true;
+        }
+        self.forget_departed();
     }
 
     fn handle_view(&mut self, view: &View) {
-        self.handle_view(view);
+        if view.number <= self.view() || matches!(self.role, Role::Excluded) {
+            return;
+        }
+        self.view = Some(view.clone());
+        for peer in &mut self.peers {
+            peer.listed |= view.member(peer.process).is_some();
+        }
+        let roles = view.member(self.me).map(|m| m.roles);
+        if roles.is_none() && self.listed {
+            self.exclude();
+        }
+        self.listed |= roles.is_some();
+        self.learner |= roles.is_some_and(|r| r.has(Roles::LEARNER));
+        let first = view.primary().is_some_and(|m| m.id == self.me);
+        let peers = &self.peers;
+        match &mut self.role {
+            Role::Excluded => {}
+            Role::TakingOver(leading) | Role::Primary(leading) if first => {
+                Mark::LeadsOn.reach();
+                leading.enter(view, |p| lane_to(peers, p));
+            }
+            // It has executed what may never have been committed, so its state is void.
+            Role::TakingOver(_) | Role::Primary(_) => self.exclude(),
+            role @ (Role::Backup | Role::Candidate) => {
+                if first && matches!(role, Role::Backup) {
+                    Mark::Candidate.reach();
+                }
+                *role = if first { Role::Candidate } else { Role::Backup };
+            }
+        }
+        self.mind_deafness(view);
+        self.forget_departed();
     }
 
     fn handle_completion(&mut self, completion: Completion) {
-        self.handle_completion(completion);
+        let (op, peer) = follower::parse_token(completion.token);
+        match op {
+            Op::Attended => return self.handle_attended(peer, completion.result),
+            Op::Revoked => return self.handle_revoked(peer),
+            // A primary that cannot be reached is found out by others' means.
+            Op::Acknowledged => return,
+            Op::Write | Op::Consumed => {}
+        }
+        if let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role {
+            leading.handle_completion(op, peer, completion.result);
+        }
     }
 
     fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
-        self.propose(effects)
+        let Role::Primary(leading) = &mut self.role else { return Err(ProposeError::NotLeading) };
+        self.turns.note_proposal((layout::HEADER_BYTES + effects.len()) as u64);
+        Ok(leading.propose(effects))
     }
 
     fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        self.post(now, fabric, machine)
+        self.attend(now, fabric);
+        self.fence_departed(fabric);
+        match &mut self.role {
+            Role::Excluded => false,
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.post(now, fabric, machine, &mut self.events),
+            Role::Backup | Role::Candidate => {
+                let mut any = self.drain(fabric, machine, self.config.drain_budget_bytes);
+                for at in 0..self.peers.len() {
+                    if self.peers[at].gone && !self.peers[at].read_out {
+                        self.drain_lane(at, fabric, machine, usize::MAX);
+                        self.peers[at].read_out = true;
+                        any = true;
+                    }
+                }
+                self.publish(fabric);
+                self.acknowledge(fabric);
+                if any {
+                    self.forget_departed();
+                }
+                any
+            }
+        }
     }
 
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
-        self.advance(now, active, fabric, machine);
+        let active = active.is_some_and(|v| v == self.view());
+        if active && matches!(self.role, Role::Candidate) {
+            // The view may have been learned a moment ago.
+            self.fence_departed(fabric);
+            if self.is_fenced() {
+                self.begin_takeover(now, fabric, machine);
+            }
+        }
+        if active && let Role::TakingOver(leading) = &mut self.role {
+            leading.take_acknowledgements(fabric);
+            if !leading.conclude(&mut self.events) {
+                return;
+            }
+            leading.execute(machine);
+            let recovered = leading.recovered_entries();
+            let Role::TakingOver(leading) = std::mem::replace(&mut self.role, Role::Backup) else { return };
+            Mark::Leads.reach();
+            self.role = Role::Primary(leading);
+            self.reign += 1;
+            self.primary_since = self.view();
+            self.break_off();
+            self.events.push_back(Event::TookOver { recovered });
+            return;
+        }
+        if let Role::Primary(leading) = &mut self.role {
+            self.turns.end(leading.last());
+            if !active {
+                Mark::CheckFailed.reach();
+            }
+            if active || Canary::NoSecondCheck.is_planted() {
+                leading.take_acknowledgements(fabric);
+                leading.conclude(&mut self.events);
+                leading.execute(machine);
+                self.turns.release(leading.committed());
+            }
+        }
     }
 
     fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
@@ -175,23 +329,18 @@ impl<R: Rule> Engine for ViewLog<R> {
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
-        self.reset(me, machine);
+        machine.clear();
+        self.exclude();
+        let mut fresh = ViewLog::new(me, self.config);
+        fresh.reign = self.reign;
+        std::mem::swap(&mut fresh.turns, &mut self.turns);
+        std::mem::swap(&mut fresh.quorum, &mut self.quorum);
+        fresh.faults = self.faults;
+        *self = fresh;
     }
 
-    fn poll_event(&mut self) -> Option<engine::Event> {
-        Some(match self.poll_event()? {
-            Event::CaughtUp { process, .. } => engine::Event::CaughtUp(process),
-            Event::Drop { process, .. } => engine::Event::Drop(process),
-            Event::Unteachable { process, bytes } => engine::Event::Unteachable { process, bytes },
-            Event::Forget(peer) => engine::Event::Forget(peer),
-            Event::TookOver { recovered, .. } => engine::Event::TookOver { recovered },
-            Event::LaneFault { peer, fault } => {
-                let process = self.peers.iter().find(|p| p.id == peer).map(|p| p.process);
-                let primary = self.view.as_ref().and_then(View::primary).map(|m| m.id);
-                engine::Event::LaneFault { peer, fault: fault.to_string(), stuck: process.is_some() && process == primary }
-            }
-            Event::Unfit { .. } => engine::Event::Unfit,
-        })
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 }
 

@@ -10,6 +10,7 @@ use super::peers::lane_of;
 use super::{Event, HEARTS, Holds, Rule, ViewLog};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, Mark};
+use crate::membership::View;
 use crate::replica::StateMachine;
 
 impl<R: Rule> ViewLog<R> {
@@ -82,10 +83,14 @@ impl<R: Rule> ViewLog<R> {
 
     pub(super) fn fail_lane(&mut self, id: PeerId, fault: LaneFault) {
         self.faults += 1;
-        self.events.push_back(Event::LaneFault { peer: id, fault });
-        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
+        let peer = self.peers.iter_mut().find(|p| p.id == id);
+        let process = peer.map(|peer| {
             peer.inbound.stop(Phase::Faulty);
-        }
+            peer.process
+        });
+        let primary = self.view.as_ref().and_then(View::primary).map(|member| member.id);
+        let stuck = process.is_some() && process == primary;
+        self.events.push_back(Event::LaneFault { peer: id, fault: fault.to_string(), stuck });
     }
 
     /// Tells the primary of the view up to where its entries are in this log, where that is what counts. A replica that has heard of a later view tells an earlier primary

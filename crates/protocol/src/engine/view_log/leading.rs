@@ -8,13 +8,13 @@ use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
+use crate::engine::{DropReason, Event};
 use crate::membership::{Roles, View};
 use crate::replica::part::{self, Oversized, REST_NS};
 use crate::replica::{Execution, StateMachine};
 
 use super::HEARTS;
 use super::config::Config;
-use super::event::{DropReason, Event};
 use super::follower::{Follower, Op, Phase, Transfer};
 use super::layout::{ACKNOWLEDGED_OFFSET, HEADER_BYTES, Header, Kind};
 use super::peers::lane_of;
@@ -446,7 +446,7 @@ impl Leading {
                 Mark::LearnerCaughtUp.reach();
                 follower.phase = Phase::Following;
                 if !follower.replica {
-                    events.push_back(Event::CaughtUp { process: follower.process, view: self.view });
+                    events.push_back(Event::CaughtUp(follower.process));
                 }
             }
         }

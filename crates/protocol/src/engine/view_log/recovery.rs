@@ -5,6 +5,7 @@ use martlet_fabric::Fabric;
 use super::chain::{Chain, Origin};
 use super::{Config, Role, Rule, ViewLog};
 use crate::basics::ProcessId;
+use crate::engine::Engine as _;
 use crate::engine::Gathered;
 use crate::replica::{Execution, StateMachine};
 

@@ -147,7 +147,7 @@ impl<F> Environment<F> for Surroundings<'_> {
             Note::PeerUp(_)
             | Note::Excluded
             | Note::CaughtUp(_)
-            | Note::CannotFollow(_)
+            | Note::Dropped { .. }
             | Note::FirstReply
             | Note::Alone
             | Note::ClockJumped { .. } => return,

@@ -2,6 +2,7 @@
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::{Time, ViewNumber};
+use crate::engine::Engine as _;
 use crate::engine::mu::layout::MAX_PEERS;
 use crate::engine::mu::leading::Stage;
 use crate::engine::mu::{AbortReason, Event, Group};

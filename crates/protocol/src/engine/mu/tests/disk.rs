@@ -4,6 +4,7 @@ use fastrand::Rng;
 use martlet_fabric::Fabric;
 
 use super::machine::Machine;
+use crate::engine::Durable as _;
 use crate::engine::mu::Mu;
 use crate::replica::journal::SnapshotStep;
 

@@ -4,6 +4,7 @@ use martlet_fabric::NodeId;
 
 use super::world::{Cluster, id, tiny_but};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::mu::{AbortReason, Group};
 use crate::replica::Execution;
 use crate::replica::{HandOverError, HandOverState};

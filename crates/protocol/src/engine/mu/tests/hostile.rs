@@ -5,6 +5,7 @@ use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::MAX_NUMBER;
+use crate::engine::Engine as _;
 use crate::engine::mu::Event;
 use crate::engine::mu::layout::{LaneFault, PERMISSION_LANE, WORDS, permission, words};
 

@@ -7,6 +7,7 @@ use super::machine::Machine;
 use super::power::{CAPACITY, memory, record};
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Event, Group, LaneFault};

@@ -1,6 +1,7 @@
 //! Candidates that find a better log, and cannot catch up with it.
 
 use super::world::{Cluster, tiny};
+use crate::engine::Engine as _;
 
 /// Of five, the first and the last: the first has missed some, and the last so many that the log had overrun it, so that its own begins behind what the
 /// first holds. The others are stopped once the last is as `right` says. Nothing is known to be lost.

@@ -10,6 +10,8 @@ use super::disk::Stored;
 use super::machine::{Machine, command};
 use super::world::{Cluster, drawn, id, tiny_but};
 use crate::basics::{LogIndex, ProcessId};
+use crate::engine::Durable as _;
+use crate::engine::Engine as _;
 use crate::engine::mu::durable::{Replayed, replay};
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind, add_regions};
@@ -126,6 +128,7 @@ fn a_log_says_whether_its_owner_belonged_to_the_group() {
     let identity = Identity { node: id(joiner).node, incarnation: id(joiner).incarnation, kind: PeerKind::Member };
     let (_, fabric) = World::<true>::new(1, Faults::calm()).spawn(identity, &spec);
     let back = Mu::recover(id(joiner), c.config, parts, last, &journal, &fabric, &mut Machine::default()).expect("what it has written");
+    let back = back.expect("it keeps a journal");
     assert!(back.log.is_group_changing() && !back.is_removed());
     c.until("it is taken in", |c| c.nodes[0].engine.group().is_some_and(|group| group.contains(id(joiner))) && c.is_level());
     assert_eq!(belonged(&c), Some(true));

@@ -8,6 +8,7 @@ use fastrand::Rng;
 
 use super::world::{Cluster, drawn, tiny_but};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::mu::{Event, Group};
 use crate::replica::Execution;
 

@@ -4,6 +4,7 @@ use martlet_fabric::Incarnation;
 
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::ProcessId;
+use crate::engine::Engine as _;
 use crate::replica::Execution;
 use crate::replica::StateMachine as _;
 

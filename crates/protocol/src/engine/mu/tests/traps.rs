@@ -9,6 +9,7 @@ use martlet_fabric::{Fabric as _, LocalRegion};
 use super::machine::command;
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::mu::Event;
 use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, WORDS, words};
 use crate::replica::Execution;

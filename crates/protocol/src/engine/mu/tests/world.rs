@@ -12,6 +12,7 @@ use super::machine::{Machine, command, id_of};
 use crate::basics::layout::{LIFE, MAX_WATCHERS, life};
 use crate::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use crate::detector::heartbeat::Thresholds;
+use crate::engine::Durable as _;
 use crate::engine::mu::layout::add_regions;
 use crate::engine::mu::{Config, Durability, Event, Group, Mu};
 use crate::engine::{Engine as _, Gathered};
@@ -180,7 +181,9 @@ impl<const HOST: bool> Cluster<HOST> {
             None => Mu::new(me, self.config, group),
             Some(Stored { parts, last, .. }) => {
                 let journal = stored.as_ref().map(Stored::journal).unwrap_or_default();
-                Mu::recover(me, self.config, parts, last, &journal, &fabric, &mut machine).expect("what it has written")
+                Mu::recover(me, self.config, parts, last, &journal, &fabric, &mut machine)
+                    .expect("what it has written")
+                    .expect("it keeps a journal")
             }
         };
         self.nodes.push(Node {
@@ -273,7 +276,7 @@ impl<const HOST: bool> Cluster<HOST> {
         while let Some(completion) = node.fabric.poll() {
             node.engine.handle_completion(completion);
         }
-        node.engine.advance(now, &mut node.fabric, &mut node.machine);
+        node.engine.advance(now, None, &mut node.fabric, &mut node.machine);
         let next = node.engine.deadline().0.clamp(now.0 + 500, now.0 + 5_000);
         self.world.wake_at(n, next);
         self.check(n);

@@ -4,6 +4,7 @@ use martlet_fabric::ring;
 
 use super::world::{TestFabric, World, peer, tiny};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::view_log::layout::HEADER_BYTES;
 use crate::engine::view_log::{Config, Event};
 use crate::membership::{Proof, Round};
@@ -206,7 +207,7 @@ fn trap_20_a_dead_backup_counts_until_a_view_excludes_it_and_then_the_primary_go
     let mut world = World::led(3, quiet());
     world.crash(2);
     for p in [0, 1] {
-        world.processes[p].engine.handle_peer_gone(peer(2));
+        world.processes[p].engine.handle_peer_gone(peer(2), false);
     }
     world.write(0, 1, 0);
     world.run(3);

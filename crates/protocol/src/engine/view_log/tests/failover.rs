@@ -2,6 +2,7 @@
 
 use super::world::{World, peer, quiet};
 use crate::basics::LogIndex;
+use crate::engine::Engine as _;
 use crate::engine::view_log::{Config, Event};
 use crate::membership::Roles;
 use crate::replica::Standing;

@@ -2,7 +2,9 @@
 
 use super::world::{World, peer, tiny};
 use crate::basics::LogIndex;
-use crate::engine::view_log::{Config, DropReason, Event};
+use crate::engine::Engine as _;
+use crate::engine::view_log::Config;
+use crate::engine::{DropReason, Event};
 use crate::membership::Roles;
 use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};
@@ -13,7 +15,7 @@ fn quiet() -> Config {
 
 fn caught_up(world: &World, primary: usize, learner: usize) -> bool {
     let id = world.processes[learner].id;
-    world.processes[primary].events.iter().any(|e| matches!(e, Event::CaughtUp { process, .. } if *process == id))
+    world.processes[primary].events.iter().any(|e| matches!(e, Event::CaughtUp(process) if *process == id))
 }
 
 /// Writes to many keys.
@@ -273,7 +275,7 @@ fn a_replica_that_holds_a_part_of_the_state_does_not_lead() {
     world.replicas(&[learner]);
     world.turns(learner, 2);
     assert_eq!(world.processes[learner].engine.standing(), Standing::Excluded);
-    assert!(matches!(world.processes[learner].events[..], [Event::Unfit { .. }]));
+    assert!(matches!(world.processes[learner].events[..], [Event::Unfit]));
     // Nor does one that never heard a thing.
     let mut world = World::led(1, quiet());
     let learner = world.join();

@@ -10,6 +10,7 @@ mod simulated;
 pub(in crate::engine) mod world;
 
 use super::*;
+use crate::membership::Roles;
 
 impl<R: Rule> ViewLog<R> {
     /// A replica of its view that holds the whole state and does not lead.

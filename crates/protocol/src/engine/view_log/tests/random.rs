@@ -6,6 +6,7 @@
 use martlet_fabric::PeerId;
 
 use super::world::{World, WorldOf, peer, tiny};
+use crate::engine::Engine as _;
 use crate::engine::hsuc::ByAcknowledgement;
 use crate::engine::huc::ByBroadcast;
 use crate::engine::view_log::{Config, Event, Rule};
@@ -115,11 +116,12 @@ impl<R: Rule> Schedule<R> {
         for p in 0..self.world.processes.len() {
             for event in &self.world.processes[p].events[self.seen[p]..] {
                 match event {
-                    Event::CaughtUp { process, .. } => self.promotions.push((p, self.world.index_of(*process))),
+                    Event::CaughtUp(process) => self.promotions.push((p, self.world.index_of(*process))),
                     Event::Drop { process, .. } => self.drops.push(self.world.index_of(*process)),
-                    Event::LaneFault { peer, fault } => panic!("process {p} found fault with {peer:?}: {fault}"),
-                    Event::Unfit { view } => panic!("process {p} was made primary of view {view} without holding the state"),
+                    Event::LaneFault { peer, fault, .. } => panic!("process {p} found fault with {peer:?}: {fault}"),
+                    Event::Unfit => panic!("process {p} was made primary without holding the state"),
                     Event::Unteachable { .. } => unreachable!("nobody sprawls"),
+                    Event::AskedPermission | Event::Permitted | Event::SteppedDown => unreachable!("a primary is made by views"),
                     Event::Forget(_) | Event::TookOver { .. } => {}
                 }
             }
@@ -223,7 +225,7 @@ impl<R: Rule> Schedule<R> {
                 let (p, q) = (self.any(), self.any());
                 self.world.connect(p, q);
                 if !self.world.processes[q].alive && self.rng.bool() {
-                    self.world.processes[p].engine.handle_peer_gone(peer(q));
+                    self.world.processes[p].engine.handle_peer_gone(peer(q), false);
                 }
             }
             98 => {
@@ -246,7 +248,7 @@ impl<R: Rule> Schedule<R> {
                 for q in 0..self.world.processes.len() {
                     self.world.connect(p, q);
                     if !self.world.processes[q].alive {
-                        self.world.processes[p].engine.handle_peer_gone(peer(q));
+                        self.world.processes[p].engine.handle_peer_gone(peer(q), false);
                     }
                 }
             }
@@ -341,7 +343,7 @@ fn live<R: Rule>(worlds: impl Iterator<Item = WorldOf<R>>, lives: usize) {
                     takeovers += 1;
                     recovered += n;
                 }
-                Event::CaughtUp { .. } => learned += 1,
+                Event::CaughtUp(_) => learned += 1,
                 _ => {}
             }
         }

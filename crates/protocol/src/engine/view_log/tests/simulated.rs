@@ -7,6 +7,7 @@ use martlet_fabric::{Fabric, Identity, Incarnation, NodeId, PeerEvent, PeerKind,
 use super::world::{ChainMachine, command, tiny};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::Engine as _;
 use crate::engine::PrimaryBackup;
 use crate::engine::view_log::{Config, Event};
 use crate::membership::{Member, Roles, View};
@@ -82,9 +83,13 @@ impl<const HOST: bool> Cluster<HOST> {
         while let Some(event) = node.fabric.event() {
             match event {
                 PeerEvent::Up { peer, identity } => {
-                    node.engine.handle_peer_up(peer, ProcessId { node: identity.node, incarnation: identity.incarnation });
+                    node.engine.handle_peer_up(
+                        peer,
+                        ProcessId { node: identity.node, incarnation: identity.incarnation },
+                        &mut node.fabric,
+                    );
                 }
-                PeerEvent::Gone { peer, .. } => node.engine.handle_peer_gone(peer),
+                PeerEvent::Gone { peer, certain } => node.engine.handle_peer_gone(peer, certain),
             }
         }
         if writes && node.engine.standing() == Standing::Primary && node.engine.has_room(100) {
@@ -101,7 +106,7 @@ impl<const HOST: bool> Cluster<HOST> {
         node.engine.advance(now, Some(self.view.number), &mut node.fabric, &mut node.machine);
         while let Some(event) = node.engine.poll_event() {
             match event {
-                Event::CaughtUp { process, .. } => self.caught_up.push(process),
+                Event::CaughtUp(process) => self.caught_up.push(process),
                 Event::Forget(peer) => node.fabric.forget(peer),
                 Event::TookOver { .. } => {
                     assert!(node.engine.last() >= self.acknowledged, "{:?} was acknowledged and is lost", self.acknowledged);

@@ -14,6 +14,7 @@ use martlet_fabric::{
 
 use crate::basics::layout::{Component, LOG_LANE};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::Engine as _;
 use crate::engine::primary_backup::ByMemory;
 use crate::engine::view_log::{Config, Event, Rule, ViewLog};
 use crate::membership::{Member, Roles, View};
@@ -453,7 +454,8 @@ impl<R: Rule> WorldOf<R> {
     pub fn connect(&mut self, p: usize, q: usize) {
         if p != q {
             let id = self.processes[q].id;
-            self.processes[p].engine.handle_peer_up(peer(q), id);
+            let process = &mut self.processes[p];
+            process.engine.handle_peer_up(peer(q), id, &mut process.fabric);
         }
     }
 
@@ -682,8 +684,8 @@ impl<R: Rule> WorldOf<R> {
                     assert_eq!(process.machine.digest(), self.replay(last), "the new primary's state is not that of its log");
                 }
                 Event::Forget(peer) => self.processes[p].fabric.forget(peer),
-                Event::CaughtUp { .. } | Event::Drop { .. } | Event::Unteachable { .. } | Event::LaneFault { .. } | Event::Unfit { .. } => {
-                }
+                Event::CaughtUp(_) | Event::Drop { .. } | Event::Unteachable { .. } | Event::LaneFault { .. } | Event::Unfit => {}
+                Event::AskedPermission | Event::Permitted | Event::SteppedDown => unreachable!("a primary is made by views"),
             }
             self.processes[p].events.push(event);
         }
