@@ -4,13 +4,17 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use martlet_node::connections::service::HELD;
+
 /// How long what is on its way out may take: the memory of a process that was killed is taken down a little after its end, by a process of
 /// the same command line.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where the cluster has an address of its own: its connections are kept for a while for a node that may come.
+pub const PATIENCE_OF_SERVICE: Duration = HELD.saturating_add(Duration::from_secs(3));
 
-/// Everything that still belongs to the cluster of that name in that directory, in words, and stays. Empty when nothing was left behind.
-pub fn of_cluster(name: &str, directory: &Path) -> Vec<String> {
-    let until = Instant::now() + PATIENCE;
+/// Everything that still belongs to the cluster of that name in that directory, in words, and stays for so long. Empty when nothing was left behind.
+pub fn of_cluster(name: &str, directory: &Path, patience: Duration) -> Vec<String> {
+    let until = Instant::now() + patience;
     loop {
         let left = look(name, directory);
         if left.is_empty() || Instant::now() >= until {
@@ -86,7 +90,7 @@ mod tests {
         let scratch = Scratch::new("leftovers").expect("a directory");
         let directory = scratch.path().join("cluster");
         let name = format!("leftovers-test-{}", std::process::id());
-        assert_eq!(of_cluster(&name, &directory), Vec::<String>::new());
+        assert_eq!(of_cluster(&name, &directory, PATIENCE), Vec::<String>::new());
 
         fs::create_dir(&directory).expect("made");
         let address = SocketAddr::from_abstract_name(format!("{name}/0")).expect("an address");
@@ -98,7 +102,7 @@ mod tests {
             .stderr(std::process::Stdio::null())
             .spawn()
             .expect("tail is there");
-        let left = of_cluster(&name, &directory);
+        let left = of_cluster(&name, &directory, PATIENCE);
         child.kill().expect("ours");
         child.wait().expect("ours");
         assert!(left.contains(&format!("process {}", child.id())), "{left:?}");
@@ -106,6 +110,6 @@ mod tests {
         assert!(left.contains(&format!("directory {}", directory.display())), "{left:?}");
         drop(socket);
         fs::remove_dir(&directory).expect("empty");
-        assert_eq!(of_cluster(&name, &directory), Vec::<String>::new());
+        assert_eq!(of_cluster(&name, &directory, PATIENCE), Vec::<String>::new());
     }
 }

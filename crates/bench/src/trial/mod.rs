@@ -5,6 +5,7 @@ pub mod clients;
 pub mod crowd;
 pub mod leftovers;
 pub mod redis;
+pub mod service;
 pub mod testbed;
 pub mod timeline;
 pub mod wardens;

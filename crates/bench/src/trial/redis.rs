@@ -145,7 +145,7 @@ impl Caller for ClusterClient {
             let Some(connection) = self.connected() else { continue };
             match send(connection, input) {
                 Ok(Value::Error(error)) => {
-                    if matches!(input.action, Action::Add(_)) && error.contains("integer") {
+                    if is_refusal(input, &error) {
                         return Reply::Output(Output::Refused);
                     }
                     if !self.redirected(&error) {
@@ -165,7 +165,13 @@ impl Caller for ClusterClient {
     }
 }
 
-fn send(connection: &mut Connection, input: &Input) -> io::Result<Value> {
+/// Whether an error is the reply that the store's model gives to a request: what is no number cannot be added to.
+pub(super) fn is_refusal(input: &Input, error: &str) -> bool {
+    matches!(input.action, Action::Add(_)) && error.contains("integer")
+}
+
+/// Sends a request, and takes its reply.
+pub(super) fn send(connection: &mut Connection, input: &Input) -> io::Result<Value> {
     let key: &[u8] = &input.key.0;
     match &input.action {
         Action::Get => connection.command(&[b"GET", key]),
@@ -178,8 +184,10 @@ fn send(connection: &mut Connection, input: &Input) -> io::Result<Value> {
     }
 }
 
-fn output(action: &Action, value: Value) -> Reply {
+/// What a reply to this request says.
+pub(super) fn output(action: &Action, value: Value) -> Reply {
     match (action, value) {
+        (Action::Add(_), Value::Error(error)) if error.contains("integer") => Reply::Output(Output::Refused),
         (Action::Get, Value::Bulk(held)) => Reply::Output(Output::Value(held.map(|held| Bytes::from(&held)))),
         (Action::Put(_), Value::Simple(_)) => Reply::Output(Output::Done),
         (Action::Delete | Action::CompareAndSwap { .. }, Value::Integer(n)) => Reply::Output(Output::Changed(n != 0)),

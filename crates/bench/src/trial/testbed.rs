@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use martlet_cluster::directory::{Directory, Life, Plan, own_command};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
@@ -186,7 +187,7 @@ impl Testbed {
     /// Waits until something is true of what the nodes show. `otherwise` is what is to be said when it is not in time.
     ///
     /// # Errors
-    /// When it is not, or a node ends meanwhile.
+    /// When it is not, or a node ends meanwhile that was not replaced at the cluster's one address: such a one is started again.
     pub fn await_that(&mut self, patience: Duration, otherwise: &str, enough: impl FnMut(&[Sight]) -> bool) -> Outcome<Vec<Sight>> {
         self.await_that_or_end(None, patience, otherwise, enough)
     }
@@ -199,18 +200,33 @@ impl Testbed {
         otherwise: &str,
         mut enough: impl FnMut(&[Sight]) -> bool,
     ) -> Outcome<Vec<Sight>> {
-        let mut ended = None;
-        let nodes = &mut self.nodes;
-        let found = looking(&mut self.observer, &self.cluster)?.wait_for(patience, &self.interrupt, |sights| {
-            ended = nodes.iter_mut().find_map(Running::ended);
-            ended.is_some() || enough(sights)
-        })?;
-        match ended {
-            Some((number, status)) if may_end == Some(number) && status.success() => return self.look(),
-            Some((number, status)) => return Err(self.ended(number, status)),
-            None => {}
+        let until = Instant::now() + patience;
+        loop {
+            let mut ended = None;
+            let nodes = &mut self.nodes;
+            let left = until.saturating_duration_since(Instant::now());
+            let found = looking(&mut self.observer, &self.cluster)?.wait_for(left, &self.interrupt, |sights| {
+                ended = nodes.iter_mut().find_map(Running::ended);
+                ended.is_some() || enough(sights)
+            })?;
+            match ended {
+                Some((number, status)) if may_end == Some(number) && status.success() => return self.look(),
+                Some((number, status)) if self.was_replaced(status) => {
+                    self.node(number).process = None;
+                    self.spawn(number)?;
+                }
+                Some((number, status)) => return Err(self.ended(number, status)),
+                None => {
+                    return found.map_err(|sights| observer::not_ready(&format!("{otherwise} within {} s", patience.as_secs()), &sights));
+                }
+            }
         }
-        found.map_err(|sights| observer::not_ready(&format!("{otherwise} within {} s", patience.as_secs()), &sights))
+    }
+
+    /// Whether a node that ended like this was killed by its successor: one that does not get on, also for want of a core, has its connections at the cluster's one address taken over
+    /// before it may go on.
+    fn was_replaced(&self, status: ExitStatus) -> bool {
+        self.cluster.config().service.is_some() && status.signal() == Some(Signal::KILL.as_raw())
     }
 
     /// Waits until a node has ended by itself, and well.
@@ -354,9 +370,10 @@ impl Testbed {
         }
         let name = self.cluster.config().name.clone();
         let path = self.directory.path().to_path_buf();
+        let patience = if self.cluster.config().service.is_some() { leftovers::PATIENCE_OF_SERVICE } else { leftovers::PATIENCE };
         // Our own endpoint is a part of it, and the directory is ours to remove.
         drop(self);
-        Ok(leftovers::of_cluster(&name, &path))
+        Ok(leftovers::of_cluster(&name, &path, patience))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_bench::report::{Figure, Report, Unit, reference};
 use martlet_bench::trial::clients::{self, Via};
+use martlet_bench::trial::service::Connections;
 use martlet_bench::trial::testbed::Testbed;
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
@@ -20,6 +21,8 @@ use serde_json::json;
 ///
 /// Everything runs in processes of its own on this host and is gone at the end. The clients keep a history of all requests and replies, and
 /// a checker searches for an order that explains it: if an acknowledged write were lost or a stale value read, there would be none.
+///
+/// Two clients read and write the nodes' memory, and two more speak the Redis protocol at the cluster's one address: their connections are opened once, and outlive every kill.
 ///
 /// Example: martlet demo --json | jq 'select(.event == "failover")'
 #[derive(Debug, Args)]
@@ -37,17 +40,22 @@ pub struct Arguments {
 
 /// Kills of the bare death probe, for comparison.
 const PROBES: u32 = 50;
+/// Clients that write into the nodes' memory.
 const CLIENTS: u16 = 2;
+/// Clients at the cluster's one address.
+const CONNECTIONS: u16 = 2;
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
-    let plan = Plan { engine: arguments.engine, ..Plan::new("demo", 3) };
+    let plan = Plan { engine: arguments.engine, service_port: Some(0), ..Plan::new("demo", 3) };
     let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));
     let testbed = Testbed::start(&plan, &interrupt)?;
-    let callers = clients::open(&testbed, CLIENTS, Via::Fabric)?;
+    let mut callers = clients::open(&testbed, CLIENTS, Via::Fabric)?;
+    let (kept, connections) = Connections::open(testbed.cluster(), CONNECTIONS)?;
+    callers.extend(kept);
     for number in testbed.numbers() {
         let pid = testbed.process(number)?.map(|process| process.pid);
         format.print(
@@ -55,28 +63,43 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             || json!({"event": "started", "node": number, "pid": pid}),
         );
     }
-    let load = format!("{CLIENTS} clients, {} keys, half reads and half changes of {} bytes", mix.keys, mix.value_bytes);
+    let load = format!("{} clients, {} keys, half reads and half changes of {} bytes", CLIENTS + CONNECTIONS, mix.keys, mix.value_bytes);
+    format.print(
+        format_args!("  {CLIENTS} clients in shared memory, {CONNECTIONS} connections to {}, each opened once", connections.address),
+        || json!({"event": "connected", "clients": CLIENTS, "connections": CONNECTIONS, "address": connections.address.to_string()}),
+    );
     format.say(format_args!("  ready after {:.2} s; {load}, seed {seed}\n", start.elapsed().as_secs_f64()));
     let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
     for kill in 1..=arguments.kills {
         let (primary, _) = trial.testbed().primary()?;
         let round = trial.round(Fault::Kill, primary.node.0, Duration::from_millis(1200), Duration::from_millis(600))?;
+        let kept = connections.kept()?;
         let Some(timeline) = round.timeline else { continue };
         format.print(format_args!("{}", timeline), || timeline.json(kill as usize));
         format.print(
             format_args!(
-                "  {} {} requests around it, {} of them without a reply: linearizable\n",
+                "  {} {} requests around it, {} of them without a reply: linearizable; {kept} of {CONNECTIONS} connections kept\n",
                 styled(GOOD, "nothing lost, nothing stale:"),
                 round.operations,
                 round.unknown
             ),
-            || json!({"event": "checked", "round": round.number, "operations": round.operations, "unknown": round.unknown, "linearizable": true}),
+            || {
+                json!({
+                    "event": "checked",
+                    "round": round.number,
+                    "operations": round.operations,
+                    "unknown": round.unknown,
+                    "linearizable": true,
+                    "connections_kept": kept,
+                })
+            },
         );
     }
     let totals = trial.end()?;
     format.say(styled(HEAD, "What it took, failovers included, beside what the machine itself takes"));
     let mut report = Report::new(format);
     report.set("clients", CLIENTS);
+    report.set("connections", CONNECTIONS);
     report.set("seed", seed);
     for (metric, samples) in [("GET, replicated three ways", &totals.reads), ("change, replicated three ways", &totals.changes)] {
         let mut figure = Figure::new("demo", metric, Unit::Microseconds);

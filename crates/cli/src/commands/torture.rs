@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_bench::report::{Figure, Report, Unit};
 use martlet_bench::trial::clients::{self, Via};
+use martlet_bench::trial::service::Connections;
 use martlet_bench::trial::testbed::Testbed;
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
@@ -51,6 +52,10 @@ pub struct Arguments {
     /// The first port of the Redis protocol, for such clients.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
+    /// How many clients at the cluster's one address, each with a connection that is opened once and has to outlive every fault but a loss of power [default: 1 where a cluster can
+    /// have such an address, on shm; 0 elsewhere].
+    #[arg(long, value_name = "N", value_parser = number::<u16>(0..=64))]
+    connections: Option<u16>,
     /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
@@ -72,8 +77,22 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
-    if arguments.clients + arguments.redis_clients == 0 {
-        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
+    let one_address = !arguments.fabric.kind().traits().spans_hosts;
+    let kept = arguments.connections.unwrap_or(u16::from(one_address && arguments.power_losses == 0));
+    if kept > 0 && !one_address {
+        return Err(Fail::usage(format_args!(
+            "--connections is {kept}, and --fabric {}: nodes that may be on several hosts have no address in common; allowed is 0",
+            arguments.fabric.kind()
+        )));
+    }
+    if kept > 0 && arguments.power_losses > 0 {
+        return Err(Fail::usage(format_args!(
+            "--connections is {kept}, and --power-losses {}: no connection outlives a loss of power; allowed is 0",
+            arguments.power_losses
+        )));
+    }
+    if arguments.clients + arguments.redis_clients + kept == 0 {
+        return Err(Fail::usage("--clients, --redis-clients and --connections are all 0; without clients nothing is checked"));
     }
     check_durability(arguments.durability, arguments.engine)?;
     if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
@@ -92,6 +111,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let nodes = arguments.nodes + u16::from(arguments.changes > 0);
     let plan = Plan {
         redis_port,
+        service_port: (kept > 0).then_some(0),
         engine: arguments.engine,
         durability: arguments.durability,
         fabric: arguments.fabric.plan(None)?,
@@ -102,6 +122,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let lease = Duration::from_nanos(testbed.cluster().lease_ns());
     let mut callers = clients::open(&testbed, arguments.clients, Via::Fabric)?;
     callers.extend(clients::open(&testbed, arguments.redis_clients, Via::Redis)?);
+    let connections = (kept > 0).then(|| Connections::open(testbed.cluster(), kept)).transpose()?.map(|(kept, connections)| {
+        callers.extend(kept);
+        connections
+    });
     // The clients know them all by now.
     if arguments.changes > 0 {
         testbed.set_aside(arguments.nodes)?;
@@ -140,6 +164,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         };
         let before = Duration::from_millis(rng.u64(10..60));
         let round = trial.round(fault, target, before, Duration::from_millis(20))?;
+        connections.as_ref().map_or(Ok(0), Connections::kept)?;
         let took = round.timeline.as_ref().and_then(|timeline| timeline.first("first reply received"));
         let figure = if fault == Fault::AllButOne { &mut alone } else { &mut failover };
         took.into_iter().for_each(|ns| figure.record(ns));
@@ -176,11 +201,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             },
         );
     }
+    let stand = connections.as_ref().map_or(Ok(0), Connections::kept)?;
     let totals = trial.end()?;
     let mut report = Report::new(format);
     report.set("seed", seed);
     report.set("clients", arguments.clients);
     report.set("redis_clients", arguments.redis_clients);
+    report.set("connections", kept);
     [failover, alone, kills].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
     for (metric, samples) in [("GET under faults", &totals.reads), ("change under faults", &totals.changes)] {
         let mut figure = Figure::new("torture", metric, Unit::Microseconds);
@@ -190,14 +217,15 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.finish();
     let (operations, unknown) = (totals.operations, totals.unknown);
     let (refused, why) = totals.refused;
+    let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, ") } else { String::new() };
     let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
     format.print(
         format_args!(
-            "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, nothing left behind, {:.0} s",
+            "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, {kept_text}nothing left behind, {:.0} s",
             styled(GOOD, "passed:"),
             start.elapsed().as_secs_f64()
         ),
-        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "seed": seed}),
+        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "connections_kept": stand, "seed": seed}),
     );
     Ok(())
 }

@@ -42,6 +42,7 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
     }
     assert_eq!(of("checked")[0]["linearizable"], Value::Bool(true));
     assert!(of("checked")[0]["operations"].as_u64() > Some(100));
+    assert!(of("checked")[0]["connections_kept"].is_u64(), "{objects:?}");
     assert_eq!(of("done")[0]["left_behind"], 0);
     nothing_left(&temp);
 }
@@ -57,6 +58,7 @@ fn a_trial_strikes_in_every_way(engine: &str, fabric: &str) {
     assert_eq!([struck("kill"), struck("pause"), struck("restart"), struck("change")], [3, 2, 2, 2]);
     let passed = objects.last().expect("a verdict");
     assert_eq!((&passed["event"], &passed["seed"]), (&Value::from("passed"), &Value::from(7)));
+    assert!(passed["connections_kept"].is_u64());
     nothing_left(&temp);
 }
 

@@ -41,15 +41,27 @@ impl Connection {
 
     /// Sends one command and reads its reply.
     pub fn command(&mut self, words: &[&[u8]]) -> io::Result<Value> {
+        let [reply] = self.commands([words])?;
+        Ok(reply)
+    }
+
+    /// Sends some commands at once and reads their replies.
+    pub fn commands<const N: usize>(&mut self, commands: [&[&[u8]]; N]) -> io::Result<[Value; N]> {
         self.request.clear();
-        write!(self.request, "*{}\r\n", words.len())?;
-        for word in words {
-            write!(self.request, "${}\r\n", word.len())?;
-            self.request.extend_from_slice(word);
-            self.request.extend_from_slice(b"\r\n");
+        for words in commands {
+            write!(self.request, "*{}\r\n", words.len())?;
+            for word in words {
+                write!(self.request, "${}\r\n", word.len())?;
+                self.request.extend_from_slice(word);
+                self.request.extend_from_slice(b"\r\n");
+            }
         }
         self.stream.get_mut().write_all(&self.request)?;
-        self.value(0)
+        let mut replies = [const { Value::Array(None) }; N];
+        for reply in &mut replies {
+            *reply = self.value(0)?;
+        }
+        Ok(replies)
     }
 
     fn value(&mut self, depth: u32) -> io::Result<Value> {

@@ -50,7 +50,7 @@ pub struct Plan {
     pub coordinators: u16,
     /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
     pub redis_port: Option<u16>,
-    /// Whichever node leads serves the Redis protocol on this port, and connections there outlive nodes; `None`: nowhere.
+    /// Whichever node leads serves the Redis protocol on this port, and connections there outlive nodes; 0: on one that is free now; `None`: nowhere.
     pub service_port: Option<u16>,
     /// Whether the nodes look like a Redis Cluster to Redis clients.
     pub redis_cluster: bool,
@@ -115,7 +115,7 @@ impl Plan {
     fn config(&self) -> Outcome<ClusterConfig> {
         let mut nodes = Vec::new();
         let mut redis: Vec<u16> = self.redis_port.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
-        redis.extend(self.service_port);
+        redis.extend(self.service_port.filter(|port| *port != 0));
         let mut free = FreePorts::new(&redis);
         for number in 0..self.nodes() {
             let mut roles = Vec::new();
@@ -144,7 +144,11 @@ impl Plan {
             config.use_multicast(multicast);
         }
         config.engine = self.engine;
-        config.service = self.service_port.map(|port| (std::net::Ipv4Addr::LOCALHOST, port).into());
+        let service_port = match self.service_port {
+            Some(0) => Some(free.take()?),
+            port => port,
+        };
+        config.service = service_port.map(|port| (std::net::Ipv4Addr::LOCALHOST, port).into());
         config.durability.mode = self.durability;
         config.election.clone_from(&self.election);
         config.key_file = Some("cluster.key".into());

@@ -14,6 +14,8 @@ use super::keeper::{self, Keeps};
 use super::ledger::Ledger;
 use super::{Holder, keeper::name_of};
 
+/// For how long connections stay while no node leads.
+pub const HELD: Duration = Duration::from_millis(keeper::LOOK_MS as u64 * keeper::PATIENCE_OF_SERVICE as u64);
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long the listener is waited for that another process has, or has just had: longer than keepers keep it that nobody succeeds, as those of a cluster that was ended

@@ -26,17 +26,18 @@ use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 use crate::trial::redis::ClusterClient;
+use crate::trial::service;
 use crate::trial::testbed::Testbed;
 use crate::trial::timeline::Timeline;
 use crate::trial::wardens::{Beat, Wardens};
-use writer::{PATIENCE, Writer};
+use writer::{PATIENCE, ServiceWriter, Writer};
 
 /// From SIGKILL or SIGSTOP of the primary to the next acknowledged write, and where each microsecond went.
 ///
 /// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
 /// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
-/// SLOTS has listed them, and follows redirections. Just before the signal the bench looks whether the primary sleeps, since the kernel has to wake it first to die:
-/// the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine, and by one bare succession: a process
+/// SLOTS has listed them, and follows redirections. With --service it is one at the cluster's one address, whose connection stays. Just before the signal the bench
+/// looks whether the primary sleeps, since the kernel has to wake it first to die: the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine, and by one bare succession: a process
 /// dies, and somebody who sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection
 /// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
 ///
@@ -59,6 +60,9 @@ pub struct Arguments {
     /// Write through the Redis protocol instead of the fabric.
     #[arg(long)]
     redis: bool,
+    /// Write at the cluster's one address, on a connection that is opened once and outlives each primary. Only on shm.
+    #[arg(long, conflicts_with = "redis")]
+    service: bool,
     /// The first port of the Redis protocol.
     #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
@@ -131,7 +135,12 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("engine", arguments.engine.name());
     report.set("threads", arguments.threads.describe());
     report.set("pace_us", arguments.pace_us);
-    report.set("client", if arguments.redis { "redis".into() } else { format!("fabric, spins {} us", arguments.client_spin_us) });
+    let client = match (arguments.redis, arguments.service) {
+        (true, _) => "redis".into(),
+        (_, true) => "one connection to the cluster's address".into(),
+        _ => format!("fabric, spins {} us", arguments.client_spin_us),
+    };
+    report.set("client", client);
     let fabric = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
@@ -147,6 +156,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let wardens = arguments.wardens.then(|| Wardens::prepare(scratch.path(), NODES, BEAT)).transpose()?;
     let plan = Plan {
         redis_port,
+        service_port: arguments.service.then_some(0),
         engine: arguments.engine,
         election,
         threads: arguments.threads.config(),
@@ -159,6 +169,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let writer = if arguments.redis {
         let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
         Writer::Redis(client)
+    } else if arguments.service {
+        Writer::Service(ServiceWriter::open(service::address(testbed.cluster())?)?)
     } else {
         let waiting = Waiting { spin: Duration::from_micros(arguments.client_spin_us) };
         Writer::Fabric(Box::new(FabricClient::open(testbed.cluster(), waiting, PATIENCE)?))
