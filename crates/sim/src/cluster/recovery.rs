@@ -12,7 +12,7 @@ use super::oracles::{linearizable, replicas};
 use super::report::Property;
 
 /// How long a healed cluster has to do what it has to, in virtual nanoseconds: a dozen of the longest broadcast timeouts.
-const BOUND_NS: u64 = 20_000_000;
+pub(super) const BOUND_NS: u64 = 20_000_000;
 /// How often it is looked at meanwhile.
 const STEP_NS: u64 = 50_000;
 /// From the end of all trouble to when it is looked at what is left.

@@ -111,8 +111,9 @@ fn one_of_five_goes_on_when_the_others_are_killed_within_a_millisecond() {
 #[test]
 fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {
     let kind = Kind::named("dare-contest").expect("there is one");
-    // In the last one a learner that can take nothing kept the state from another.
-    for seed in (0..60).chain([366]) {
+    // In 366 a learner that can take nothing kept the state from another. In 5277 a founder alone turns its small log round faster than the others can join it,
+    // for six milliseconds; nobody waits for a learner.
+    for seed in (0..60).chain([366, 5277]) {
         let report =
             catch_unwind(|| kind.live(&Plan::new(seed)).0).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
         assert_clean(&report);

@@ -5,10 +5,11 @@ use martlet_protocol::replica::Standing;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::life::Cluster;
+use crate::cluster::recovery::BOUND_NS;
 use crate::cluster::report::Property;
 
-/// How long a script waits for anything, in virtual nanoseconds.
-const PATIENCE_NS: u64 = 5_000_000;
+/// How long a script waits for anything, in virtual nanoseconds: as long as a healed cluster has to come together.
+const PATIENCE_NS: u64 = BOUND_NS;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// Says something in the story.
