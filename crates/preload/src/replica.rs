@@ -413,9 +413,10 @@ impl Replica {
         }
     }
 
-    /// Whether the server is to give way for a fork that is wanted: it waits, with no round that it has not come back from, and so do its helpers.
+    /// Whether the server is to give way for a fork that is wanted: it waits, with no round that it has not come back from, and so do its helpers. A newborn waits until it lacks
+    /// nothing, as its fork would.
     fn forks_now(&mut self) -> bool {
-        if threads::all_rest() {
+        if !self.is_newborn && threads::all_rest() {
             self.fork = self.fork_wanted.take();
         }
         self.fork.is_some()

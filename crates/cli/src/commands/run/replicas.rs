@@ -124,7 +124,7 @@ impl Replicas {
         (self.leader.is_some() && living == self.group && self.lacking == 0).then_some(self.living.len())
     }
 
-    /// Which replica is to fork another one now, and that one's number. Only once somebody leads: until then what a dead leader has left is still needed under its number.
+    /// Which replica is to fork another one now, and that one's number: a follower that lacks nothing, or else the leader. Only once somebody leads: until then what a dead leader has left is still needed under its number.
     /// Numbers are given in turn, so that a message about one is not taken for one about another.
     pub fn fork_wanted(&mut self, now: Instant) -> Option<(u16, u16)> {
         let leader = self.leader?;
@@ -134,7 +134,9 @@ impl Replicas {
         // The number of one that is dead and still counts would be taken for that one.
         let free = |number: &u16| !self.living.contains_key(number) && self.group >> number & 1 == 0;
         let number = (leader..NUMBERS).find(free).or_else(|| (0..leader).find(free))?;
-        let from = self.living.keys().copied().find(|other| *other != leader).unwrap_or(leader);
+        // A newcomer hands on only what it knows itself: a fork of one that lacks rounds lacks them too, and its forks would in turn, until no replica has them any more.
+        let is_level = |number: u16| (self.group & !self.lacking) >> number & 1 != 0;
+        let from = self.living.keys().copied().find(|other| *other != leader && is_level(*other)).unwrap_or(leader);
         self.asked = Some((number, now));
         Some((from, number))
     }
@@ -204,6 +206,16 @@ mod tests {
         replicas.group = 0b110;
         assert_eq!(replicas.fork_wanted(now), Some((1, 3)), "the leader, if there is no other one; 2 is dead and counts");
         assert_eq!(replicas.ended(7), None, "none of them");
+    }
+
+    #[test]
+    fn one_that_has_not_been_told_all_is_not_forked() {
+        let now = Instant::now();
+        let living = BTreeMap::from([(1, 101), (3, 103)]);
+        let replicas = |group, lacking| Replicas { living: living.clone(), leader: Some(1), group, lacking, asked: None };
+        assert_eq!(replicas(0b0110, 0).fork_wanted(now), Some((1, 4)), "it does not count so far");
+        assert_eq!(replicas(0b1010, 0b1000).fork_wanted(now), Some((1, 2)), "it counts, and lacks rounds");
+        assert_eq!(replicas(0b1010, 0).fork_wanted(now), Some((3, 2)));
     }
 
     #[test]
