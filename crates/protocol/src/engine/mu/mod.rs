@@ -68,16 +68,8 @@ const DRAIN_BYTES: usize = 256 << 10;
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
 ///
-/// Its methods are of four kinds:
-/// - *queries* take `&self` and tell how things stand;
-/// - *`handle_*`* take what came from outside: peers and completions;
-/// - *commands* make it act: [`propose`](Self::propose), [`add`](Self::add), [`remove`](Self::remove), [`post`](Self::post),
-///   [`advance`](Self::advance), [`reset`](Self::reset);
-/// - *`poll_event`* hands out what the node has to do or to report.
-///
-/// A turn of the node: the application takes requests and proposes; [`post`](Self::post); poll the fabric to the end and
-/// [`handle_completion`](Self::handle_completion); [`advance`](Self::advance); the application releases the replies up to
-/// [`released`](Self::released). Both planes of the paper are in these calls: where they share a thread, they share their fate.
+/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). Both planes of the paper are in them: where they share a thread, they share
+/// their fate.
 #[derive(Debug)]
 pub struct Mu {
     me: ProcessId,

@@ -18,7 +18,7 @@ pub struct Config {
     /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary
     /// writes while a learner's progress is on its way back, or the log overruns learners.
     pub log_ring_bytes: usize,
-    /// Bytes proposed and not yet committed beyond which [`has_room`](super::ViewLog::has_room) says no.
+    /// Bytes proposed and not yet committed beyond which [`has_room`](crate::engine::Engine::has_room) says no.
     pub backlog_bytes: usize,
     /// A backup that leaves this many entries untouched is nudged, since on small hosts backups sleep. At least 1.
     pub nudge_entries: u32,

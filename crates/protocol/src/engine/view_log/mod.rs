@@ -55,19 +55,10 @@ const HEARTS: &[(RegionName, usize)] = &[(LIFE, life::HEARTBEAT)];
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
 ///
-/// Its methods are of four kinds:
-/// - *queries* take `&self` and tell how things stand;
-/// - *`handle_*`* take what came from outside: peers, views, completions. They change nothing in memory that others see;
-/// - *commands* make it act: [`propose`](Self::propose), [`post`](Self::post), [`advance`](Self::advance), [`reset`](Self::reset);
-/// - *`poll_event`* hands out what the node has to do.
-///
-/// A turn of the node: the application executes requests on the machine and proposes their effects; [`post`](Self::post); poll the fabric to
-/// the end and [`handle_completion`](Self::handle_completion); read the clock; ask whether [`view`](Self::view) is active;
-/// [`advance`](Self::advance); the application releases the replies up to [`released`](Self::released). The order is what makes a reply safe:
-/// the check comes after everything that the reply depends on (TRAPS 7).
+/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). What it hears changes nothing in memory that others see.
 ///
 /// Views have to come from one membership service, which keeps the order of seniority: a member that was behind another stays behind it, and
-/// a process that has once been primary is primary of every view that lists it. A process joins as [`Roles::LEARNER`], except in the first view.
+/// a process that has once been primary is primary of every view that lists it. A process joins as [`Roles::LEARNER`](crate::membership::Roles::LEARNER), except in the first view.
 #[derive(Debug)]
 pub struct ViewLog<R> {
     me: ProcessId,
