@@ -93,7 +93,10 @@ impl Pulse {
     /// The process lives, whatever its acting thread is at. For another thread, with a copy of its own, while code has the acting one that reports nothing: it
     /// is to fall silent when that code may have taken to hang.
     pub fn lives(&self) {
-        self.beat();
+        self.beat_by(|word| {
+            // The acting thread may beat at the same time.
+            word.fetch_add(1, Ordering::Relaxed);
+        });
     }
 
     /// A step has been done that is no copying: an entry was looked at, or changed, or freed.
@@ -111,10 +114,12 @@ impl Pulse {
     #[cold]
     #[inline(never)]
     fn beat(&self) {
+        self.beat_by(beat);
+    }
+
+    fn beat_by(&self, beat: impl Fn(&AtomicU64)) {
         let Some(heart) = self.heart.as_ref().filter(|heart| heart.held.load(Ordering::Relaxed) == 0) else { return };
-        for word in &heart.words {
-            beat(word.word());
-        }
+        heart.words.iter().for_each(|word| beat(word.word()));
     }
 
     /// Appends bytes, with signs of life between stretches of them.
@@ -156,11 +161,12 @@ impl Pulse {
     }
 }
 
-/// Counts one beat in a word that only its owner's process writes: its acting thread, and one that [says for it](Pulse::lives) that it lives.
+/// Counts one beat of the acting thread in a word that only its owner's process writes.
 #[inline]
 pub fn beat(word: &AtomicU64) {
-    // The count alone carries meaning: nothing is ordered by it. In one step, so that it never goes back.
-    word.fetch_add(1, Ordering::Relaxed);
+    // That it moves alone carries meaning: nothing is ordered by it. It is in every duty cycle, so it is no locked step: where a thread that says for this one that it lives
+    // beats in between, a beat is lost.
+    word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 /// So many bytes have been written or read on a fabric by the thread that acts: if they are many, that is a sign of life in these words of its own.

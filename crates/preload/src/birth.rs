@@ -156,7 +156,7 @@ fn become_replica(node: u16) {
         }
     });
     show_output(false);
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has one thread, its heart apart, which touches nothing of the server's threads.
     unsafe { threads::start_again() };
 }
 

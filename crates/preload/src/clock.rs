@@ -29,6 +29,9 @@ static NOW: Confined<Cell<Stamp>> = Confined::new(Cell::new(Stamp { monotonic_ns
 /// The readings so far. A fork goes on counting.
 static READINGS: Confined<Cell<u64>> = Confined::new(Cell::new(0));
 
+/// When the round began, by the server's monotonic clock.
+static BEGAN_NS: Confined<Cell<u64>> = Confined::new(Cell::new(0));
+
 fn later(stamp: Stamp, ns: u64) -> Stamp {
     Stamp { monotonic_ns: stamp.monotonic_ns + ns, wall_ns: stamp.wall_ns + ns }
 }
@@ -42,8 +45,10 @@ pub fn read() -> Option<Stamp> {
     let (now, reading) = (later(now, READING_NS), READINGS.get().get() + 1);
     READINGS.get().set(reading);
     let _library = InLibrary::enter();
+    let since_ns = now.monotonic_ns.saturating_sub(BEGAN_NS.get().get());
     let leap =
-        replica::with(|replica| replica.leaps(reading, || leap(reading, now, sys::nanoseconds(libc::CLOCK_MONOTONIC), real))).flatten();
+        replica::with(|replica| replica.leaps(reading, || leap(reading, now, since_ns, sys::nanoseconds(libc::CLOCK_MONOTONIC), real)))
+            .flatten();
     let now = leap.map_or(now, |leap| latest(now, leap.to));
     NOW.get().set(now);
     Some(now)
@@ -60,9 +65,11 @@ pub fn readings() -> u64 {
     READINGS.get().get()
 }
 
-/// The leap that a leader's server makes at a reading that would be `now`, while the kernel's monotonic clock is at `real_ns`; `None`: it makes none.
-fn leap(reading: u64, now: Stamp, real_ns: u64, real: impl Fn() -> Stamp) -> Option<Leap> {
-    (real_ns > now.monotonic_ns + LEAP_NS).then(|| Leap { reading, to: latest(now, real()) })
+/// The leap that a leader's server makes at a reading that would be `now`, so long after its round has begun, while the kernel's monotonic clock is at `real_ns`; `None`: it makes none.
+///
+/// In a round that takes long it leaps less often: followers are told of all its leaps when it has come back, so there must not be too many.
+fn leap(reading: u64, now: Stamp, since_ns: u64, real_ns: u64, real: impl Fn() -> Stamp) -> Option<Leap> {
+    (real_ns > now.monotonic_ns + LEAP_NS.max(since_ns / 1_000)).then(|| Leap { reading, to: latest(now, real()) })
 }
 
 fn latest(one: Stamp, other: Stamp) -> Stamp {
@@ -82,7 +89,9 @@ pub fn stamp() -> Stamp {
 
 /// The time is that of this round.
 pub fn set(stamp: Stamp) {
-    NOW.get().set(latest(NOW.get().get(), stamp));
+    let now = latest(NOW.get().get(), stamp);
+    NOW.get().set(now);
+    BEGAN_NS.get().set(now.monotonic_ns);
 }
 
 /// What the kernel says.
@@ -97,9 +106,14 @@ mod tests {
     #[test]
     fn time_leaps_where_it_is_far_behind_and_never_goes_back() {
         let at = |monotonic_ns, wall_ns| Stamp { monotonic_ns, wall_ns };
-        let leap_at = |real_ns, wall_ns| leap(7, at(100, 50), real_ns, || at(real_ns, wall_ns));
+        let leap_at = |real_ns, wall_ns| leap(7, at(100, 50), 0, real_ns, || at(real_ns, wall_ns));
         assert_eq!(leap_at(100 + LEAP_NS, 60), None);
         assert_eq!(leap_at(101 + LEAP_NS, 60), Some(Leap { reading: 7, to: at(101 + LEAP_NS, 60) }));
         assert_eq!(leap_at(101 + LEAP_NS, 40), Some(Leap { reading: 7, to: at(101 + LEAP_NS, 50) }), "the wall clock was set back");
+        // A round of a day has some ten thousand leaps.
+        let second = 1_000_000_000;
+        let after =
+            |since_ns, behind_ns| leap(7, at(since_ns, 0), since_ns, since_ns + behind_ns, || at(since_ns + behind_ns, 0)).is_some();
+        assert!(after(second, LEAP_NS + 1) && !after(100 * second, LEAP_NS + 1) && after(100 * second, second / 10 + 1));
     }
 }

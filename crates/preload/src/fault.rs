@@ -74,9 +74,9 @@ pub fn reads(connection: u64) -> Void {
     read
 }
 
-/// Whether it has read from a connection, in this round, and written to none since. For any thread.
-pub fn is_at_request() -> bool {
-    CONNECTION.load(Ordering::Relaxed) != 0
+/// Whether it has read from a connection in this round, so that a request may be what it is at. For any thread.
+pub fn has_requests() -> bool {
+    READS.load(Ordering::Relaxed) != 0
 }
 
 /// It writes to a connection.

@@ -2,8 +2,8 @@
 //!
 //! The node has its turns on the server's thread, and has none while the server executes. So a thread beside shows the others meanwhile that this process lives. It falls silent
 //! when the server has been at one round for longer than a request may take, since it will perhaps never come back; but not where a leader's server has come back from
-//! that round: then so will this one. Nor where there is no request that others could leave out: they would take as long. A process that is stopped, or has no
-//! processor, falls silent as well.
+//! that round: then so will this one. Nor where no request has been read in it: others would take as long. A process that is stopped, or has no processor, falls silent
+//! as well.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -84,7 +84,7 @@ fn run() {
         sys::sleep(pause_ns);
         pause_ns = LOOK_NS;
         let since_ns = SINCE_NS.load(Ordering::Acquire);
-        let ends = IS_SURVIVED.load(Ordering::Relaxed) || !fault::is_at_request();
+        let ends = IS_SURVIVED.load(Ordering::Relaxed) || !fault::has_requests();
         if lives(since_ns, ends, longest_ns(), clock::real().monotonic_ns) {
             pause_ns = BEAT_NS;
             // SAFETY: null, or leaked, and used by nobody else.
@@ -105,5 +105,17 @@ mod tests {
         assert!(lives(100, false, 10, 110));
         assert!(!lives(100, false, 10, 111));
         assert!(lives(100, true, 10, 1_000));
+    }
+
+    /// A reply to one client says nothing of the request that was read behind it.
+    #[test]
+    fn a_round_with_a_request_is_limited_also_where_something_has_been_written_since() {
+        fault::begin(1, 0);
+        assert!(!fault::has_requests());
+        fault::reads(7);
+        fault::writes();
+        assert!(fault::has_requests());
+        fault::begin(2, 0);
+        assert!(!fault::has_requests());
     }
 }

@@ -1,5 +1,6 @@
 //! Clients of a cluster's one address, whose connections outlive nodes: each is opened once, and its end is a fault, unless no node led for as long as a connection is held.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ impl Connections {
         let connections = Connections { address, opened: usize::from(count), fate: Arc::default() };
         let one = || -> Outcome<AnyCaller> {
             let connection = Connection::open(address, PATIENCE).context(format_args!("cannot connect to the cluster at {address}"))?;
-            Ok(Box::new(Client { address, connection: Some(connection), fate: Arc::clone(&connections.fate) }))
+            Ok(Box::new(Client { address, connection: Some(connection), may_reconnect: false, fate: Arc::clone(&connections.fate) }))
         };
         let callers = (0..count).map(|_| one()).collect::<Outcome<Vec<_>>>()?;
         Ok((callers, connections))
@@ -76,25 +77,31 @@ struct Client {
     address: SocketAddr,
     /// `None`: it has ended.
     connection: Option<Connection>,
+    /// It ended since no node led for longer than connections are held.
+    may_reconnect: bool,
     fate: Arc<Mutex<Fate>>,
 }
 
 impl Client {
-    /// The connection has ended, after a request that had waited for so long.
-    fn note_end(&mut self, waited: Duration, why: &std::io::Error) {
+    /// The connection has ended, after a request that had waited for so long. One on which no reply comes has not been ended by anybody.
+    fn note_end(&mut self, waited: Duration, why: &io::Error) {
         let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
         self.connection = None;
-        if waited < HELD {
+        if waited < HELD || matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+            self.may_reconnect = false;
             fate.ended.push(why.to_string());
         } else {
+            self.may_reconnect = true;
             fate.outlasted += 1;
-            self.connection = Connection::open(self.address, PATIENCE).ok();
         }
     }
 }
 
 impl Caller for Client {
     fn call(&mut self, input: &Input) -> Reply {
+        if self.connection.is_none() && self.may_reconnect {
+            self.connection = Connection::open(self.address, PATIENCE).ok();
+        }
         let Some(connection) = &mut self.connection else { return Reply::Refused("the connection has ended".into()) };
         let asked = Instant::now();
         match send(connection, input) {

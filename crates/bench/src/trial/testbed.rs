@@ -36,6 +36,8 @@ pub struct Testbed {
     nodes: Vec<Running>,
     /// Those that are none of the cluster's just now, and can become so, the first that was set aside first.
     spares: VecDeque<NodeEntry>,
+    /// How many nodes were killed by their successors, and started again.
+    replaced: u32,
     /// `None`: nobody looks on.
     observer: Option<Observer>,
     interrupt: Interrupt,
@@ -73,7 +75,16 @@ impl Testbed {
         let cluster = directory.create(&Plan { name: format!("{}-{}", plan.name, std::process::id()), ..plan.clone() })?;
         let observer = Observer::open(&cluster)?;
         let nodes = cluster.config().nodes.iter().map(|node| Running { number: node.number, process: None }).collect();
-        Ok(Testbed { scratch, directory, cluster, nodes, spares: VecDeque::new(), observer: Some(observer), interrupt: interrupt.clone() })
+        Ok(Testbed {
+            scratch,
+            directory,
+            cluster,
+            nodes,
+            spares: VecDeque::new(),
+            replaced: 0,
+            observer: Some(observer),
+            interrupt: interrupt.clone(),
+        })
     }
 
     /// The cluster.
@@ -213,6 +224,7 @@ impl Testbed {
                 Some((number, status)) if may_end == Some(number) && status.success() => return self.look(),
                 Some((number, status)) if self.was_replaced(status) => {
                     self.node(number).process = None;
+                    self.replaced += 1;
                     self.spawn(number)?;
                 }
                 Some((number, status)) => return Err(self.ended(number, status)),
@@ -221,6 +233,11 @@ impl Testbed {
                 }
             }
         }
+    }
+
+    /// How many nodes were killed by their successors so far, and started again.
+    pub fn replaced(&self) -> u32 {
+        self.replaced
     }
 
     /// Whether a node that ended like this was killed by its successor: one that does not get on, also for want of a core, has its connections at the cluster's one address taken over

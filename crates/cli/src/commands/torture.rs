@@ -53,7 +53,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
     /// How many clients at the cluster's one address, each with a connection that is opened once and has to outlive every fault but a loss of power [default: 1 where a cluster can
-    /// have such an address, on shm; 0 elsewhere].
+    /// have such an address, on shm, and loses no power; else 0].
     #[arg(long, value_name = "N", value_parser = number::<u16>(0..=64))]
     connections: Option<u16>,
     /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
@@ -202,6 +202,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         );
     }
     let stand = connections.as_ref().map_or(Ok(0), Connections::kept)?;
+    let replaced = trial.testbed().replaced();
     let totals = trial.end()?;
     let mut report = Report::new(format);
     report.set("seed", seed);
@@ -217,7 +218,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.finish();
     let (operations, unknown) = (totals.operations, totals.unknown);
     let (refused, why) = totals.refused;
-    let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, ") } else { String::new() };
+    let replaced_text =
+        if replaced > 0 { format!("{replaced} nodes that stood still killed by their successors, ") } else { String::new() };
+    let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, {replaced_text}") } else { String::new() };
     let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
     format.print(
         format_args!(
@@ -225,7 +228,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             styled(GOOD, "passed:"),
             start.elapsed().as_secs_f64()
         ),
-        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "connections_kept": stand, "seed": seed}),
+        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "connections_kept": stand, "replaced": replaced, "seed": seed}),
     );
     Ok(())
 }

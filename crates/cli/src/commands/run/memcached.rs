@@ -13,6 +13,7 @@ pub const PROFILE: Profile = Profile {
     check,
     refused: None,
     takes_turns: true,
+    longest_request: 30,
 };
 
 /// Options that cannot be captured, their long names, and why.

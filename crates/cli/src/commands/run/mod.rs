@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format};
 use martlet_node::config::EngineKind;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,6 +33,8 @@ use self::replicas::{Line, Replicas, Said};
 
 /// How often what needs no message is looked at.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// For how long a request may have a server of which nothing is known, in seconds.
+const LONGEST_REQUEST_S: u32 = 600;
 /// The longest message of a replica.
 const MESSAGE_BYTES: usize = 1024;
 /// How long replicas may take to follow their leader when it has ended by itself.
@@ -60,8 +63,9 @@ pub struct Arguments {
     engine: Option<EngineKind>,
     /// For how long a request may have the server. The replica that has been at one for longer is given up, and the request is executed by none. What takes less is waited for, as
     /// with the server alone: every client waits meanwhile.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    longest_request: u32,
+    /// [default: 600; 30 for nginx and memcached, whose requests are short]
+    #[arg(long, value_name = "SECONDS", value_parser = number::<u32>(1..=86_400))]
+    longest_request: Option<u32>,
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -90,7 +94,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let starter = host::Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
-    let mut supervisor = Supervisor::new(format, starter, Duration::from_secs(arguments.longest_request.into()))?;
+    let longest = arguments.longest_request.or(profile.as_ref().map(|profile| profile.longest_request)).unwrap_or(LONGEST_REQUEST_S);
+    let mut supervisor = Supervisor::new(format, starter, Duration::from_secs(longest.into()))?;
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
@@ -109,7 +114,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let config = service::config(&supervisor.name, engine)?;
     let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
-    command.env("MARTLET_RUN_LONGEST_S", arguments.longest_request.to_string());
+    command.env("MARTLET_RUN_LONGEST_S", longest.to_string());
     // What a terminal sends to a group of processes is this one's to pass on.
     command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", library.path()).process_group(0);
     if format == Format::Json {

@@ -14,6 +14,7 @@ pub const PROFILE: Profile = Profile {
     check,
     refused: None,
     takes_turns: false,
+    longest_request: 30,
 };
 
 /// Why what needs a connection of the server's own is refused.

@@ -95,6 +95,8 @@ pub struct Profile {
     pub refused: Option<fn() -> String>,
     /// Whether its threads are to run one at a time, in one order: one of them executes requests, and others matter to it.
     pub takes_turns: bool,
+    /// For how long a request may have it, in seconds, where the user does not say.
+    pub longest_request: u32,
 }
 
 /// Of a program of this name.

@@ -15,6 +15,7 @@ pub const PROFILE: Profile = Profile {
     check: |_, arguments| check(arguments),
     refused: Some(refused),
     takes_turns: false,
+    longest_request: 600,
 };
 
 /// How deep configuration files may include each other.

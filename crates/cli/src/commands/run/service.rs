@@ -20,7 +20,7 @@ pub fn engine(asked: Option<EngineKind>) -> Outcome<EngineKind> {
     }
 }
 
-/// The cluster. A replica that stands still is taken for gone only after seconds: a server may take that long over one request, and a death is seen by the kernel's word
+/// The cluster. A replica that stands still is taken for gone only after seconds: on a busy host it may have no processor for that long, and a death is seen by the kernel's word
 /// anyhow. One that leads stays the leader, since a replica that has led can't follow.
 pub fn config(name: &str, engine: EngineKind) -> Outcome<ClusterConfig> {
     let nodes = (0..MAX_MEMBERS as u16).map(NodeEntry::new).collect();

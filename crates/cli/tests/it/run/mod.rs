@@ -175,10 +175,10 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// Where a test has failed: nothing of it may go on.
+    /// Where a test has failed: nothing of it may go on, and nothing is waited for that may not come.
     fn drop(&mut self) {
         if let Ok(None) = self.command.try_wait() {
-            let _ = kill_process(Pid::from_child(&self.command), Signal::TERM);
+            let _ = self.command.kill();
             let _ = self.command.wait();
         }
         self.processes().into_iter().filter_map(Pid::from_raw).for_each(|pid| {
