@@ -45,10 +45,8 @@ impl StateMachine for Machine {
         with_replay(|replay| replay.install(snapshot))
     }
 
-    /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it. But a lesson begins, or the node begins anew and will be taught.
-    fn clear(&mut self) {
-        with_replay(Replay::begin_lesson);
-    }
+    /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it.
+    fn clear(&mut self) {}
 
     fn keep_alive(&mut self, pulse: &Pulse) {
         heart::show_by(pulse.clone());

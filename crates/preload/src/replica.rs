@@ -154,7 +154,7 @@ pub struct Replica {
     pub heard: u64,
     /// The server's children.
     pub children: Children,
-    /// It has been forked, or the log has overrun it, and it lacks rounds so far.
+    /// It has been forked, and lacks rounds so far.
     pub is_newborn: bool,
     /// The replica that is to be forked while the server waits, instead of its going on.
     pub fork: Option<u16>,
@@ -261,14 +261,9 @@ impl Replica {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
         let now = clock::real().monotonic_ns;
         self.mind_end(now);
-        // One that leads has executed all that is committed, and need hear of no round but its own.
-        let leads = matches!(self.role, Role::Leads(_));
-        if with_replay(|replay| replay.take_pupil()) && !leads && !self.is_newborn {
-            // The log has overrun it. What it lacks others keep for it, as for one that has just been born, and it is forked no more until it has that.
-            self.is_newborn = true;
-            self.board.begin(self.own);
-        }
         if self.is_newborn {
+            // One that leads has executed all that is committed, and need hear of no round but its own.
+            let leads = matches!(self.role, Role::Leads(_));
             if leads || with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
                 self.is_newborn = false;
                 self.board.arrived(self.node);
