@@ -16,7 +16,7 @@ pub trait Durable: Engine {
         &[]
     }
 
-    /// That has been taken as a whole.
+    /// That has been taken as a whole. `ticket`: not lower than those before.
     fn note_taken(&mut self, _ticket: u64) {}
 
     /// What was taken with tickets up to this one is stable.

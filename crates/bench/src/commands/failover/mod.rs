@@ -37,7 +37,8 @@ use writer::{PATIENCE, ServiceWriter, Writer};
 /// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
 /// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
 /// SLOTS has listed them, and follows redirections. With --service it is one at the cluster's one address, whose connection stays. Just before the signal the bench
-/// looks whether the primary sleeps, since the kernel has to wake it first to die: the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine, and by one bare succession: a process
+/// looks whether the primary sleeps, since the kernel has to wake it first to die: the two kinds are also reported apart. Each failover is followed by one bare
+/// death probe, so that both see the same machine, and by one bare succession: a process
 /// dies, and somebody who sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection
 /// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
 ///

@@ -40,12 +40,11 @@ pub(super) struct Snapshot {
 }
 
 impl Durable for Mu {
-    /// What has to be written down and has not been taken, in order. Empty with [`Durability::Memory`].
+    /// Empty with [`Durability::Memory`].
     fn journal(&self) -> &[u8] {
         self.log.journal.as_ref().map_or(&[], |journal| journal.pending())
     }
 
-    /// What [`Mu::journal`] shows has been taken as a whole. `ticket`: not lower than those before.
     fn note_taken(&mut self, ticket: u64) {
         let (ballot, last) = (self.log.last_ballot(), self.log.tail().index);
         if let Some(journal) = &mut self.log.journal {
@@ -53,7 +52,6 @@ impl Durable for Mu {
         }
     }
 
-    /// What was taken with tickets up to this one is stable.
     fn handle_stable(&mut self, ticket: u64) {
         if let Some(journal) = &mut self.log.journal {
             journal.note_stable(ticket);
@@ -132,7 +130,6 @@ impl Durable for Mu {
         step
     }
 
-    /// The last snapshot that was whole is stable, and so is the journal up to its last words.
     fn handle_snapshot_stable(&mut self) {
         if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
             journal.note_snapshot(chain);
@@ -140,7 +137,6 @@ impl Durable for Mu {
         }
     }
 
-    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
     fn is_settled(&self) -> bool {
         let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
         taken_in.is_some_and(|(index, _)| self.stable().is_some_and(|stable| stable >= *index))
