@@ -15,7 +15,7 @@ use martlet_node::embed;
 
 use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
-use crate::machine::{Machine, with_replay};
+use crate::machine::{self, Machine, with_replay};
 use crate::main_thread::Confined;
 use crate::replica::{KEEPER, REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
@@ -132,7 +132,7 @@ pub fn fork(node: u16) -> bool {
 fn become_replica(node: u16) {
     // Its descriptors are closed before their numbers are used again.
     let Some(Replica { board, mut table, round, wait, heard, children, .. }) = uninstall() else { die("a fork of no replica") };
-    crate::machine::OWN.get().set(0);
+    machine::OWN.get().set(0);
     with_replay(|replay| replay.fork());
     files::follow();
     keeper::HOLDS.store(false, Ordering::Relaxed);
@@ -146,7 +146,6 @@ fn become_replica(node: u16) {
     start(node, board, table);
     with(|replica| {
         (replica.round, replica.wait, replica.is_newborn) = (round, wait, true);
-        replica.board.begin(replica.own);
         (replica.heard, replica.children) = (heard, children);
         for slot in slots {
             if let Some(connection) = replica.table.get_mut(slot) {
@@ -174,6 +173,8 @@ fn start(node: u16, board: Board, table: Table) {
         keeper::HIGHEST.fetch_max(crate::table::FIRST_FD, Ordering::Relaxed);
         keeper::start(&keeper::name_of(KEEPER, own), Keeps::All)?;
         heart::start()?;
+        board.begin(own);
+        machine::teach_by(board, node);
         install(Replica::new(own, board, control, poller, table));
         fiber::prepare(run_node)
     };

@@ -45,6 +45,14 @@ struct Cells {
     piped: AtomicU64,
 }
 
+/// What a replica knows. Each writes its own all the time, so no other's shares its line of the cache.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Known {
+    /// The first round that it has not been told, or 0: there is no such replica.
+    next: AtomicU64,
+}
+
 /// A read from a connection.
 #[derive(Debug)]
 #[repr(C, align(32))]
@@ -99,10 +107,12 @@ struct Words {
     /// Replicas that are being born, by node: the first round that each lacks, or 0; and since when, on the monotonic clock.
     expected: [AtomicU64; NODES],
     expected_since_ns: [AtomicU64; NODES],
-    /// The processes of those that have begun, by node, or 0; and when they started, in clock ticks since the host did. Each writes its own, the start before the number, which is
-    /// released after it; the replica that is about to fork it clears what an earlier one has left, and the leader what a dead one has.
-    newborn: [AtomicU64; NODES],
-    newborn_started: [AtomicU64; NODES],
+    /// The processes of the replicas that have begun, by node, or 0; and when they started, in clock ticks since the host did. Each writes its own, the start before the number, which
+    /// is released after it; the replica that is about to fork it clears what an earlier one has left, and the leader what a dead one has.
+    processes: [AtomicU64; NODES],
+    processes_started: [AtomicU64; NODES],
+    /// What each of them knows, by node.
+    known: [Known; NODES],
     /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
     collecting: [AtomicU64; NODES],
     /// How often leaders have shown that they lead.
@@ -235,43 +245,53 @@ impl Board {
         self.words.expected[usize::from(node)].store(round, Ordering::Release);
     }
 
-    /// The replica that is being born is this process.
+    /// The replica of this node is this process.
     pub fn begin(&self, own: Holder) {
         let node = usize::from(own.node);
-        self.words.newborn[node].store(0, Ordering::Relaxed);
-        self.words.newborn_started[node].store(own.started, Ordering::Release);
-        self.words.newborn[node].store(own.pid as u64, Ordering::Release);
+        self.words.processes[node].store(0, Ordering::Relaxed);
+        self.words.processes_started[node].store(own.started, Ordering::Release);
+        self.words.processes[node].store(own.pid as u64, Ordering::Release);
     }
 
-    /// The processes of the replicas that are being born, as far as they have begun.
-    pub fn newborn(&self) -> Vec<Holder> {
+    /// The processes of the replicas of these nodes, a bit each, as far as they have begun.
+    pub fn processes(&self, nodes: u64) -> Vec<Holder> {
         let of = |node: usize| {
-            let pid = self.words.newborn[node].load(Ordering::Acquire) as i32;
-            let started = self.words.newborn_started[node].load(Ordering::Acquire);
-            let expected = self.words.expected[node].load(Ordering::Acquire) != 0;
-            (expected && pid != 0).then_some(Holder { node: node as u16, pid, started })
+            let pid = self.words.processes[node].load(Ordering::Acquire) as i32;
+            let started = self.words.processes_started[node].load(Ordering::Acquire);
+            (nodes >> node & 1 != 0 && pid != 0).then_some(Holder { node: node as u16, pid, started })
         };
         (0..NODES).filter_map(of).collect()
     }
 
-    /// This process, which was being born, is dead: another one of its node, which may be on its way, is none of its business.
-    pub fn newborn_died(&self, newborn: Holder) {
-        let node = usize::from(newborn.node);
-        let word = &self.words.newborn[node];
-        if word.compare_exchange(newborn.pid as u64, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+    /// This process is dead: another one of its node, which may be on its way, is none of its business.
+    pub fn died(&self, dead: Holder) {
+        let node = usize::from(dead.node);
+        let word = &self.words.processes[node];
+        if word.compare_exchange(dead.pid as u64, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.words.expected[node].store(0, Ordering::Release);
+            self.words.known[node].next.store(0, Ordering::Release);
         }
     }
 
     /// A replica of this node is about to be forked: what an earlier one of that number has left here says nothing of it.
     pub fn before_fork(&self, node: u16) {
-        self.words.newborn[usize::from(node)].store(0, Ordering::Release);
+        self.words.processes[usize::from(node)].store(0, Ordering::Release);
+        self.words.known[usize::from(node)].next.store(0, Ordering::Release);
     }
 
     /// It has been told all of them, or there is none.
     pub fn arrived(&self, node: u16) {
-        self.words.newborn[usize::from(node)].store(0, Ordering::Release);
         self.words.expected[usize::from(node)].store(0, Ordering::Release);
+    }
+
+    /// The replica of this node has been told all rounds before this one.
+    pub fn knows(&self, node: u16, next: u64) {
+        self.words.known[usize::from(node)].next.store(next, Ordering::Release);
+    }
+
+    /// The first round that some replica has not been told; `None`: there are no replicas.
+    pub fn first_unknown(&self) -> Option<u64> {
+        self.words.known.iter().map(|known| known.next.load(Ordering::Acquire)).filter(|next| *next != 0).min()
     }
 
     /// The nodes whose replicas are being born, a bit each.
@@ -591,20 +611,36 @@ mod tests {
         assert_eq!(board.first_lacked(5 + EXPECTED_NS), None);
         // Its process is known once it has begun.
         let own = Holder { node: 3, pid: 10, started: 5 };
-        assert_eq!(board.newborn(), []);
+        assert_eq!(board.processes(!0), []);
         board.begin(own);
-        assert_eq!(board.newborn(), [own]);
+        assert_eq!((board.processes(!0), board.processes(!0b1000)), (vec![own], vec![]));
         // Its death says nothing of another one of its node.
         board.before_fork(3);
-        board.newborn_died(own);
-        assert_eq!((board.newborn(), board.lacking()), (vec![], 0b1000));
+        board.died(own);
+        assert_eq!((board.processes(!0), board.lacking()), (vec![], 0b1000));
         board.begin(own);
-        board.newborn_died(own);
-        assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
+        board.died(own);
+        assert_eq!((board.processes(!0), board.lacking()), (vec![], 0));
         board.expect(3, 100, 5);
         board.begin(own);
         board.arrived(3);
-        assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
+        assert_eq!((board.processes(!0), board.lacking()), (vec![own], 0));
+    }
+
+    #[test]
+    fn what_no_replica_knows_is_that_of_the_living() {
+        let board = Board::create().expect("memory");
+        assert_eq!(board.first_unknown(), None);
+        let own = |node: u16| Holder { node, pid: 10 + i32::from(node), started: 5 };
+        for (node, next) in [(0, 9), (2, 7), (5, 8)] {
+            board.begin(own(node));
+            board.knows(node, next);
+        }
+        assert_eq!(board.first_unknown(), Some(7));
+        board.died(own(2));
+        assert_eq!(board.first_unknown(), Some(8));
+        board.before_fork(5);
+        assert_eq!(board.first_unknown(), Some(9));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use martlet_node::embed::StateMachine;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::UnreadablePart;
 
+use crate::board::Board;
 use crate::entry::Entry;
 use crate::heart;
 use crate::main_thread::Confined;
@@ -17,6 +18,22 @@ pub static REPLAY: Confined<RefCell<Option<Replay>>> = Confined::new(RefCell::ne
 
 /// The number of the round that this replica proposes just now, as leader; 0: none.
 pub static OWN: Confined<Cell<u64>> = Confined::new(Cell::new(0));
+
+/// Where replicas say what they know, and which node this one is.
+static KNOWN: Confined<Cell<Option<(Board, u16)>>> = Confined::new(Cell::new(None));
+
+/// The replica of this process is that node: it teaches what others, as they say here, do not know.
+pub fn teach_by(board: Board, node: u16) {
+    KNOWN.get().set(Some((board, node)));
+    tell_known();
+}
+
+/// Tells the others what this replica knows.
+pub fn tell_known() {
+    if let Some((board, node)) = KNOWN.get().get() {
+        board.knows(node, with_replay(|replay| replay.last()) + 1);
+    }
+}
 
 /// Uses the rounds.
 pub fn with_replay<R>(use_it: impl FnOnce(&mut Replay) -> R) -> R {
@@ -45,19 +62,67 @@ impl StateMachine for Machine {
         with_replay(|replay| replay.install(snapshot))
     }
 
-    /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it.
-    fn clear(&mut self) {}
+    /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it. But a lesson begins, or the node begins anew and will be taught.
+    fn clear(&mut self) {
+        with_replay(Replay::begin_lesson);
+        // A teacher is asked after this where the node begins anew.
+        tell_known();
+    }
 
     fn keep_alive(&mut self, pulse: &Pulse) {
         heart::show_by(pulse.clone());
     }
 
+    /// It is not said whom this teaches. So nothing is told that all replicas know, and all that one of them does not, be it just born or overrun by the log: what is left out here it
+    /// would never be told.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        with_replay(|replay| replay.part(cursor, budget, out))
+        let unknown = KNOWN.get().get().and_then(|(board, _)| board.first_unknown());
+        with_replay(|replay| replay.part(cursor.max(unknown.unwrap_or(0)), budget, out))
     }
 
     /// Replicas are compared by what they write to their clients; their nodes keep different numbers of rounds.
     fn digest(&self) -> u64 {
         with_replay(|replay| replay.last())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Holder;
+    use crate::entry::{Stamp, Writer};
+
+    /// What this process knows is one test's alone.
+    #[test]
+    fn it_tells_all_that_some_replica_does_not_know_and_one_that_is_taught_again_says_what_it_knows() {
+        let board = Board::create().expect("memory");
+        teach_by(board, 3);
+        let mut machine = Machine;
+        let mut len = 0;
+        for number in 1..=9 {
+            let mut round = [0; 64];
+            len = Writer::new(&mut round, number, Stamp::default()).len();
+            machine.apply(LogIndex(number), &round[..len], &mut Vec::new());
+        }
+        let told = |machine: &Machine| {
+            let mut part = Vec::new();
+            assert_eq!(machine.transfer(0, usize::MAX, &mut part), None);
+            part.len() / (len + 4)
+        };
+        tell_known();
+        assert_eq!(told(&machine), 0, "nobody lacks anything");
+        // One is born, and another one, which was there, has been overrun before it says so.
+        board.knows(5, 8);
+        board.expect(5, 8, 0);
+        assert_eq!(told(&machine), 2);
+        let other = Holder { node: 6, pid: 10, started: 5 };
+        board.begin(other);
+        board.knows(6, 4);
+        assert_eq!(told(&machine), 6);
+        board.died(other);
+        board.knows(3, 1);
+        machine.clear();
+        assert_eq!((board.first_unknown(), told(&machine)), (Some(8), 2));
+        assert!(with_replay(|replay| replay.take_pupil() && !replay.is_level()));
     }
 }

@@ -37,6 +37,8 @@ pub struct Replay {
     taught: bool,
     /// How often it has been taught what follows on what it knows, or what it knew already.
     lessons: u64,
+    /// It is taught anew since that was last asked.
+    is_pupil: bool,
 }
 
 impl Replay {
@@ -63,6 +65,16 @@ impl Replay {
     /// From here on it is a fork's, which the log has told nothing.
     pub fn fork(&mut self) {
         (self.heard, self.taught) = (false, false);
+    }
+
+    /// Others begin to teach it what they know: it has not heard what lies between that and what it knows. It forgets nothing.
+    pub fn begin_lesson(&mut self) {
+        (self.heard, self.taught, self.is_pupil) = (false, false, true);
+    }
+
+    /// Whether a lesson has begun since this was last asked.
+    pub fn take_pupil(&mut self) -> bool {
+        std::mem::take(&mut self.is_pupil)
     }
 
     /// Whether it has been taught what others know, since it was forked.
@@ -157,19 +169,22 @@ impl Replay {
         Some(round)
     }
 
-    /// Appends the rounds from number `cursor` on, or from the first that a newcomer lacks if that is known and later, about `budget` bytes of them. Returns the number of the round behind them, or `None` when there is none.
+    /// Appends the rounds from number `cursor` on, about `budget` bytes of them. Returns the number of the next round that it knows, or `None` when there is none.
+    ///
+    /// It tells those that wait for others, too, so that what it lacks itself is all that the one that it teaches lacks.
     pub fn part(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let (start, first) = (out.len(), self.last() + 1 - self.kept.len() as u64);
-        let mut number = cursor.max(first).max(self.lacked.unwrap_or(0).min(self.last() + 1));
-        for round in self.kept.iter().skip((number - first) as usize) {
+        let skipped = cursor.saturating_sub(first).min(self.kept.len() as u64) as usize;
+        let kept = (first..).zip(&self.kept).skip(skipped);
+        let mut rounds = kept.chain(self.early.range(cursor..).map(|(number, round)| (*number, round)));
+        while let Some((_, round)) = rounds.next() {
             out.extend_from_slice(&(round.len() as u32).to_le_bytes());
             out.extend_from_slice(round);
-            number += 1;
             if out.len() - start >= budget {
-                break;
+                return rounds.next().map(|(number, _)| number);
             }
         }
-        (number <= self.last()).then_some(number)
+        None
     }
 
     /// Takes what [`part`](Replay::part) wrote.
@@ -307,6 +322,52 @@ mod tests {
             teacher.expect(Some(lacked));
             assert_eq!(teacher.lacked_bytes(), Some(rounds * round(1).len()));
         }
+    }
+
+    /// Teaches `pupil` from the round `cursor` on, a part a round.
+    fn teach(teacher: &Replay, pupil: &mut Replay, cursor: u64) {
+        let mut next = Some(cursor);
+        while let Some(at) = next {
+            let mut part = Vec::new();
+            next = teacher.part(at, 1, &mut part);
+            assert_eq!(pupil.install(&part), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_another_newcomer_lacks_is_no_reason_to_skip_rounds() {
+        let (mut teacher, mut pupil) = (Replay::new(), Replay::new());
+        (1..=9).for_each(|number| teacher.take_own(number, &round(number)));
+        (1..=3).for_each(|number| pupil.take(number, &round(number)));
+        teacher.expect(Some(7));
+        teach(&teacher, &mut pupil, 0);
+        assert_eq!((pupil.last(), pupil.has_gap()), (9, false));
+    }
+
+    #[test]
+    fn one_that_lacks_rounds_teaches_all_that_it_knows() {
+        let (mut teacher, mut pupil) = (Replay::new(), Replay::new());
+        [1, 2, 3, 5, 6, 7, 9].into_iter().for_each(|number| teacher.take(number, &round(number)));
+        [1, 2, 3, 4, 8].into_iter().for_each(|number| pupil.take(number, &round(number)));
+        teach(&teacher, &mut pupil, 0);
+        assert_eq!((pupil.last(), pupil.has_gap()), (9, false));
+        let mut part = Vec::new();
+        assert_eq!((teacher.part(6, 1, &mut part), teacher.part(8, 1, &mut part), teacher.part(10, 1, &mut part)), (Some(7), None, None));
+    }
+
+    #[test]
+    fn one_that_is_taught_again_lacks_rounds_until_the_log_tells_it_of_one() {
+        let mut pupil = Replay::new();
+        (1..=3).for_each(|number| pupil.take(number, &round(number)));
+        assert!(pupil.is_level() && !pupil.take_pupil());
+        pupil.begin_lesson();
+        assert!(!pupil.is_level() && !pupil.is_taught() && pupil.take_pupil() && !pupil.take_pupil());
+        let mut teacher = Replay::new();
+        (1..=5).for_each(|number| teacher.take_own(number, &round(number)));
+        teach(&teacher, &mut pupil, 0);
+        assert!(pupil.is_taught() && !pupil.is_level(), "more may be lacking");
+        pupil.take(6, &round(6));
+        assert_eq!((pupil.is_level(), pupil.last()), (true, 6));
     }
 
     fn long_round(long: &mut [u8], number: u64) -> usize {

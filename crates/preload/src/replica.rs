@@ -18,7 +18,7 @@ use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
-use crate::machine::{Machine, OWN, with_replay};
+use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
 use crate::socket::{self, Pipe, Poller};
@@ -32,6 +32,10 @@ const LOOK_NS: u64 = 10_000_000;
 /// How often a leader looks that waits for a newcomer, in nanoseconds.
 const PACE_NS: u64 = 1_000_000;
 /// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
+///
+/// It does not end at once, though nothing but another lesson brings them: it may count for commits, with `dare` and `apus` even before it is taught. Then what the leader commits
+/// stands here and there only, until the third one has it: should the leader die just now, this one's log is what the third one recovers from. That takes a moment, of which this is many;
+/// and meanwhile it is on the board, so that nobody forks it.
 const GAP_NS: u64 = 10_000_000_000;
 /// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
 const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
@@ -154,7 +158,7 @@ pub struct Replica {
     pub heard: u64,
     /// The server's children.
     pub children: Children,
-    /// It has been forked, and lacks rounds so far.
+    /// It has been forked, or the log has overrun it, and it lacks rounds so far.
     pub is_newborn: bool,
     /// The replica that is to be forked while the server waits, instead of its going on.
     pub fork: Option<u16>,
@@ -261,9 +265,14 @@ impl Replica {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
         let now = clock::real().monotonic_ns;
         self.mind_end(now);
+        // One that leads has executed all that is committed, and need hear of no round but its own.
+        let leads = matches!(self.role, Role::Leads(_));
+        if with_replay(|replay| replay.take_pupil()) && !leads {
+            // The log has overrun it. What it lacks others keep for it, as for one that has just been born, and it is forked no more until it has that.
+            self.is_newborn = true;
+        }
+        tell_known();
         if self.is_newborn {
-            // One that leads has executed all that is committed, and need hear of no round but its own.
-            let leads = matches!(self.role, Role::Leads(_));
             if leads || with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
                 self.is_newborn = false;
                 self.board.arrived(self.node);
@@ -477,13 +486,14 @@ impl Replica {
         if now.saturating_sub(lead.looked_ns) < LOOK_NS {
             return;
         }
-        for born in self.board.newborn() {
+        let group = group(here);
+        // Those that count are taken for alive: they will not for long.
+        for other in self.board.processes(self.board.lacking() | !group) {
             // What it lacked nobody need keep any more, nor tell another newcomer.
-            if !process::runs(born.pid, born.started) {
-                self.board.newborn_died(born);
+            if !process::runs(other.pid, other.started) {
+                self.board.died(other);
             }
         }
-        let group = group(here);
         // One may count before it has been taught.
         let lacking = group & self.board.lacking();
         let Said { group: before, lacking: lacking_before } = std::mem::replace(&mut lead.said, Said { group, lacking });
