@@ -24,7 +24,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 leaving.hurry();
             }
             let host = &self.agent.host;
-            match leaving.step(clock::now(), &host.member.core, &host.engine, host.member.excluded, host.unfit) {
+            match leaving.step::<F, _>(clock::now(), &host.member.core, &host.engine, host.member.excluded, host.unfit) {
                 LeavingStep::Turn => self.patient_turn(),
                 LeavingStep::StopServing => {
                     self.agent.cycle.serving = false;

@@ -1,5 +1,7 @@
 //! The orderly end of a replica: what it does before it goes, and what it waits for, so that nobody has to wait for it afterwards.
 
+use martlet_fabric::Fabric;
+
 use super::Engine;
 use crate::basics::Time;
 use crate::membership::{Core, Roles};
@@ -12,7 +14,7 @@ pub struct LeavingPatience {
     pub last_copy_ns: u64,
     /// For the others to remove it from the view. If they don't, its death tells them.
     pub leave_ns: u64,
-    /// For those who stay to need its vote no more, in the engine. If it goes before, they may lack a majority until it is back.
+    /// For those who stay to need its vote no more, among the coordinators and in the engine. If it goes before, they may lack a majority until it is back.
     pub needed_ns: u64,
 }
 
@@ -61,8 +63,10 @@ impl Leaving {
         self.patience = LeavingPatience { last_copy_ns: 0, leave_ns: 0, needed_ns: 0 };
     }
 
-    /// What it is to do now. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
-    pub fn step<E: Engine>(&mut self, now: Time, core: &Core, engine: &E, excluded: bool, unfit: bool) -> LeavingStep {
+    /// What it is to do now, on this fabric. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
+    ///
+    /// Where the memory of the dead can be reached, those who stay need no coordinator that has ended.
+    pub fn step<F: Fabric, E: Engine>(&mut self, now: Time, core: &Core, engine: &E, excluded: bool, unfit: bool) -> LeavingStep {
         let is_over = excluded || unfit;
         let within = |patience_ns| now.since(self.since) < patience_ns;
         let leave_ns = self.patience.leave_ns;
@@ -74,12 +78,14 @@ impl Leaving {
             }
             Stage::Answers if within(leave_ns) && !is_over && owes_answers(engine) => LeavingStep::Turn,
             Stage::Answers => {
-                self.stage = Stage::Asks;
+                (self.stage, self.since) = (Stage::Asks, now);
                 if excluded { LeavingStep::Turn } else { LeavingStep::Leave }
             }
             Stage::Asks if within(leave_ns) && !excluded => LeavingStep::Turn,
+            Stage::Asks if within(self.patience.needed_ns) && !excluded && !F::ZOMBIES_REACHABLE && core.is_needed() => LeavingStep::Turn,
+            // For both majorities that may need it, it waits once.
             Stage::Asks => {
-                (self.stage, self.since) = (Stage::IsNeeded, now);
+                self.stage = Stage::IsNeeded;
                 LeavingStep::Turn
             }
             // A process that knows no view is part of nothing that goes on.

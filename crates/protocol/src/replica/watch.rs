@@ -59,6 +59,11 @@ impl<S> Watch<S> {
         !self.dead && !self.presumed
     }
 
+    /// Whether it may yet do something as the process that it is. One whose heart is taken to stand still may: it is stopped, or has no processor.
+    pub fn may_go_on(&self) -> bool {
+        !self.dead || !self.patience.is_over()
+    }
+
     /// It has done something that only the living do. If its heart was taken to stand still, that is taken back; returns whether it was.
     pub fn take_back(&mut self) -> bool {
         let back = self.presumed && self.score.is_failed();

@@ -132,7 +132,7 @@ impl Engine for Apus {
         if self.is_removed() || !(self.is_leading() || votes) {
             return false;
         }
-        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
+        self.peers.iter().any(|p| p.watch.may_go_on() && group.contains(p.process))
     }
 
     fn committed_group(&self) -> &[ProcessId] {

@@ -146,7 +146,7 @@ impl Engine for Mu {
         if self.is_removed() || !(leads || votes) || (!leads && Canary::MuEarlyFarewell.is_planted()) {
             return false;
         }
-        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
+        self.peers.iter().any(|p| p.watch.may_go_on() && group.contains(p.process))
     }
 
     fn committed_group(&self) -> &[ProcessId] {

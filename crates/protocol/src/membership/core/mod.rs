@@ -37,7 +37,7 @@ use super::message::Message;
 use super::plan::{self, Wishes};
 use super::view::{Evidence, Member, View};
 use crate::basics::layout::{Component, LIFE, life};
-use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber, ballot};
 use crate::consensus::Proposer;
 use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::detector::stall::StallMeter;
@@ -406,6 +406,15 @@ impl Core {
         self.peers.suspicion(process)
     }
 
+    /// Whether those who stay lack a majority of the view's coordinators without this process: if it ends before a view excludes it, they may have to wait until it is
+    /// back. Nobody stays of whom this process knows that it is gone for certain, or leaves as well.
+    pub fn is_needed(&self) -> bool {
+        let Some(view) = &self.view else { return false };
+        let stays = |id| id != self.config.me && !self.suspicion(id).is_some_and(Evidence::releases_leases);
+        let (all, staying) = (view.coordinators().count(), view.coordinators().filter(|c| stays(c.id)).count());
+        view.coordinators().any(|c| c.id == self.config.me) && (1..ballot::majority(all)).contains(&staying)
+    }
+
     /// Datagrams that made no sense, or came from a process that is no member of this cluster.
     pub fn malformed(&self) -> u64 {
         self.malformed
@@ -467,4 +476,45 @@ fn remote_life(peer: PeerId, word: usize) -> martlet_fabric::Remote {
 
 fn read_token(kind: Read, a: usize, peer: PeerId) -> martlet_fabric::Token {
     Component::Membership.token(((kind as u64) << 48) | ((a as u64) << 40) | u64::from(peer.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
+
+    use super::*;
+    use crate::membership::Roles;
+
+    /// Node 0, which is connected with all others of a view of so many coordinators.
+    fn one_of(count: u16) -> Core {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let mut core = Core::new(Time(0), Config::new(id(0), Roles::COORDINATOR));
+        let members = (0..count).map(|node| Member::new(id(node), Roles::COORDINATOR)).collect();
+        core.view =
+            Some(View { number: ViewNumber(5), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() });
+        for node in 1..count {
+            let identity = Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+            core.peers.add(Time(1), PeerId(node.into()), identity, true);
+        }
+        core
+    }
+
+    #[test]
+    fn a_coordinator_that_leaves_is_needed_while_those_who_stay_are_no_majority() {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let needed = |core: &Core| core.is_needed();
+        let mut three = one_of(3);
+        assert!(!needed(&three), "two stay");
+        assert!(three.peers.suspect(Time(2), id(1), Evidence::Presumed, false));
+        assert!(!needed(&three), "who is only presumed dead may be back");
+        assert!(three.peers.suspect(Time(2), id(1), Evidence::Certain, true));
+        assert!(needed(&three), "one of three stays");
+        assert!(three.peers.suspect(Time(2), id(2), Evidence::Left, true));
+        assert!(!needed(&three), "nobody stays");
+        assert!(needed(&one_of(2)));
+        assert!(!needed(&one_of(1)));
+        let mut guest = one_of(3);
+        guest.view.as_mut().expect("it was just set").members.remove(0);
+        assert!(!needed(&guest), "it decides nothing");
+    }
 }

@@ -350,7 +350,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         while let Some(leaving) = &mut self.leaving {
             let now = self.clock.read(true_now, chance);
             let Host { engine, member, unfit, .. } = &self.host;
-            match leaving.step(now, &member.core, engine, member.excluded, *unfit) {
+            match leaving.step::<Endpoint<HOST>, _>(now, &member.core, engine, member.excluded, *unfit) {
                 LeavingStep::Turn => return,
                 LeavingStep::StopServing => self.cycle.serving = false,
                 LeavingStep::Leave => self.ask(true_now, chance, |core, now, fabric| core.leave(now, fabric)),
