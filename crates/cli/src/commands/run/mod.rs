@@ -152,6 +152,8 @@ struct Supervisor {
     ended: Option<(i32, Instant)>,
     /// When it was told to end.
     stopping: Option<Instant>,
+    /// The leader that has been told so.
+    told: Option<u16>,
 }
 
 impl Supervisor {
@@ -181,6 +183,7 @@ impl Supervisor {
             leaderless: None,
             ended: None,
             stopping: None,
+            told: None,
         })
     }
 
@@ -217,6 +220,8 @@ impl Supervisor {
             if interrupt.is_raised() && self.stopping.is_none() {
                 self.stopping = Some(Instant::now());
                 self.starter.tell("STOPPING=1");
+            }
+            if self.stopping.is_some() {
                 self.stop();
             }
             let patience = STOP_PATIENCE + self.longest;
@@ -289,10 +294,6 @@ impl Supervisor {
                 self.replicas.leader = Some(number);
                 let pid = self.replicas.living.get(&number).copied();
                 self.leaderless = None;
-                if self.stopping.is_some() {
-                    // The one that was told to has died of something else before it had all of them end.
-                    self.stop();
-                }
                 self.starter.tell(&format!("READY=1\nSTATUS=replica {number} leads"));
                 self.say(
                     format_args!("replica {number} leads, with {connections} connections"),
@@ -353,19 +354,25 @@ impl Supervisor {
         Ok(())
     }
 
+    /// For when nobody is being listened to: all lines are there.
     fn order(&self, number: u16, order: &str) {
-        if let Some(line) = self.lines.iter().find(|line| line.number == Some(number)) {
+        let Some(pid) = self.replicas.living.get(&number) else { return };
+        if let Some(line) = self.lines.iter().find(|line| line.is_of(number, *pid)) {
             // A replica that hears nothing any more is dead, or as good as that; it is asked again.
             let _ = rustix::net::send(&line.connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 
-    /// Passes the end on to the servers, all of which execute it. While nobody leads the next leader is told, unless there are no replicas so far.
-    fn stop(&self) {
+    /// Passes the end on to the servers, all of which execute it. While nobody leads the next leader is told, unless there are no replicas so far; and so is each one whose leader has
+    /// died of something else before it had all of them end.
+    fn stop(&mut self) {
         match self.replicas.leader {
-            Some(leader) => self.order(leader, &format!("signal {}", Signal::TERM.as_raw())),
+            Some(leader) if self.told != Some(leader) => {
+                self.told = Some(leader);
+                self.order(leader, &format!("signal {}", Signal::TERM.as_raw()));
+            }
             None if self.replicas.living.is_empty() => self.kill_all(),
-            None => {}
+            Some(_) | None => {}
         }
     }
 

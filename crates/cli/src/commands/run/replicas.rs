@@ -55,6 +55,11 @@ impl<C> Line<C> {
         Line { connection, speaker, number: None }
     }
 
+    /// Whether this replica, which is that process, speaks here: the line of one that is dead stands for as long as its keeper does, and its number may be another one's by then.
+    pub fn is_of(&self, number: u16, pid: i32) -> bool {
+        self.number == Some(number) && self.speaker.pid == pid
+    }
+
     /// Takes what was said. Only a process of this `user` may call itself a replica, and no other process; it says the rest in its own name.
     ///
     /// # Errors
@@ -176,6 +181,7 @@ mod tests {
         let mut line = line();
         assert_eq!(line.hear(hello(0, 100), 7, &replicas), Ok(()));
         assert_eq!(line.number, Some(0));
+        assert_eq!([(0, 100), (1, 100), (0, 101)].map(|(number, pid)| line.is_of(number, pid)), [true, false, false]);
         assert_eq!(line.hear(Said::Leads { number: 0, connections: 3 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Leads { number: 1, connections: 3 }, 7, &replicas).is_err(), "not in another one's name");
         assert_eq!(line.hear(Said::Group { group: 0b111, lacking: 0b100 }, 7, &replicas), Ok(()));
