@@ -3,10 +3,10 @@
 use martlet_protocol::detector::wardens::Secret;
 
 use super::{Error, Monitored, Warden};
-use crate::AppId;
 use crate::board::{Evidence, Seen, State};
 use crate::process::has_ended;
 use crate::wire::{Answer, Request};
+use crate::{AppId, Resources};
 
 /// How an application failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,10 +178,64 @@ impl Warden {
         };
         let new: Vec<_> = self.monitored.iter().filter(|(_, one)| is_new(one)).map(|(app, one)| (*app, one.want)).collect();
         for (app, want) in new {
-            let after = self.ended.get(&app).copied().unwrap_or(0);
-            if let Ok((answer, fd)) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[]) {
-                let _ = self.watching(app, want, answer, fd, false);
-            }
+            self.fetch_pidfd(app, want);
         }
+    }
+
+    fn fetch_pidfd(&mut self, app: AppId, want: Resources) {
+        let after = self.ended.get(&app).copied().unwrap_or(0);
+        if let Ok((answer, fd)) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[]) {
+            let _ = self.watching(app, want, answer, fd, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::daemon;
+
+    #[derive(Default)]
+    struct Ends(Vec<(AppId, bool)>);
+
+    impl Handler for Ends {
+        fn on_failure(&mut self, app: AppId, _: Failure) {
+            self.0.push((app, true));
+        }
+        fn on_timeout_changed(&mut self, app: AppId, timeout_ns: u64) {
+            assert_eq!(timeout_ns, 0);
+            self.0.push((app, false));
+        }
+    }
+
+    /// The warden took the request for one about the next life, and nothing was ever told of the one that had quit.
+    #[test]
+    fn an_application_that_quits_just_before_its_process_is_asked_for_is_told_of() {
+        let dir = std::env::temp_dir().join(format!("martlet-warden-asked-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("our own directory");
+        let socket = dir.join("warden.sock");
+        let daemon = daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None }).expect("the place is free");
+        let (stop, stopped) = UnixStream::pair().expect("sockets");
+        std::thread::scope(|scope| {
+            scope.spawn(|| daemon.run(stopped.as_fd(), |_| ()).expect("it serves"));
+            let app = AppId::new(7).expect("in range");
+            let connect = || Warden::connect(&socket, "test").expect("a warden");
+            let (mut monitor, mut application, mut ends) = (connect(), connect(), Ends::default());
+            for life in 1..=2 {
+                monitor.monitor(app, Resources::default()).expect("granted");
+                application.join(app).expect("free");
+                application.quit().expect("it has joined");
+                // As it does where it still saw the application alive.
+                monitor.fetch_pidfd(app, Resources::default());
+                // One look finds what stands on the board.
+                monitor.poll(Some(std::time::Duration::ZERO), &mut ends).expect("it looks");
+                assert_eq!(ends.0, vec![(app, false); life]);
+            }
+            drop(stop);
+        });
+        std::fs::remove_dir_all(dir).expect("our own directory");
     }
 }

@@ -189,7 +189,8 @@ impl Desk {
         }
         let index = match self.current(app) {
             Some(index) if self.lives[&index].state == State::Failed && self.lives[&index].incarnation != after => index,
-            Some(index) if !self.lives[&index].is_over() => index,
+            // The program may not have seen yet that the life is over of which it asks again, for the process's descriptor say: it is not to miss that end.
+            Some(index) if !self.lives[&index].is_over() || self.lives[&index].monitors.contains_key(&id) => index,
             _ if !app.is_chosen() => return no(format!("application {app} is not known")),
             _ => {
                 let slot = self.new_slot(app)?;
