@@ -43,7 +43,7 @@ impl Score {
     pub fn observe(&mut self, counter: u64) -> bool {
         match self.last {
             Some(last) if last == counter => self.score = self.score.saturating_sub(1),
-            Some(_) => self.score = (self.score + 1).min(self.thresholds.cap),
+            Some(_) => self.score = self.score.saturating_add(1).min(self.thresholds.cap),
             None => {}
         }
         self.last = Some(counter);
@@ -97,6 +97,13 @@ mod tests {
         assert!(s.observe(7), "three reads without progress");
         assert!(s.observe(8), "one beat is not enough to recover");
         assert!(!s.observe(9));
+    }
+
+    #[test]
+    fn the_highest_cap_is_a_score_like_any_other() {
+        let mut s = Score::new(Thresholds { cap: u8::MAX, failure: 1, recovery: 4 });
+        assert!((0..3).all(|beat| !s.observe(beat)), "it beats");
+        assert_eq!((0..300).find(|_| s.observe(2)), Some(253), "it stands still: cap - failure reads");
     }
 
     #[test]
