@@ -85,6 +85,7 @@ mod tests {
         assert_eq!(reached(both, 0, &[(1, 2), (2, 1), (3, 8)]), 2, "a majority of four, and none of the three");
         let fewer = Group::new((0..5).map(id).collect()).wanting(3).decreased(3, id(0)).expect("more");
         assert_eq!(reached(fewer.clone(), 0, &[(1, 0), (2, 0), (3, 8), (4, 8)]), 0, "three of five, and one of the three that stay");
+        assert_eq!(reached(fewer.clone(), 0, &[(1, 8), (2, 0), (3, 0), (4, 0)]), 0, "two of the three that stay, two of five");
         assert_eq!(reached(fewer, 4, &[(0, 8), (1, 6), (2, 0), (3, 5)]), 6, "a leader that goes counts for the old group only");
     }
 

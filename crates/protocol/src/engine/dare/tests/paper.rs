@@ -6,7 +6,9 @@ use martlet_fabric::primitive::Ordering;
 use super::world::{Cluster, id};
 use crate::basics::ViewNumber;
 use crate::basics::layout::LOG_LANE;
-use crate::engine::dare::layout::{control, lane, term_of, vote_of, words};
+use crate::engine::dare::Dare;
+use crate::engine::dare::layout::{WORDS, control, lane, term_of, vote_of, words};
+use crate::engine::test_cluster::Tested as _;
 use crate::engine::{Engine as _, Event};
 use crate::membership::{Member, Roles, View};
 use crate::replica::group::Phase;
@@ -160,6 +162,22 @@ fn dare_3_3_reads_wait_for_the_terms_of_a_majority() {
 }
 
 #[test]
+fn dare_3_3_who_shows_a_higher_term_vouches_for_no_read_although_nobody_tells_the_leader() {
+    let (mut cluster, leader) = led(3);
+    cluster.write(leader);
+    others(leader).into_iter().for_each(|other| cluster.world.pause(other));
+    cluster.read(leader);
+    cluster.until("their memory answers", |c| c.nodes[leader].reads == 1);
+    // As of servers that have voted, and whose word to the old leader is on its way.
+    for other in others(leader) {
+        cluster.memory(other, LocalRegion::Public(WORDS))[words::TERM].store(2, Ordering::Release);
+    }
+    cluster.read(leader);
+    cluster.until("it leads no more", |c| !c.leads(leader));
+    assert_eq!(cluster.nodes[leader].reads, 1);
+}
+
+#[test]
 fn dare_3_3_1_the_commit_pointer_is_lazy_and_comes_all_the_same() {
     let (mut cluster, leader) = led(3);
     let index = cluster.write(leader);
@@ -203,6 +221,34 @@ fn dare_3_3_2_the_log_wraps_around_and_a_server_that_was_away_recovers() {
     cluster.world.resume(other);
     cluster.until("level", |c| c.is_level() && c.nodes[other].engine.is_complete() && c.nodes[other].machine.0.len() == 400);
     assert!(cluster.nodes[one].engine.log.head() > 8192, "the others hear of the head");
+}
+
+#[test]
+fn dare_3_3_2_the_head_waits_for_a_server_that_is_slow_and_not_suspected() {
+    let mut config = Dare::tiny();
+    config.shared.heartbeat_interval_ns = 200_000;
+    let mut cluster = Cluster::with(3, config);
+    let leader = cluster.until_led();
+    let index = cluster.write(leader);
+    cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= index));
+    let [_, slow] = others(leader);
+    let applied = cluster.nodes[slow].engine.log.applied().position;
+    cluster.world.pause(slow);
+    let peer = cluster.peer(leader, slow);
+    let mut most = 0;
+    cluster.until("it is suspected", |c| {
+        if c.leads(leader) && c.nodes[leader].engine.has_room(100) {
+            c.propose(leader);
+        }
+        let engine = &c.nodes[leader].engine;
+        let is_alive = engine.peer(peer).is_some_and(|peer| peer.watch.is_alive());
+        if is_alive {
+            assert!(engine.log.head() <= applied, "it would have to recover");
+            most = most.max(engine.log.tail().position - applied);
+        }
+        !is_alive
+    });
+    assert!(most > 8192 / 4, "{most} bytes: there is something to prune");
 }
 
 #[test]
