@@ -295,7 +295,7 @@ impl Replica {
             return;
         }
         self.led.looked_ns = now;
-        // One that waits for a majority takes none otherwise, and does not see that there will be none.
+        // One that waits for others takes none otherwise, and does not see that there will be none.
         self.take_orders();
         if self.led.look(self.board.beats(), self.control.is_some()) {
             die("nobody leads, and martlet run, which would have a dead replica replaced, is gone");
@@ -600,7 +600,7 @@ impl Replica {
     }
 }
 
-/// The nodes whose majority commits, a bit each, as this one knows it.
+/// The nodes that count for commits, a bit each, as this one knows it.
 fn group(here: &mut Here<'_, Machine>) -> u64 {
     here.metrics().map_or(0, |metrics| metrics.get(Counter::Group))
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::Which;
 
-/// Show who is in the present view, and why others are not; who leads; and with mu whose majority acknowledges requests.
+/// Show who is in the present view, and why others are not; who leads; and who counts for commits.
 ///
 /// Example: martlet members --watch
 #[derive(Debug, Args)]
@@ -33,7 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
-    let mut observer = Observer::open(&directory.existing_cluster()?)?;
+    let cluster = directory.existing_cluster()?;
+    let by_majority = cluster.config().engine.traits().commits_by_majority();
+    let mut observer = Observer::open(&cluster)?;
     let mut shown = None;
     loop {
         let newer = |sights: &[_]| Seen::of(sights).is_some_and(|seen| shown.as_ref().is_none_or(|shown| seen.follows(shown)));
@@ -45,7 +47,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         match found {
             Ok(sights) => {
                 if let Some(seen) = Seen::of(&sights) {
-                    show(&seen, format);
+                    show(&seen, by_majority, format);
                     shown = Some(seen);
                 }
             }
@@ -69,7 +71,7 @@ struct Seen {
     view: View,
     /// Which node leads.
     leader: Option<u16>,
-    /// The nodes of which a majority commits, where that is so.
+    /// The nodes that count for commits: a majority of them where that is enough, or all.
     group: Vec<u16>,
 }
 
@@ -90,7 +92,7 @@ impl Seen {
     }
 }
 
-fn show(seen: &Seen, format: Format) {
+fn show(seen: &Seen, by_majority: bool, format: Format) {
     let Seen { view, leader, group } = seen;
     let leads = |id: ProcessId| *leader == Some(id.node.0);
     let mut table = Table::new(["member", "roles", "redis", ""]);
@@ -102,7 +104,9 @@ fn show(seen: &Seen, format: Format) {
     let gone =
         if departed.is_empty() { String::new() } else { format!("\n{}", styled(DIM, format_args!("gone: {}", departed.join(", ")))) };
     let counts: Vec<String> = group.iter().map(ToString::to_string).collect();
-    let counts = if group.is_empty() { String::new() } else { format!("\na majority of nodes {} acknowledges", counts.join(", ")) };
+    let who = if by_majority { "a majority" } else { "each" };
+    let counts =
+        if group.is_empty() { String::new() } else { format!("\n{who} of nodes {} has to hold what is acknowledged", counts.join(", ")) };
     let compatible = if view.compatible { ", compatible with the one before" } else { "" };
     format.print(format_args!("view {}, lease {} ms{compatible}\n{table}{counts}{gone}\n", view.number, view.lease_ns / 1_000_000), || {
         json!({

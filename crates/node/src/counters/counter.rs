@@ -64,7 +64,7 @@ counters! {
     DiskSnapshots "disk_snapshots" "Snapshots of this life that are stable.",
     StableIndex "stable_index" "The index up to which entries are stable on this node's disk.",
     DiskErrno "disk_errno" "The number of the error with which the disk refused, which nothing is written after; 0: none.",
-    Group "group" "Where a majority commits (mu): the nodes that it is a majority of, a bit each, node 0 the lowest; 0 where views say who counts.",
+    Group "group" "The nodes that count for commits, a bit each, node 0 the lowest: those whose majority commits, or all that have to hold what is committed, where views say who they are.",
     GroupProcesses "group_processes" "How many processes that group has: for a moment it may have two of one node.",
     Awaited "awaited" "Without a view: the nodes that it waits for, since they are not connected and may run all the same, a bit each, node 0 the lowest.",
     Whole "whole" "Whether it holds the whole state: 1, or 0 while it is being taught.",

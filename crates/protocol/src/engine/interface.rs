@@ -105,10 +105,9 @@ pub trait Engine: Debug + Sized {
         false
     }
 
-    /// Whose majority commits, as far as it is known to be committed; nobody where views alone say who counts.
-    fn committed_group(&self) -> &[ProcessId] {
-        &[]
-    }
+    /// Who counts for commits: those whose majority commits, as far as they are known to be committed; where views alone say who counts, the replicas of the newest
+    /// view, each of which has to hold what is committed.
+    fn committed_group(&self) -> &[ProcessId];
 
     /// Whether somebody else waits for what this process does in its next turn, which nothing has to come for: it should have that before it lets others run.
     fn goes_on(&self) -> bool {

@@ -157,7 +157,11 @@ pub fn text(look: &Look, reigns: &Reigns) -> String {
             page.of_node(name, node, "", written(reading.get(*counter), value));
         }
     }
-    page.family("martlet_group_member", Kind::Gauge, "1 for each node of the group whose majority commits (mu), as this node knows it.");
+    page.family(
+        "martlet_group_member",
+        Kind::Gauge,
+        "1 for each node that counts for commits, as this node knows it: a majority of them where that is enough, or all.",
+    );
     for (node, reading) in readings(look) {
         let group = reading.get(Counter::Group);
         for member in (0..64).filter(|member| group >> member & 1 == 1) {

@@ -58,7 +58,7 @@ pub struct Arguments {
     /// The library to load into the server; without it, what this program carries, or the one beside it or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
-    /// How requests are replicated: mu, dare or apus [default: mu].
+    /// How requests are replicated: mu, dare or apus, with which two of three replicas have to live, or hsuc or huc, with which one has to [default: mu].
     #[arg(long, value_name = "NAME")]
     engine: Option<EngineKind>,
     /// For how long a request may have the server. The replica that has been at one for longer is given up, and the request is executed by none. What takes less is waited for, as
@@ -95,7 +95,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
     let longest = arguments.longest_request.or(profile.as_ref().map(|profile| profile.longest_request)).unwrap_or(LONGEST_REQUEST_S);
-    let mut supervisor = Supervisor::new(format, starter, Duration::from_secs(longest.into()))?;
+    let needs_majority = engine.traits().commits_by_majority();
+    let mut supervisor = Supervisor::new(format, starter, needs_majority, Duration::from_secs(longest.into()))?;
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
@@ -135,6 +136,8 @@ struct Supervisor {
     format: Format,
     /// Who wants to hear how the service is.
     starter: host::Starter,
+    /// A majority of the replicas has to live, and not one only.
+    needs_majority: bool,
     name: String,
     /// For how long a request may have the server.
     longest: Duration,
@@ -157,7 +160,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(format: Format, starter: host::Starter, longest: Duration) -> Outcome<Supervisor> {
+    fn new(format: Format, starter: host::Starter, needs_majority: bool, longest: Duration) -> Outcome<Supervisor> {
         // Replicas are forked by replicas; they become this process's children when those die.
         rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(io::Error::from).context("cannot take in the server's replicas")?;
         let name = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -173,6 +176,7 @@ impl Supervisor {
         Ok(Supervisor {
             format,
             starter,
+            needs_majority,
             name,
             longest,
             listener,
@@ -209,11 +213,15 @@ impl Supervisor {
                 self.kill_all();
             }
             let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
-            // The next leader may have the same request to finish that the last one was at, and those to which it owes its majority.
-            let patience = if left > wanted / 2 { LEADERLESS + 2 * self.longest } else { LEADERLESS };
+            let (enough, needs) = match self.needs_majority {
+                true => (wanted / 2 + 1, format!(": a majority of {wanted} has to live to go on")),
+                false => (1, String::new()),
+            };
+            // The next leader may have the same request to finish that the last one was at, and those without which it commits nothing.
+            let patience = if left >= enough { LEADERLESS + 2 * self.longest } else { LEADERLESS };
             if self.leaderless.is_some_and(|since| since.elapsed() > patience) {
                 return Err(Fail::failed(format_args!(
-                    "no replica has led for {} s, with {left} replicas left: a majority of {wanted} has to live to go on",
+                    "no replica has led for {} s, with {left} replicas left{needs}",
                     patience.as_secs()
                 )));
             }

@@ -7,13 +7,12 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::engine::Traits;
 use martlet_protocol::replica::Execution;
 
-/// The engine that is asked for, or else the first that can. A server cannot take back what it has executed, so its leader has to execute what is committed. And who counts for
-/// commits has to be told: by it a replica is said to be there, and a number to be free again.
+/// The engine that is asked for, or else the first that can. A server cannot take back what it has executed, so its leader has to execute what is committed.
 pub fn engine(asked: Option<EngineKind>) -> Outcome<EngineKind> {
-    let can = |traits: &Traits| traits.executes_on_commit && traits.commits_by_majority();
+    let can = |traits: &Traits| traits.executes_on_commit;
     match asked {
         Some(engine) if !can(&engine.traits()) => Err(Fail::usage(format_args!(
-            "--engine is {engine}; replicas of a server need one whose leader executes what is committed, and which says of whom a majority commits: {}",
+            "--engine is {engine}; replicas of a server need one whose leader executes what is committed: {}",
             EngineKind::names_with(can)
         ))),
         asked => Ok(asked.unwrap_or_else(|| EngineKind::first_with(can))),
@@ -72,8 +71,7 @@ mod tests {
                 Err(why) => assert_eq!(
                     why,
                     format!(
-                        "--engine is {engine}; replicas of a server need one whose leader executes what is committed, and which says of whom a majority commits: \
-                         mu, dare, apus"
+                        "--engine is {engine}; replicas of a server need one whose leader executes what is committed: mu, dare, apus, hsuc, huc"
                     )
                 ),
             }

@@ -317,6 +317,28 @@ fn clients_of_a_redis_that_is_killed_keep_their_connections_and_their_counts_are
 }
 
 #[test]
+fn one_replica_of_three_goes_on_with_the_same_connection_where_one_is_enough() {
+    for engine in ["hsuc", "huc"] {
+        let Some(mut service) = Service::start_as(&["--engine", engine], &[]) else { return };
+        let mut client = service.connect();
+        for round in 0..2 {
+            client.send(b"INCR counted\r\n");
+            assert_eq!(client.number(), 2 * round + 1, "{engine}");
+            // Of one that has died nothing is there to be executed.
+            let runs = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).exists();
+            let other = service.replicas.iter().copied().find(|pid| *pid != service.leader && runs(pid)).expect("three run");
+            client.send(b"INCR counted\r\n");
+            kill_process(Pid::from_raw(other).expect("a process"), Signal::KILL).expect("it lives");
+            assert_eq!(service.kill_leader(), 1, "{engine}: no connection is lost");
+            assert_eq!(client.number(), 2 * round + 2, "{engine}: it was executed once");
+            service.await_replicas();
+        }
+        drop(client);
+        service.stop();
+    }
+}
+
+#[test]
 fn a_value_that_is_half_sent_or_half_read_when_the_server_dies_is_whole_afterwards() {
     const BYTES: usize = 3 << 20;
     let Some(mut service) = Service::start() else { return };

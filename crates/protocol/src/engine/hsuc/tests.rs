@@ -42,6 +42,22 @@ fn all_but_one_of_the_replicas_may_die_at_once() {
     }
 }
 
+/// `correct` is the replicas of the newest view that a process has entered.
+#[test]
+fn the_replicas_of_the_newest_view_count_for_commits_and_learners_do_not() {
+    let mut world = World::led(3, quiet());
+    let group = |world: &World, process: usize| -> Vec<usize> {
+        world.processes[process].engine.committed_group().iter().map(|id| world.index_of(*id)).collect()
+    };
+    assert_eq!(group(&world, 1), [0, 1, 2]);
+    let learner = world.join();
+    world.enter();
+    assert_eq!((group(&world, 0), group(&world, learner)), (vec![0, 1, 2], vec![0, 1, 2]));
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    assert_eq!(group(&world, 1), [1, 2]);
+}
+
 /// "If the leader decides on v and then crashes before its decision can reach any other process, any of the following leaders will propose v as it was adopted as own proposal."
 #[test]
 fn what_a_leader_alone_has_decided_is_what_the_next_one_proposes() {

@@ -149,6 +149,10 @@ impl<R: Rule> Engine for ViewLog<R> {
         matches!(self.role, Role::Primary(_)) && (backlog == 0 || backlog + bytes as u64 <= self.config.backlog_bytes as u64)
     }
 
+    fn committed_group(&self) -> &[ProcessId] {
+        &self.group
+    }
+
     /// Any: entries travel in fragments.
     fn max_proposal_bytes(&self) -> usize {
         usize::MAX
@@ -194,6 +198,8 @@ impl<R: Rule> Engine for ViewLog<R> {
             return;
         }
         self.view = Some(view.clone());
+        self.group.clear();
+        self.group.extend(view.with_roles(Roles::REPLICA).map(|member| member.id));
         for peer in &mut self.peers {
             peer.listed |= view.member(peer.process).is_some();
         }

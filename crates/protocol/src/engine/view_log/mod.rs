@@ -64,6 +64,8 @@ pub struct ViewLog<R> {
     me: ProcessId,
     config: Config,
     view: Option<View>,
+    /// The replicas of that view, all of which have to hold what is committed.
+    group: Vec<ProcessId>,
     role: Role,
     reign: u64,
     /// The view in which it last became primary.
@@ -118,6 +120,7 @@ impl<R: Rule> ViewLog<R> {
             me,
             config,
             view: None,
+            group: Vec::with_capacity(MAX_MEMBERS),
             role: Role::Backup,
             reign: 0,
             primary_since: ViewNumber(0),
