@@ -68,7 +68,7 @@ fn nodes(engine: EngineKind, failures: u16) -> u16 {
 
 /// Whether `martlet run` takes it.
 fn can_run(engine: EngineKind) -> bool {
-    engine.traits().executes_on_commit && engine.traits().commits_by_majority()
+    engine.traits().executes_on_commit
 }
 
 /// What the runs of one kind came to.
@@ -166,7 +166,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         (throughput, latency) = (throughput.with(rates), latency.with(latencies));
     }
     for engine in engines.iter().filter(|engine| arguments.unmodified && can_run(**engine)) {
-        let failures = 1;
+        let failures = if engine.traits().commits_by_majority() { 1 } else { 2 };
         let mut measured = Measured::new(&format!("redis-server unmodified, {engine}, {failures} failures tolerated, 3 replicas"));
         for _ in 0..arguments.repeats {
             let service = Service::start(arguments.redis_port, Some(*engine), arguments.preload.as_deref(), interrupt)?;
