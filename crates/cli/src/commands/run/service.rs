@@ -2,7 +2,7 @@
 
 use martlet_cluster::directory::{Directory, Lock};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_node::config::{ClusterConfig, ElectionConfig, EngineKind, Key, NodeEntry};
+use martlet_node::config::{ClusterConfig, DetectorConfig, ElectionConfig, EngineKind, Key, NodeEntry};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::engine::Traits;
 use martlet_protocol::replica::Execution;
@@ -29,6 +29,13 @@ pub fn config(name: &str, engine: EngineKind) -> Outcome<ClusterConfig> {
     config.execution = Execution::Committed;
     config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2, leader_stays: true });
     config.detector.broadcast_timeout_us = 10_000_000;
+    if !engine.traits().commits_by_majority() {
+        // Views say who leads, and who counts, and are as patient. A monitor that is late by half the time between two of its looks begins anew. With many short looks it would do so
+        // again and again on a busy host, and never take a stopped replica for dead; so looks are few and long. By silence several that have stopped are noticed at once, where
+        // hearts are looked at one after the other.
+        let (heartbeat_us, cap, failure, recovery) = (500_000, 11, 1, 2);
+        config.detector = DetectorConfig { heartbeat_us, cap, failure, recovery, broadcast_timeout_us: 5_000_000, ..config.detector };
+    }
     Ok(config)
 }
 
@@ -77,6 +84,21 @@ mod tests {
             }
         }
         assert_eq!(engine(None).map_err(|fail| fail.to_string()), Ok(EngineKind::Mu));
+    }
+
+    #[test]
+    fn stopped_replicas_are_taken_for_dead_after_five_seconds_by_views_too_also_where_their_monitor_is_late_by_a_tenth_of_a_second() {
+        for engine in EngineKind::ALL {
+            let Ok(config) = service_of(engine) else { continue };
+            let DetectorConfig { heartbeat_us, cap, failure, broadcast_timeout_us, .. } = config.detector;
+            if !engine.traits().commits_by_majority() {
+                assert_eq!(heartbeat_us * u64::from(cap - failure), 5_000_000, "{engine}");
+                assert_eq!(broadcast_timeout_us, 5_000_000, "{engine}");
+                assert!(heartbeat_us / 2 > 100_000, "{engine}: what makes a monitor begin anew");
+            }
+            let ElectionConfig { heartbeat_us, cap, failure, .. } = config.election.expect("every service has one");
+            assert!((4_900_000..=5_000_000).contains(&(heartbeat_us * u64::from(cap - failure))), "{engine}");
+        }
     }
 
     /// The cluster, as a node reads it.
