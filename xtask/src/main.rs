@@ -9,8 +9,10 @@ mod deny;
 mod failed;
 mod fuzz;
 mod header;
+mod hosts;
 mod limit;
 mod miri;
+mod namespaces;
 mod net;
 mod step;
 mod tidy;
@@ -37,6 +39,7 @@ Commands:
                  Known bugs planted one at a time, all or those named: each has to be found
   net [OPTION]... [-- COMMAND]
                  Three hosts that are network namespaces, with a cluster on the Ethernet fabric; `cargo xtask net --help` says more
+  hosts up|down  Hosts to try wardens on by hand: network namespaces with two switches; `cargo xtask hosts --help` says more
   vm [OPTION]... -- COMMAND
                  A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
   fuzz [TARGET] [--seconds N]
@@ -87,6 +90,16 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("hosts") => {
+            rest = args.collect();
+            match hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => {
+                    eprintln!("xtask: {why}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         Some("fuzz") => match fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)) {
             Ok(_) => ExitCode::SUCCESS,
             Err(why) => {

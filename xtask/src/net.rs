@@ -1,14 +1,12 @@
-//! Hosts that are network namespaces: a cluster of three of them on the Ethernet fabric, its nodes killed and its links cut one after another. It needs the right to
-//! make namespaces, and `ip`.
+//! A cluster of three hosts that are network namespaces on the Ethernet fabric, its nodes killed and its links cut one after another.
 
-use std::fs::{self, Permissions};
-use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::ci;
+use crate::namespaces::Namespaces;
+use crate::{ci, hosts};
 
 const USAGE: &str = "\
 Usage: cargo xtask net [--engine NAME] [--rounds N] [-- COMMAND]
@@ -84,10 +82,10 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         hosts.start(victim)?;
         hosts.wait_until_whole(witness)?;
         println!("node {victim} is back");
-        hosts.link(victim, "down")?;
+        hosts.namespaces.link(victim, 0, "down")?;
         let waited = hosts.write(witness)?;
         println!("the link of node {victim} cut: the next write is acknowledged after {} ms", waited.as_millis());
-        hosts.link(victim, "up")?;
+        hosts.namespaces.link(victim, 0, "up")?;
         hosts.wait_until_whole(witness)?;
         println!("node {victim} is back");
         hosts.check(victim)?;
@@ -98,19 +96,11 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
 
 /// The namespaces, what runs in them, and the cluster's files. All of it goes with this value.
 struct Hosts {
-    prefix: String,
+    namespaces: Namespaces,
     martlet: PathBuf,
     directory: PathBuf,
     nodes: [Option<Child>; HOSTS],
     written: usize,
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments).output().map_err(|e| format!("`ip` does not run: {e}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 impl Hosts {
@@ -118,51 +108,20 @@ impl Hosts {
         let prefix = format!("martlet-{}", std::process::id());
         let directory = root.join("target").join(&prefix);
         let martlet = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug/martlet");
-        let hosts = Hosts { prefix, martlet, directory, nodes: Default::default(), written: 0 };
-        hosts.wire()?;
+        let namespaces = Namespaces { prefix, hosts: HOSTS, networks: &["10.77.0"] };
+        let hosts = Hosts { namespaces, martlet, directory, nodes: Default::default(), written: 0 };
+        hosts.namespaces.make()?;
         hosts.write_files(engine).map_err(|e| format!("cannot write the cluster's files: {e}"))?;
         Ok(hosts)
     }
 
-    fn name(&self, of: impl std::fmt::Display) -> String {
-        format!("{}-{of}", self.prefix)
-    }
-
-    /// A switch, and a cable from each host to it.
-    fn wire(&self) -> Result<(), String> {
-        let switch = self.name("switch");
-        ip(&["netns", "add", &switch])?;
-        ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"])?;
-        ip(&["-n", &switch, "link", "set", "bridge", "up"])?;
-        for host in 0..HOSTS {
-            let (name, port) = (self.name(host), format!("port{host}"));
-            ip(&["netns", "add", &name])?;
-            ip(&["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
-            ip(&["-n", &switch, "link", "set", &port, "master", "bridge", "up"])?;
-            ip(&["-n", &name, "addr", "add", &format!("{}/24", address(host)), "dev", "eth0"])?;
-            ip(&["-n", &name, "link", "set", "lo", "up"])?;
-            ip(&["-n", &name, "link", "set", "eth0", "up"])?;
-        }
-        Ok(())
-    }
-
-    /// Takes a host's cable out of the switch, or puts it in.
-    fn link(&self, host: usize, state: &str) -> Result<(), String> {
-        ip(&["-n", &self.name("switch"), "link", "set", &format!("port{host}"), state])
-    }
-
     fn write_files(&self, engine: &str) -> std::io::Result<()> {
         fs::create_dir_all(&self.directory)?;
-        let mut chance = [0; 32];
-        fs::File::open("/dev/urandom")?.read_exact(&mut chance)?;
-        let key: String = chance.iter().map(|byte| format!("{byte:02x}")).collect();
-        let key_file = self.directory.join("cluster.key");
-        fs::write(&key_file, key)?;
-        fs::set_permissions(&key_file, Permissions::from_mode(0o600))?;
+        hosts::write_key(&self.directory.join("cluster.key"))?;
         let mut cluster =
             format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = 100000\n");
         for host in 0..HOSTS {
-            let at = address(host);
+            let at = self.namespaces.address(host, 0);
             cluster += &format!(
                 "[[node]]\nnumber = {host}\naddress = \"{at}:7600\"\nredis = \"{at}:7711\"\nroles = [\"coordinator\", \"replica\"]\n"
             );
@@ -174,7 +133,7 @@ impl Hosts {
 
     fn on(&self, host: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name(host)]).arg(program);
+        command.args(["netns", "exec", &self.namespaces.host(host)]).arg(program);
         command
     }
 
@@ -251,11 +210,6 @@ impl Hosts {
     }
 }
 
-/// The address of a host.
-fn address(host: usize) -> String {
-    format!("10.77.0.{}", host + 1)
-}
-
 fn text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).trim().to_owned()
@@ -265,9 +219,9 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for host in 0..HOSTS {
             self.kill(host);
-            let _ = ip(&["netns", "del", &self.name(host)]);
         }
-        let _ = ip(&["netns", "del", &self.name("switch")]);
+        // As much as was made.
+        let _ = self.namespaces.remove();
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
