@@ -7,7 +7,11 @@ fn a_request_that_takes_longer_than_a_replica_may_be_silent_costs_none() {
     /// Longer than a replica may show no sign of life.
     const SECONDS: u64 = 7;
     // Followers elect a leader, or views name it. Both at once, since they do nothing but wait.
-    std::thread::scope(|scope| ["mu", "hsuc"].map(|engine| scope.spawn(move || outlive_a_long_request(engine, SECONDS))));
+    std::thread::scope(|scope| {
+        for engine in ["mu", "hsuc"] {
+            scope.spawn(move || outlive_a_long_request(engine, SECONDS));
+        }
+    });
 }
 
 fn outlive_a_long_request(engine: &str, seconds: u64) {
