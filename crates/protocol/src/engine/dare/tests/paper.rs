@@ -356,32 +356,6 @@ fn dare_3_4_a_server_comes_to_a_full_group_in_three_phases_and_recovers_from_any
 }
 
 #[test]
-fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
-    let (mut cluster, leader) = led(5);
-    let rest: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
-    let (fed, lagging) = rest.split_at(2);
-    lagging.iter().for_each(|n| cluster.part(leader, *n));
-    let tails: Vec<u64> = lagging.iter().map(|n| cluster.nodes[*n].engine.log.tail().position).collect();
-    while tails.iter().any(|tail| cluster.nodes[leader].engine.log.head() <= *tail) {
-        cluster.write(leader);
-    }
-    // It reaches the leader, and besides only those that the leader does not reach.
-    cluster.spawn(None);
-    fed.iter().for_each(|n| cluster.part(5, *n));
-    tell_view(&mut cluster, 2, 0..6);
-    let met = |c: &Cluster, n: usize| c.nodes[n].engine.met(id(5)).is_some();
-    cluster.until("they meet", |c| met(c, leader) && lagging.iter().all(|n| met(c, *n)));
-    cluster.until("one that lags is asked", |c| lagging.iter().any(|n| c.control(*n, 5, control::RECOVER) > 0));
-    assert_eq!(cluster.control(leader, 5, control::RECOVER), 0, "the leader is asked last");
-    cluster.until("it is taken in", |c| c.nodes[leader].engine.group().is_some_and(|group| group.contains(id(5))));
-    let index = cluster.write(leader);
-    cluster.until("it follows", |c| c.nodes[5].engine.is_complete() && c.nodes[5].engine.committed() >= index);
-    assert_eq!(cluster.nodes[5].machine, cluster.nodes[leader].machine);
-    let asked = lagging.iter().map(|n| cluster.control(*n, 5, control::RECOVER) >> 17).max();
-    assert!(asked <= Some(2), "each of the two once: {asked:?}");
-}
-
-#[test]
 fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
     let (mut cluster, leader) = led(5);
     let next = (leader + 1) % 5;
