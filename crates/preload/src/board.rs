@@ -299,6 +299,11 @@ impl Board {
         (0..NODES).filter(|node| self.words.expected[*node].load(Ordering::Acquire) != 0).map(|node| 1 << node).sum()
     }
 
+    /// The nodes whose replicas have begun, and are not known to be dead, a bit each.
+    pub fn present(&self) -> u64 {
+        (0..NODES).filter(|node| self.words.processes[*node].load(Ordering::Acquire) != 0).map(|node| 1 << node).sum()
+    }
+
     /// The first round that some replica lacks that is being born; `None`: none is, or for so long that it must have died of it.
     pub fn first_lacked(&self, now_ns: u64) -> Option<u64> {
         let of = |node: usize| {
@@ -621,6 +626,7 @@ mod tests {
         board.begin(own);
         board.died(own);
         assert_eq!((board.processes(!0), board.lacking()), (vec![], 0));
+        assert_eq!(board.present(), 0, "the dead are not there, though they count for a moment");
         board.expect(3, 100, 5);
         board.begin(own);
         board.arrived(3);

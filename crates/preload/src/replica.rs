@@ -160,6 +160,8 @@ pub struct Replica {
     pub children: Children,
     /// It has been forked, or the log has overrun it, and it lacks rounds so far.
     pub is_newborn: bool,
+    /// When it last looked whether its node is whole, on the monotonic clock.
+    looked_at_node_ns: u64,
     /// The replica that is to be forked while the server waits, instead of its going on.
     pub fork: Option<u16>,
     /// The one that `martlet run` wants forked as soon as it can be.
@@ -247,6 +249,7 @@ impl Replica {
             heard: 0,
             children: Children::default(),
             is_newborn: false,
+            looked_at_node_ns: 0,
             fork: None,
             fork_wanted: None,
             gap_since: None,
@@ -267,13 +270,13 @@ impl Replica {
         self.mind_end(now);
         // One that leads has executed all that is committed, and need hear of no round but its own.
         let leads = matches!(self.role, Role::Leads(_));
-        if with_replay(|replay| replay.take_pupil()) && !leads {
+        if !leads && (with_replay(|replay| replay.take_pupil()) || !self.is_newborn && self.is_overrun(now, here)) {
             // The log has overrun it. What it lacks others keep for it, as for one that has just been born, and it is forked no more until it has that.
             self.is_newborn = true;
         }
         tell_known();
         if self.is_newborn {
-            if leads || with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
+            if leads || with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 && is_whole(here) {
                 self.is_newborn = false;
                 self.board.arrived(self.node);
             } else {
@@ -287,6 +290,15 @@ impl Replica {
             Role::Leads(_) => self.lead(here),
             Role::Follows | Role::Claims(_) | Role::Succeeds(_) => self.follow(here),
         }
+    }
+
+    /// Looks whether the log has overrun it, so that it will be taught: before that begins nobody is to count on it either.
+    fn is_overrun(&mut self, now: u64, here: &mut Here<'_, Machine>) -> bool {
+        let due = now.saturating_sub(self.looked_at_node_ns) >= LOOK_NS;
+        if due {
+            self.looked_at_node_ns = now;
+        }
+        due && !is_whole(here)
     }
 
     /// Once who started the server is gone nobody replaces the dead. When nobody leads any more either, nobody ever will.
@@ -494,12 +506,13 @@ impl Replica {
                 self.board.died(other);
             }
         }
-        // One may count before it has been taught.
-        let lacking = group & self.board.lacking();
+        // One may count before it has been taught, and after its death.
+        let being_taught = group & self.board.lacking();
+        let lacking = being_taught | group & !self.board.present();
         let Said { group: before, lacking: lacking_before } = std::mem::replace(&mut lead.said, Said { group, lacking });
         lead.looked_ns = now;
         // A newcomer knows what it lacks by the next round that it hears of, and a server that has no clock of its own may have nothing to be woken for.
-        lead.is_due |= lacking != 0;
+        lead.is_due |= being_taught != 0;
         if (before, lacking_before) != (group, lacking) {
             self.tell(&format!("group {group} {lacking}"));
         }
@@ -598,6 +611,11 @@ impl Replica {
             die(&format!("cannot make a socket: {error}"));
         }
     }
+}
+
+/// Whether the node of this replica could lead: it is not being taught, nor waits for that. It may know all rounds before it can.
+fn is_whole(here: &mut Here<'_, Machine>) -> bool {
+    here.metrics().is_ok_and(|metrics| metrics.get(Counter::Whole) != 0)
 }
 
 /// The nodes that count for commits, a bit each, as this one knows it.

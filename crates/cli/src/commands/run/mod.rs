@@ -202,6 +202,7 @@ impl Supervisor {
         loop {
             self.listen().context("cannot listen to replicas")?;
             self.reap()?;
+            self.say_whole();
             if self.replicas.living.is_empty() && self.first.is_none() {
                 return match self.ended {
                     Some((0, _)) => Ok(()),
@@ -310,6 +311,11 @@ impl Supervisor {
             }
             Said::Group { group, lacking } => (self.replicas.group, self.replicas.lacking) = (group, lacking),
         }
+    }
+
+    /// Says so once all replicas hold the state. The dead are to be known: a leader that has seen one of them die says that nobody lacks anything before this process is told of the
+    /// death, and who kills the leader then, for that all are there, leaves fewer than the service needs.
+    fn say_whole(&mut self) {
         let whole = self.replicas.whole();
         if whole != std::mem::replace(&mut self.whole, whole)
             && let Some(count) = whole
