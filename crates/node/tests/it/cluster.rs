@@ -199,10 +199,12 @@ impl Nodes {
             running
                 .iter()
                 .all(|n| {
+                    // By their lives: a view may still list an earlier one of a node that has been killed and started again.
+                    let lives: Vec<_> = running.iter().map(|n| nodes.watcher.process(NodeId(*n))).collect();
                     nodes.view(*n).is_some_and(|view| {
-                        let mut replicas: Vec<u16> = view.with_roles(Roles::REPLICA).map(|m| m.id.node.0).collect();
+                        let mut replicas: Vec<_> = view.with_roles(Roles::REPLICA).map(|m| Some(m.id)).collect();
                         replicas.sort_unstable();
-                        replicas == running && view.members.len() == running.len()
+                        replicas == lives && view.members.len() == running.len()
                     })
                 })
                 .then_some(())
