@@ -438,7 +438,8 @@ impl Replica {
     /// nothing, as its fork would.
     fn forks_now(&mut self) -> bool {
         if !self.is_newborn && threads::all_rest() {
-            self.fork = self.fork_wanted.take();
+            // Another one may have been asked meanwhile, for this one did not come to it.
+            self.fork = self.fork_wanted.take().filter(|node| self.board.present() >> node & 1 == 0);
         }
         self.fork.is_some()
     }

@@ -41,7 +41,7 @@ const MESSAGE_BYTES: usize = 1024;
 const END_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a server may take to end when it is told to, beside one request that it is at.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the service may be without a leader before it is given up. Where a majority lives, it may have a request to finish first.
+/// How long the service may be without a leader before it is given up. Where enough live to go on, they may have a request to finish first.
 const LEADERLESS: Duration = Duration::from_secs(30);
 
 /// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
@@ -241,7 +241,8 @@ impl Supervisor {
                 && self.stopping.is_none()
                 && let Some((from, number)) = self.replicas.fork_wanted(Instant::now())
             {
-                self.order(from, &format!("fork {number}"));
+                // Should it not hear, another one is asked after a while.
+                let _ = self.order(from, &format!("fork {number}"));
             }
         }
     }
@@ -314,7 +315,7 @@ impl Supervisor {
     }
 
     /// Says so once all replicas hold the state. The dead are to be known: a leader that has seen one of them die says that nobody lacks anything before this process is told of the
-    /// death, and who kills the leader then, for that all are there, leaves fewer than the service needs.
+    /// death. An operator who kills the leader then, since all are there, would leave fewer than the service needs.
     fn say_whole(&mut self) {
         let whole = self.replicas.whole();
         if whole != std::mem::replace(&mut self.whole, whole)
@@ -368,13 +369,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// For when nobody is being listened to: all lines are there.
-    fn order(&self, number: u16, order: &str) {
-        let Some(pid) = self.replicas.living.get(&number) else { return };
-        if let Some(line) = self.lines.iter().find(|line| line.is_of(number, *pid)) {
-            // A replica that hears nothing any more is dead, or as good as that; it is asked again.
-            let _ = rustix::net::send(&line.connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        }
+    /// For when nobody is being listened to: all lines are there. Returns whether it is on its way; else it is to be given again.
+    fn order(&self, number: u16, order: &str) -> bool {
+        let line = self.replicas.living.get(&number).and_then(|pid| self.lines.iter().find(|line| line.is_of(number, *pid)));
+        // A replica that hears nothing any more is dead, or as good as that.
+        line.is_some_and(|line| rustix::net::send(&line.connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok())
     }
 
     /// Passes the end on to the servers, all of which execute it. While nobody leads the next leader is told, unless there are no replicas so far; and so is each one whose leader has
@@ -382,8 +381,9 @@ impl Supervisor {
     fn stop(&mut self) {
         match self.replicas.leader {
             Some(leader) if self.told != Some(leader) => {
-                self.told = Some(leader);
-                self.order(leader, &format!("signal {}", Signal::TERM.as_raw()));
+                if self.order(leader, &format!("signal {}", Signal::TERM.as_raw())) {
+                    self.told = Some(leader);
+                }
             }
             None if self.replicas.living.is_empty() => self.kill_all(),
             Some(_) | None => {}
