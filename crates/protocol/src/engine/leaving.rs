@@ -82,7 +82,7 @@ impl Leaving {
                 if excluded { LeavingStep::Turn } else { LeavingStep::Leave }
             }
             Stage::Asks if within(leave_ns) && !excluded => LeavingStep::Turn,
-            Stage::Asks if within(self.patience.needed_ns) && !excluded && !F::ZOMBIES_REACHABLE && core.is_needed() => LeavingStep::Turn,
+            Stage::Asks if within(self.patience.needed_ns) && !is_over && !F::ZOMBIES_REACHABLE && core.is_needed() => LeavingStep::Turn,
             // For both majorities that may need it, it waits once.
             Stage::Asks => {
                 self.stage = Stage::IsNeeded;

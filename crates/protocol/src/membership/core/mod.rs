@@ -506,7 +506,7 @@ mod tests {
         let mut three = one_of(3);
         assert!(!needed(&three), "two stay");
         assert!(three.peers.suspect(Time(2), id(1), Evidence::Presumed, false));
-        assert!(!needed(&three), "who is only presumed dead may be back");
+        assert!(!needed(&three), "one that is only presumed dead may be back");
         assert!(three.peers.suspect(Time(2), id(1), Evidence::Certain, true));
         assert!(needed(&three), "one of three stays");
         assert!(three.peers.suspect(Time(2), id(2), Evidence::Left, true));

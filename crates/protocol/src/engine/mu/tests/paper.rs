@@ -397,7 +397,7 @@ fn mu_5_4_whoever_ends_is_needed_until_a_group_without_it_is_committed() {
     assert!((0..2).all(|n| c.nodes[n].engine.is_needed()), "of two each is");
     c.world.pause(1);
     c.until("its heart stands still", |c| !c.nodes[0].engine.could_lead(id(1)));
-    assert!(c.nodes[0].engine.is_needed(), "who is stopped goes on, and lacks a majority then");
+    assert!(c.nodes[0].engine.is_needed(), "the one that is stopped goes on, and lacks a majority then");
     c.world.resume(1);
     c.until("its heart beats again", |c| c.nodes[0].engine.could_lead(id(1)));
     c.kill(1);
