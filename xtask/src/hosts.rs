@@ -67,7 +67,6 @@ fn up(hosts: &Namespaces, directory: &Path) -> Result<(), String> {
     if directory.exists() {
         return Err(format!("{} is there: `cargo xtask hosts down` removes what was made before", directory.display()));
     }
-    // First, since they say how many there are to be removed.
     write_files(hosts, directory).map_err(|e| format!("cannot write the wardens' files: {e}"))?;
     if let Err(why) = hosts.make() {
         fs::remove_dir_all(directory).map_err(|e| format!("{why}; and cannot remove {}: {e}", directory.display()))?;
@@ -98,13 +97,16 @@ fn up(hosts: &Namespaces, directory: &Path) -> Result<(), String> {
 }
 
 fn down(directory: &Path) -> Result<(), String> {
-    let count = (0..MOST).take_while(|host| file(directory, *host).exists()).count();
-    if count == 0 {
-        return Err(format!("there is nothing to remove: no file in {} is a warden's", directory.display()));
+    // As many as there may be: the files may have gone before the namespaces.
+    let hosts = namespaces(MOST);
+    if hosts.existing().is_empty() && !directory.exists() {
+        return Err(format!("there is nothing to remove: neither {} nor a network namespace {PREFIX}-*", directory.display()));
     }
-    let removed = namespaces(count).remove();
-    fs::remove_dir_all(directory).map_err(|e| format!("cannot remove {}: {e}", directory.display()))?;
-    removed
+    hosts.remove()?;
+    if directory.exists() {
+        fs::remove_dir_all(directory).map_err(|e| format!("cannot remove {}: {e}", directory.display()))?;
+    }
+    Ok(())
 }
 
 fn file(directory: &Path, host: usize) -> PathBuf {

@@ -1,5 +1,6 @@
 //! Hosts that are network namespaces, with switches between them that are bridges. It needs the right to make namespaces, and `ip`.
 
+use std::path::Path;
 use std::process::Command;
 
 /// Namespaces with names that begin alike: a host each, and one with the switches. They stay until they are removed.
@@ -41,11 +42,21 @@ impl Namespaces {
         format!("port{host}.{switch}")
     }
 
+    /// The names of those that are there, whoever made them.
+    pub fn existing(&self) -> Vec<String> {
+        let names = (0..self.hosts).map(|host| self.host(host)).chain([self.switches()]);
+        names.filter(|name| Path::new("/run/netns").join(name).exists()).collect()
+    }
+
     /// Makes all of it.
     ///
     /// # Errors
-    /// What `ip` says. Then nothing of it is there, but for what others have made under the same names.
+    /// What `ip` says, and nothing of it is there then; or that some of it has been there before, which stays.
     pub fn make(&self) -> Result<(), String> {
+        let existing = self.existing();
+        if !existing.is_empty() {
+            return Err(format!("there already: the network namespaces {}", existing.join(", ")));
+        }
         ip(&["netns", "add", &self.switches()])?;
         self.wire().inspect_err(|_| _ = self.remove())
     }
@@ -85,8 +96,7 @@ impl Namespaces {
     /// # Errors
     /// The first thing that `ip` says, after all has been tried.
     pub fn remove(&self) -> Result<(), String> {
-        let names = (0..self.hosts).map(|host| self.host(host)).chain([self.switches()]);
-        let removed: Vec<_> = names.map(|name| ip(&["netns", "del", &name])).collect();
+        let removed: Vec<_> = self.existing().iter().map(|name| ip(&["netns", "del", name])).collect();
         removed.into_iter().collect()
     }
 }
