@@ -87,6 +87,13 @@ impl Group {
         &self.members
     }
 
+    /// Whether this group, which is in force at `me`, needs a process that would like to end. One that votes is needed until a group without it is committed, and a leader that
+    /// takes itself out until it has seen that. If none of its fellows may go on, nothing more can come of waiting.
+    pub fn needs(&self, me: ProcessId, leads: bool, committed: Option<&Group>, mut fellows: impl Iterator<Item = ProcessId>) -> bool {
+        let votes = self.contains(me) || committed.is_some_and(|group| group.contains(me));
+        (leads || votes) && fellows.any(|fellow| self.contains(fellow))
+    }
+
     /// Whether a process belongs to it.
     pub fn contains(&self, process: ProcessId) -> bool {
         self.members.binary_search(&process).is_ok()

@@ -124,15 +124,10 @@ impl Engine for Apus {
         reign.is_some_and(|reign| !reign.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
     }
 
-    /// It votes until a group without it is committed, and a leader that takes itself out has to see that there. If nobody else of the group in force lives, nothing more can come
-    /// of waiting.
     fn is_needed(&self) -> bool {
-        let Some(group) = self.log.group() else { return false };
-        let votes = group.contains(self.me) || self.log.committed_group().is_some_and(|(_, group)| group.contains(self.me));
-        if self.is_removed() || !(self.is_leading() || votes) {
-            return false;
-        }
-        self.peers.iter().any(|p| p.watch.may_go_on() && group.contains(p.process))
+        let committed = self.log.committed_group().map(|(_, group)| group);
+        let fellows = self.peers.iter().filter(|p| p.watch.may_go_on()).map(|p| p.process);
+        !self.is_removed() && self.log.group().is_some_and(|group| group.needs(self.me, self.is_leading(), committed, fellows))
     }
 
     fn committed_group(&self) -> &[ProcessId] {
