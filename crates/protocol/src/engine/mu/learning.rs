@@ -209,10 +209,10 @@ impl Mu {
 mod tests {
     use martlet_fabric::{Incarnation, NodeId};
 
-    use super::super::tests::machine::Machine;
     use super::*;
     use crate::basics::{MAX_NUMBER, ProcessId};
     use crate::engine::PartFault;
+    use crate::engine::test_cluster::Machine;
     use crate::replica::UnreadablePart;
 
     const WISH: u64 = 3;

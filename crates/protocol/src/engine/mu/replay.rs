@@ -168,11 +168,11 @@ impl Mu {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::machine::Machine;
     use super::super::tests::power::{CAPACITY, memory, record};
     use super::super::tests::world::id;
     use super::*;
     use crate::basics::MAX_NUMBER;
+    use crate::engine::test_cluster::Machine;
 
     const BALLOT: u64 = 3;
 

@@ -221,14 +221,13 @@ impl Chain {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::world::ChainMachine;
     use super::*;
     use crate::engine::PartFault;
+    use crate::engine::test_cluster::Machine;
 
     #[test]
     fn a_part_without_end_is_refused() {
-        let (mut chain, mut machine) =
-            (Chain { part: Part::of_at_most(40), ..Chain::new(Execution::Speculative) }, ChainMachine::default());
+        let (mut chain, mut machine) = (Chain { part: Part::of_at_most(40), ..Chain::new(Execution::Speculative) }, Machine::default());
         let header = |kind| Header::new(kind, LogIndex(0), ViewNumber(1), LogIndex(0));
         let more = Header { more: true, ..header(Kind::Part) };
         chain.begin_transfer(Header { learner: true, ..header(Kind::Start) }, &mut machine).expect("a transfer begins");

@@ -14,39 +14,39 @@ fn sync() -> Config {
 
 #[test]
 fn apus_4_1_an_entry_is_committed_when_a_majority_has_written_replies_for_it() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     for _ in 0..20 {
-        let index = c.write(leader);
+        let index = c.write_through(leader);
         let replies = (0..3).filter(|n| *n != leader && c.control(leader, *n, control::ACK) > index.0).count();
         assert!(replies >= 1, "acknowledged without a backup's reply");
     }
-    c.until("all have it", |c| c.nodes.iter().all(|node| node.machine.0.len() == 20));
+    c.until("all have it", |c| c.nodes.iter().all(|node| node.machine.commands() == 20));
     assert!(c.is_level());
 }
 
 #[test]
 fn apus_4_1_no_backup_no_commit() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
     others.iter().for_each(|n| c.part(leader, *n));
-    let index = c.propose(leader);
+    let index = c.write(leader).expect("it leads, and has room");
     c.run(100_000);
     assert!(!c.acknowledged.contains_key(&index) && c.nodes[leader].engine.committed() < index);
 }
 
 #[test]
 fn apus_4_1_b1_b2_what_is_not_kept_is_not_acknowledged() {
-    let mut c = Cluster::with(3, sync());
+    let mut c = Cluster::new(3, sync());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
     // The backups' disks stand still. The leader's does not, and is no majority.
-    others.iter().for_each(|n| c.nodes[*n].disk.as_mut().expect("it has one").sync_ns = u64::MAX / 4);
+    others.iter().for_each(|n| c.nodes[*n].disk.stuck = true);
     c.run(50_000);
-    let index = c.propose(leader);
+    let index = c.write(leader).expect("it leads, and has room");
     c.run(200_000);
     let holds = |c: &Cluster, n: usize| c.nodes[n].engine.last() >= index;
     assert!(others.iter().all(|n| holds(&c, *n)), "it stands in their logs");
@@ -56,27 +56,27 @@ fn apus_4_1_b1_b2_what_is_not_kept_is_not_acknowledged() {
 
 #[test]
 fn apus_4_1_b3_what_is_committed_travels_with_later_entries_or_by_itself() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    let index = c.write(leader);
+    let index = c.write_through(leader);
     c.until("an idle leader tells it", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
 }
 
 #[test]
 fn apus_4_1_learning_a_backup_that_misses_entries_gets_the_state_and_goes_on() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let slow = (0..3).find(|n| *n != leader).expect("there are others");
     // It stands still while the log comes round several times.
     c.nodes[slow].alive = false;
     for _ in 0..400 {
-        c.write(leader);
+        c.write_through(leader);
     }
     c.nodes[slow].alive = true;
     c.world.wake(slow);
-    c.until("it has learned", |c| c.nodes[slow].machine.0.len() >= 401 && c.nodes[slow].engine.is_complete());
-    let index = c.write(leader);
+    c.until("it has learned", |c| c.nodes[slow].machine.commands() >= 401 && c.nodes[slow].engine.is_complete());
+    let index = c.write_through(leader);
     c.until("it acknowledges again", |c| c.control(leader, slow, control::ACK) > index.0);
     c.until("level", |c| c.is_level());
 }
@@ -86,11 +86,11 @@ fn apus_4_4_a_leader_s_death_costs_nothing_that_was_acknowledged() {
     for execution in Execution::ALL {
         let mut config = tiny();
         config.execution = execution;
-        let mut c = Cluster::with(3, config);
+        let mut c = Cluster::new(3, config);
         let leader = c.until_led();
         if execution == Execution::Committed {
             for _ in 0..10 {
-                c.write(leader);
+                c.write_through(leader);
             }
         }
         c.kill(leader);
@@ -98,7 +98,7 @@ fn apus_4_4_a_leader_s_death_costs_nothing_that_was_acknowledged() {
         let next = c.leader().expect("just seen");
         assert_ne!(next, leader);
         if execution == Execution::Committed {
-            c.write(next);
+            c.write_through(next);
             c.until("level", |c| c.is_level());
         }
     }
@@ -106,15 +106,15 @@ fn apus_4_4_a_leader_s_death_costs_nothing_that_was_acknowledged() {
 
 #[test]
 fn apus_4_4_the_most_up_to_date_log_wins() {
-    let mut c = Cluster::new(5);
+    let mut c = Cluster::new(5, tiny());
     let leader = c.until_led();
-    let index = c.write(leader);
+    let index = c.write_through(leader);
     c.until("all have it", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
     // Two do not get what comes next.
     let others: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
     c.part(leader, others[0]);
     c.part(leader, others[1]);
-    let last = c.write(leader);
+    let last = c.write_through(leader);
     c.kill(leader);
     let next = c.until_led();
     assert!(next == others[2] || next == others[3], "{next} leads, of {others:?}");
@@ -123,7 +123,7 @@ fn apus_4_4_the_most_up_to_date_log_wins() {
 
 #[test]
 fn apus_4_4_views_go_up_and_one_leads_in_each() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let first = c.until_led();
     let view = c.nodes[first].engine.fencing_token().expect("it leads");
     assert_eq!(view & 0xffff, first as u64, "no other process can propose it");
@@ -135,21 +135,21 @@ fn apus_4_4_views_go_up_and_one_leads_in_each() {
 
 #[test]
 fn trap_41_a_backup_closes_the_old_leader_s_queue_before_it_agrees_to_another_one() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let old = c.until_led();
-    c.write(old);
+    c.write_through(old);
     let others: Vec<usize> = (0..3).filter(|n| *n != old).collect();
     // It lives, and is heard by nobody.
     c.nodes[old].alive = false;
     c.until("another one leads", |c| others.iter().any(|n| c.leads(*n)));
     let new = others.iter().copied().find(|n| c.leads(*n)).expect("just seen");
-    c.write(new);
+    c.write_through(new);
     // It goes on as if nothing had happened: nothing of it is acknowledged, and no read is answered.
     c.nodes[old].alive = true;
     let (reads, acknowledged) = (c.nodes[old].reads, c.acknowledged.len());
     assert!(c.leads(old), "it has not noticed");
     c.read(old);
-    c.propose(old);
+    c.write(old).expect("it leads, and has room");
     c.world.wake(old);
     c.until("it follows", |c| !c.leads(old));
     assert_eq!((c.nodes[old].reads, c.acknowledged.len()), (reads, acknowledged));
@@ -158,22 +158,22 @@ fn trap_41_a_backup_closes_the_old_leader_s_queue_before_it_agrees_to_another_on
 
 #[test]
 fn apus_4_4_one_false_suspicion_deposes_nobody() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let view = c.nodes[leader].engine.view_id();
     let alone = (0..3).find(|n| *n != leader).expect("there are others");
     c.part(leader, alone);
     c.run(3_000_000);
     assert!(c.leads(leader) && c.nodes.iter().all(|node| node.engine.view_id() == view), "a majority hears it");
-    c.write(leader);
+    c.write_through(leader);
 }
 
 #[test]
 fn trap_21_what_was_acknowledged_to_a_dead_leader_is_acknowledged_again_to_the_next() {
-    let mut c = Cluster::with(3, sync());
+    let mut c = Cluster::new(3, sync());
     let leader = c.until_led();
-    let index = c.write(leader);
+    let index = c.write_through(leader);
     c.until("all have it", |c| c.nodes.iter().all(|node| node.engine.last() >= index));
     c.kill(leader);
     // Nothing new is proposed: the next one leads by what is there.
@@ -185,21 +185,21 @@ fn trap_21_what_was_acknowledged_to_a_dead_leader_is_acknowledged_again_to_the_n
 
 #[test]
 fn trap_40_what_was_acknowledged_under_an_earlier_view_of_the_same_leader_counts_for_nothing() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     for _ in 0..5 {
-        c.write(leader);
+        c.write_through(leader);
     }
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
     // It hands over, and gets it back: its reply words of the first reign are still there.
     c.nodes[leader].engine.hand_over(Some(id(others[0]).node)).expect("it holds the state");
     c.until("handed over", |c| c.leads(others[0]));
-    c.write(others[0]);
+    c.write_through(others[0]);
     c.nodes[others[0]].engine.hand_over(Some(id(leader).node)).expect("it holds the state");
     c.until("back", |c| c.leads(leader));
     let view = c.nodes[leader].engine.view_id();
     assert!(others.iter().any(|n| c.control(leader, *n, control::ACK_VIEW) == view));
-    c.write(leader);
+    c.write_through(leader);
     c.until("level", |c| c.is_level());
 }
 
@@ -208,11 +208,11 @@ fn apus_4_4_a_promise_is_told_when_it_is_kept_and_not_before() {
     // A slow disk is no reason to give up.
     let mut patient = sync();
     patient.fate_beats = 10_000;
-    let mut c = Cluster::with(3, patient);
+    let mut c = Cluster::new(3, patient);
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
-    others.iter().for_each(|n| c.nodes[*n].disk.as_mut().expect("it has one").sync_ns = 2_000_000);
+    others.iter().for_each(|n| c.nodes[*n].disk.stuck = true);
     c.run(20_000);
     let view = c.nodes[leader].engine.view_id();
     c.kill(leader);
@@ -221,27 +221,28 @@ fn apus_4_4_a_promise_is_told_when_it_is_kept_and_not_before() {
     assert!(others.iter().any(|n| c.nodes[*n].engine.view_id() > view));
     assert!(others.iter().all(|n| others.iter().all(|m| n == m || c.control(*n, *m, control::VOTE) <= view)));
     assert!(others.iter().all(|n| !c.leads(*n)));
+    others.iter().for_each(|n| c.nodes[*n].disk.stuck = false);
     c.until("kept", |c| others.iter().any(|n| c.leads(*n)));
 }
 
 #[test]
 fn a_hand_over_takes_no_timeout_and_loses_nothing() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let to = (0..3).find(|n| *n != leader).expect("there are others");
     c.nodes[leader].engine.hand_over(Some(id(to).node)).expect("it holds the state");
     c.until("handed over", |c| c.leads(to));
     c.until("known", |c| c.nodes[leader].engine.hand_over_state() == Some(HandOverState::Done));
-    c.write(to);
+    c.write_through(to);
     c.until("level", |c| c.is_level());
 }
 
 #[test]
 fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     let to = (0..3).rev().find(|n| *n != leader).expect("there are others");
     c.nodes[leader].engine.hand_over(Some(id(to).node)).expect("it holds the state");
     c.until("it is told", |c| !c.leads(leader));
@@ -262,29 +263,29 @@ fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
 
 #[test]
 fn apus_5_2_a_newcomer_is_taken_in_once_it_holds_the_state_and_a_dead_one_goes() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     for _ in 0..200 {
-        c.write(leader);
+        c.write_through(leader);
     }
     let members: Vec<Member> = (0..4).map(|n| Member::new(id(n), if n < 3 { Roles::REPLICA } else { Roles::LEARNER })).collect();
     c.spawn(None);
     let view = View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
     c.nodes.iter_mut().for_each(|node| node.engine.handle_view(&view));
     c.until("it belongs", |c| c.nodes[leader].engine.group().is_some_and(|group| group.contains(id(3))));
-    let index = c.write(leader);
+    let index = c.write_through(leader);
     c.until("it follows", |c| c.nodes[3].engine.committed() >= index && c.nodes[3].engine.is_complete());
     let dead = (0..3).find(|n| *n != leader).expect("there are others");
     c.kill(dead);
     c.until("it is gone", |c| c.nodes[leader].engine.group().is_some_and(|group| !group.contains(id(dead))));
-    c.write(leader);
+    c.write_through(leader);
     c.until("level", |c| c.is_level());
     assert_eq!(Status::of(c.word(leader, words::STATUS)), Status::Leader);
 }
 
 #[test]
 fn a_removed_process_that_alone_holds_the_last_change_of_the_group_leads_up_to_it() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     let [left, removed] = [1, 2].map(|n| (leader + n) % 3);
     let list = |c: &mut Cluster, number: u64, members: [usize; 2]| {
@@ -303,14 +304,14 @@ fn a_removed_process_that_alone_holds_the_last_change_of_the_group_leads_up_to_i
     assert!(!has_last(&c, left));
     c.kill(leader);
     c.until("it is not needed any more, and the one that is left leads", |c| c.leads(left) && !c.leads(removed));
-    c.write(left);
+    c.write_through(left);
 }
 
 #[test]
 fn a_reply_to_a_read_needs_a_majority_s_open_lanes() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
-    c.write(leader);
+    c.write_through(leader);
     c.read(leader);
     c.until("an answer", |c| c.nodes[leader].reads == 1);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
@@ -322,11 +323,11 @@ fn a_reply_to_a_read_needs_a_majority_s_open_lanes() {
 
 #[test]
 fn what_is_acknowledged_is_in_order_and_without_a_gap() {
-    let mut c = Cluster::new(3);
+    let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     for _ in 0..50 {
         c.until("room", |c| c.nodes[leader].engine.has_room(100));
-        c.propose(leader);
+        c.write(leader).expect("it leads, and has room");
     }
     c.until("all", |c| c.acknowledged.len() == 50);
     let indices: Vec<u64> = c.acknowledged.keys().map(|index| index.0).collect();

@@ -3,20 +3,18 @@
 use martlet_fabric::LocalRegion;
 use martlet_fabric::primitive::Ordering;
 
-use super::world::{Cluster, id};
+use super::world::{Cluster, id, tiny};
 use crate::basics::ViewNumber;
 use crate::basics::layout::LOG_LANE;
-use crate::engine::dare::Dare;
 use crate::engine::dare::layout::{WORDS, control, lane, term_of, vote_of, words};
-use crate::engine::test_cluster::Tested as _;
 use crate::engine::{Engine as _, Event};
 use crate::membership::{Member, Roles, View};
 use crate::replica::group::Phase;
-use crate::replica::{HandOverState, ResizeError, Standing};
+use crate::replica::{HandOverState, ResizeError, Standing, StateMachine as _};
 
 /// Of the servers, which the leader of term 1.
 fn led(servers: usize) -> (Cluster, usize) {
-    let mut cluster = Cluster::new(servers);
+    let mut cluster = Cluster::new(servers, tiny());
     let leader = cluster.until_led();
     (cluster, leader)
 }
@@ -28,12 +26,12 @@ pub(super) fn others(one: usize) -> [usize; 2] {
 
 #[test]
 fn dare_3_2_leads_after_votes_of_a_majority_and_not_of_all() {
-    let mut cluster = Cluster::new(5);
+    let mut cluster = Cluster::new(5, tiny());
     cluster.kill(3);
     cluster.kill(4);
     let leader = cluster.until_led();
-    cluster.write(leader);
-    let mut alone = Cluster::new(3);
+    cluster.write_through(leader);
+    let mut alone = Cluster::new(3, tiny());
     alone.kill(1);
     alone.kill(2);
     alone.run(5_000_000);
@@ -44,7 +42,7 @@ fn dare_3_2_leads_after_votes_of_a_majority_and_not_of_all() {
 #[test]
 fn dare_3_2_one_server_stands_where_all_logs_are_alike() {
     let (mut cluster, leader) = led(5);
-    let index = cluster.write(leader);
+    let index = cluster.write_through(leader);
     cluster.until("all have it", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
     cluster.kill(leader);
     let next = cluster.until_led();
@@ -59,11 +57,11 @@ fn dare_3_2_2_a_voter_takes_its_log_away_before_it_answers() {
     cluster.world.pause(leader);
     cluster.until("another leader", |c| c.leads(one) || c.leads(other));
     let next = if cluster.leads(one) { one } else { other };
-    cluster.write(next);
+    cluster.write_through(next);
     cluster.world.resume(leader);
     let before = cluster.acknowledged.len();
     if cluster.leads(leader) {
-        cluster.propose(leader);
+        cluster.write(leader).expect("it leads, and has room");
         cluster.read(leader);
     }
     cluster.until("the old leader follows", |c| !c.leads(leader) && c.nodes[leader].engine.term() == c.nodes[next].engine.term());
@@ -109,7 +107,7 @@ fn dare_3_2_3_a_candidate_with_an_older_log_is_refused() {
     // Its memory would take what is written there.
     cluster.part(leader, other);
     cluster.world.pause(other);
-    cluster.write(leader);
+    cluster.write_through(leader);
     // The one that has missed it is the first to see that the leader is gone.
     cluster.world.pause(one);
     cluster.kill(leader);
@@ -135,9 +133,9 @@ fn dare_3_2_2_a_false_suspicion_of_one_server_deposes_nobody() {
 #[test]
 fn dare_3_3_a_new_leader_commits_what_it_finds_by_an_entry_of_its_own_term() {
     let (mut cluster, leader) = led(3);
-    let first = cluster.write(leader);
+    let first = cluster.write_through(leader);
     cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= first));
-    let index = cluster.propose(leader);
+    let index = cluster.write(leader).expect("it leads, and has room");
     let [one, other] = others(leader);
     cluster.until("one has it", |c| [one, other].iter().any(|n| c.nodes[*n].engine.last() >= index));
     cluster.kill(leader);
@@ -152,7 +150,7 @@ fn dare_3_3_a_new_leader_commits_what_it_finds_by_an_entry_of_its_own_term() {
 #[test]
 fn dare_3_3_reads_wait_for_the_terms_of_a_majority() {
     let (mut cluster, leader) = led(3);
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.read(leader);
     cluster.until("an answer", |c| c.nodes[leader].reads == 1);
     others(leader).into_iter().for_each(|other| cluster.part(leader, other));
@@ -164,7 +162,7 @@ fn dare_3_3_reads_wait_for_the_terms_of_a_majority() {
 #[test]
 fn dare_3_3_who_shows_a_higher_term_vouches_for_no_read_although_nobody_tells_the_leader() {
     let (mut cluster, leader) = led(3);
-    cluster.write(leader);
+    cluster.write_through(leader);
     others(leader).into_iter().for_each(|other| cluster.world.pause(other));
     cluster.read(leader);
     cluster.until("their memory answers", |c| c.nodes[leader].reads == 1);
@@ -180,25 +178,25 @@ fn dare_3_3_who_shows_a_higher_term_vouches_for_no_read_although_nobody_tells_th
 #[test]
 fn dare_3_3_1_the_commit_pointer_is_lazy_and_comes_all_the_same() {
     let (mut cluster, leader) = led(3);
-    let index = cluster.write(leader);
+    let index = cluster.write_through(leader);
     cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= index));
     assert!(cluster.is_level());
 }
 
 #[test]
 fn dare_3_3_1_a_server_is_written_to_while_another_one_has_not_answered() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::new(3, tiny());
     cluster.world.pause(2);
     let leader = cluster.until_led();
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.world.resume(2);
-    cluster.until("level", |c| c.is_level() && c.nodes[2].machine.0.len() == 1);
+    cluster.until("level", |c| c.is_level() && c.nodes[2].machine.commands() == 1);
 }
 
 #[test]
 fn dare_3_3_1_pointers_count_under_the_grant_that_they_were_written_for() {
     let (mut cluster, leader) = led(3);
-    cluster.write(leader);
+    cluster.write_through(leader);
     for follower in (0..3).filter(|n| *n != leader) {
         cluster.until("it follows", |c| c.nodes[follower].engine.committed() >= c.nodes[leader].engine.committed());
         let region = LocalRegion::Lane { writer: cluster.peer(follower, leader), name: LOG_LANE };
@@ -215,21 +213,21 @@ fn dare_3_3_2_the_log_wraps_around_and_a_server_that_was_away_recovers() {
     let [one, other] = others(leader);
     cluster.world.pause(other);
     for _ in 0..400 {
-        cluster.write(leader);
+        cluster.write_through(leader);
     }
     assert!(cluster.nodes[leader].engine.log.head() > 8192, "more than a lap was pruned");
     cluster.world.resume(other);
-    cluster.until("level", |c| c.is_level() && c.nodes[other].engine.is_complete() && c.nodes[other].machine.0.len() == 400);
+    cluster.until("level", |c| c.is_level() && c.nodes[other].engine.is_complete() && c.nodes[other].machine.commands() == 400);
     assert!(cluster.nodes[one].engine.log.head() > 8192, "the others hear of the head");
 }
 
 #[test]
 fn dare_3_3_2_the_head_waits_for_a_server_that_is_slow_and_not_suspected() {
-    let mut config = Dare::tiny();
+    let mut config = tiny();
     config.shared.heartbeat_interval_ns = 200_000;
-    let mut cluster = Cluster::with(3, config);
+    let mut cluster = Cluster::new(3, config);
     let leader = cluster.until_led();
-    let index = cluster.write(leader);
+    let index = cluster.write_through(leader);
     cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= index));
     let [_, slow] = others(leader);
     let applied = cluster.nodes[slow].engine.log.applied().position;
@@ -238,7 +236,7 @@ fn dare_3_3_2_the_head_waits_for_a_server_that_is_slow_and_not_suspected() {
     let mut most = 0;
     cluster.until("it is suspected", |c| {
         if c.leads(leader) && c.nodes[leader].engine.has_room(100) {
-            c.propose(leader);
+            c.write(leader).expect("it leads, and has room");
         }
         let engine = &c.nodes[leader].engine;
         let is_alive = engine.peer(peer).is_some_and(|peer| peer.watch.is_alive());
@@ -255,7 +253,7 @@ fn dare_3_3_2_the_head_waits_for_a_server_that_is_slow_and_not_suspected() {
 fn dare_4_2_2_a_leader_that_reaches_nobody_stops() {
     let (mut cluster, leader) = led(3);
     others(leader).into_iter().for_each(|other| cluster.part(leader, other));
-    cluster.propose(leader);
+    cluster.write(leader).expect("it leads, and has room");
     cluster.until("another leader", |c| c.leader().is_some_and(|n| n != leader));
     cluster.until("it gets nowhere, and knows", |c| !c.leads(leader));
     assert!(cluster.acknowledged.is_empty());
@@ -264,20 +262,20 @@ fn dare_4_2_2_a_leader_that_reaches_nobody_stops() {
 #[test]
 fn a_leader_hands_over_and_its_successor_leads_at_once() {
     let (mut cluster, leader) = led(3);
-    cluster.write(leader);
+    cluster.write_through(leader);
     let [_, to] = others(leader);
     cluster.until("it can succeed", |c| c.nodes[leader].engine.hand_over(Some(id(to).node)).is_ok());
     cluster.until("it leads", |c| c.leads(to));
     cluster.until("the old one knows", |c| c.nodes[leader].engine.hand_over_state() == Some(HandOverState::Done));
     assert_eq!(cluster.nodes[to].engine.term(), 2, "nobody else has stood");
-    cluster.write(to);
+    cluster.write_through(to);
     cluster.until("all follow", |c| (0..3).all(|n| n == to || c.nodes[n].engine.standing() == Standing::Backup { primary: Some(id(to)) }));
 }
 
 #[test]
 fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
     let (mut cluster, leader) = led(3);
-    cluster.write(leader);
+    cluster.write_through(leader);
     let [_, to] = others(leader);
     cluster.until("it can succeed", |c| c.nodes[leader].engine.hand_over(Some(id(to).node)).is_ok());
     cluster.until("it is told", |c| !c.leads(leader));
@@ -299,16 +297,16 @@ fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
 
 #[test]
 fn each_of_many_leaders_in_turn_keeps_what_was_acknowledged() {
-    let mut cluster = Cluster::new(7);
+    let mut cluster = Cluster::new(7, tiny());
     for _ in 0..3 {
         let leader = cluster.until_led();
         for _ in 0..5 {
-            cluster.write(leader);
+            cluster.write_through(leader);
         }
         cluster.kill(leader);
     }
     let leader = cluster.until_led();
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.until("level", |c| c.is_level());
     assert_eq!(cluster.acknowledged.len(), 16);
 }
@@ -338,7 +336,7 @@ pub(super) fn until_stable(cluster: &mut Cluster, n: usize, members: usize) -> V
 fn dare_3_4_a_server_comes_to_a_full_group_in_three_phases_and_recovers_from_anybody_but_the_leader() {
     let (mut cluster, leader) = led(3);
     for _ in 0..20 {
-        cluster.write(leader);
+        cluster.write_through(leader);
     }
     cluster.spawn(None);
     tell_view(&mut cluster, 2, 0..4);
@@ -350,7 +348,7 @@ fn dare_3_4_a_server_comes_to_a_full_group_in_three_phases_and_recovers_from_any
     );
     assert_eq!(cluster.control(leader, 3, control::RECOVER), 0, "the leader was not asked");
     assert!(others(leader).into_iter().any(|other| cluster.control(other, 3, control::RECOVER) > 0));
-    cluster.until("level", |c| c.is_level() && c.nodes[3].machine.0.len() == 20);
+    cluster.until("level", |c| c.is_level() && c.nodes[3].machine.commands() == 20);
     // The notification after its recovery (section 3.4) is a vote.
     assert_eq!(term_of(cluster.control(leader, 3, control::VOTE)), cluster.nodes[leader].engine.term());
 }
@@ -360,11 +358,11 @@ fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
     let (mut cluster, leader) = led(5);
     let next = (leader + 1) % 5;
     tell_view(&mut cluster, 2, 0..5);
-    cluster.write(leader);
+    cluster.write_through(leader);
     assert_eq!(cluster.nodes[next].engine.resize(3), Err(ResizeError::NotLeading));
     assert_eq!(cluster.nodes[leader].engine.resize(17), Err(ResizeError::TooMany { places: 17, most: 16 }));
     cluster.nodes[leader].engine.resize(3).expect("it leads");
-    let first = cluster.propose(leader);
+    let first = cluster.write(leader).expect("it leads, and has room");
     let phases = until_stable(&mut cluster, leader, 3);
     assert!(
         phases.iter().any(|phase| matches!(phase, Phase::Transitional { old, new, .. } if old.len() == 5 && new.len() == 3)),
@@ -378,11 +376,11 @@ fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
     cluster.kill(gone);
     until_stable(&mut cluster, leader, 2);
     assert_eq!(cluster.nodes[leader].engine.places(), Some((3, 3)));
-    cluster.write(leader);
+    cluster.write_through(leader);
     assert!(cluster.acknowledged.contains_key(&first));
     cluster.until("level", |c| {
         let members: Vec<usize> = (0..5).filter(|n| group.contains(id(*n)) && *n != gone).collect();
-        members.iter().all(|n| c.nodes[*n].machine == c.nodes[leader].machine)
+        members.iter().all(|n| c.nodes[*n].machine.digest() == c.nodes[leader].machine.digest())
     });
 }
 
@@ -390,7 +388,7 @@ fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
 fn dare_3_4_a_change_of_size_goes_on_under_the_next_leader() {
     let (mut cluster, leader) = led(5);
     tell_view(&mut cluster, 2, 0..5);
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.nodes[leader].engine.resize(3).expect("it leads");
     let is_in_transition =
         |c: &Cluster, n: usize| matches!(c.nodes[n].engine.group().map(|g| g.phase().clone()), Some(Phase::Transitional { .. }));
@@ -403,5 +401,5 @@ fn dare_3_4_a_change_of_size_goes_on_under_the_next_leader() {
         *group.phase() == Phase::Stable && (group.places(), group.members().len()) == (3, 2) && !group.contains(id(leader))
     });
     let next = cluster.until_led();
-    cluster.write(next);
+    cluster.write_through(next);
 }

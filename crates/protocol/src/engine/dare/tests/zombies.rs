@@ -1,22 +1,20 @@
 //! Zombies: servers whose processor is dead, and whose memory answers (DARE section 5, TRAPS 20).
 
 use super::paper::{others, tell_view, until_stable};
-use super::world::{Cluster, id};
+use super::world::{Cluster, id, tiny};
 use crate::basics::Time;
 use crate::engine::Engine as _;
 use crate::engine::dare::Config;
-use crate::engine::dare::Dare;
 use crate::engine::dare::layout::words;
-use crate::engine::test_cluster::Tested;
 use crate::replica::HandOverError;
 
 const ZOMBIES_NS: u64 = 2_000_000;
 
 /// So many servers, the leader of which counts zombies for so long, and the leader.
 fn led(servers: usize, zombies_ns: u64) -> (Cluster, usize) {
-    let mut cluster = Cluster::with(servers, Config { zombies_ns, ..Dare::tiny() });
+    let mut cluster = Cluster::new(servers, Config { zombies_ns, ..tiny() });
     let leader = cluster.until_led();
-    let index = cluster.write(leader);
+    let index = cluster.write_through(leader);
     cluster.until("all follow", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
     (cluster, leader)
 }
@@ -36,21 +34,21 @@ fn dare_5_zombies_complete_a_majority_and_no_longer_than_is_stated() {
         others(leader).into_iter().for_each(|other| cluster.kill(other));
         cluster.until("their deaths are seen", |c| zombies(c, leader).len() == 2);
         let until = zombies(&cluster, leader).into_iter().max().expect("two");
-        cluster.write(leader);
+        cluster.write_through(leader);
         let reads = cluster.nodes[leader].reads;
         cluster.read(leader);
         cluster.until("reads are answered too", |c| c.nodes[leader].reads > reads);
         assert!(cluster.nodes[leader].engine.is_alone(), "nobody who lives has it");
         // One write after the other, up to the end and beyond.
         cluster.run(until.0 - cluster.world.now() - 100_000);
-        cluster.write(leader);
-        cluster.propose(leader);
+        cluster.write_through(leader);
+        cluster.write(leader).expect("it leads, and has room");
         cluster.until("the time is over", |c| {
             let engine = &c.nodes[leader].engine;
             let counts = zombies(c, leader).into_iter().any(|until| engine.now >= until);
             assert!(!counts, "it counts beyond its time");
             if engine.now < until && c.leads(leader) && engine.has_room(100) {
-                c.propose(leader);
+                c.write(leader).expect("it leads, and has room");
             }
             c.nodes[leader].engine.now >= until
         });
@@ -68,7 +66,7 @@ fn dare_5_without_that_setting_the_dead_count_for_nothing() {
     cluster.until("their deaths are seen", |c| c.nodes[leader].engine.peers.iter().all(|peer| peer.watch.dead));
     let before = cluster.acknowledged.len();
     if cluster.leads(leader) {
-        cluster.propose(leader);
+        cluster.write(leader).expect("it leads, and has room");
     }
     cluster.run(5_000_000);
     assert_eq!(cluster.acknowledged.len(), before);
@@ -80,13 +78,13 @@ fn dare_5_three_of_five_die_at_once_and_those_that_live_go_on_without_them() {
     tell_view(&mut cluster, 2, 0..5);
     let rest: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
     rest[..3].iter().for_each(|n| cluster.kill(*n));
-    cluster.write(leader);
+    cluster.write_through(leader);
     until_stable(&mut cluster, leader, 2);
     assert!(zombies(&cluster, leader).is_empty());
     let group = cluster.nodes[leader].engine.group().expect("a founder").clone();
     assert!(group.contains(id(leader)) && group.contains(id(rest[3])));
     cluster.run(2 * ZOMBIES_NS);
-    cluster.write(leader);
+    cluster.write_through(leader);
     assert!(!cluster.nodes[leader].engine.is_alone(), "another one that lives has it");
     cluster.until("level", |c| c.is_level());
 }
@@ -103,17 +101,17 @@ fn dare_5_a_zombie_is_kept_as_long_as_the_others_do_not_suffice_and_then_replace
     });
     cluster.kill(zombie);
     cluster.until("its death is seen", |c| !zombies(c, leader).is_empty());
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.run(ZOMBIES_NS);
     let has = |c: &Cluster, n: usize| c.nodes[leader].engine.group().is_some_and(|group| group.contains(id(n)));
     assert!(has(&cluster, zombie), "a removal counts at once, and could not be committed");
     assert_eq!(cluster.nodes[leader].engine.hand_over(None), Err(HandOverError::NoSuccessor), "nobody else could be elected");
     cluster.spawn(None);
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.world.resume(slow);
     tell_view(&mut cluster, 3, [leader, slow, 3].into_iter());
     cluster.until("it is replaced", |c| !has(c, zombie) && has(c, 3) && !c.nodes[leader].engine.log.is_group_changing());
-    cluster.write(leader);
+    cluster.write_through(leader);
     cluster.until("level", |c| c.is_level() && c.nodes[3].engine.is_complete());
     assert!(zombies(&cluster, leader).is_empty());
 }
@@ -125,7 +123,7 @@ fn dare_5_those_that_live_are_waited_for_where_they_suffice() {
     rest[..2].iter().for_each(|n| cluster.kill(*n));
     cluster.until("their deaths are seen", |c| zombies(c, leader).len() == 2);
     for _ in 0..20 {
-        let index = cluster.write(leader);
+        let index = cluster.write_through(leader);
         let living = rest[2..].iter().all(|n| {
             let peer = cluster.peer(leader, *n);
             let reign = cluster.nodes[leader].engine.reign.as_ref().expect("it leads");
@@ -141,7 +139,7 @@ fn dare_5_a_zombie_is_not_waited_for_when_the_log_is_pruned() {
     let rest: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
     rest[..2].iter().for_each(|n| cluster.kill(*n));
     for _ in 0..400 {
-        cluster.write(leader);
+        cluster.write_through(leader);
     }
     assert!(cluster.nodes[leader].engine.log.head() > 8192, "more than a lap was pruned");
 }
@@ -153,7 +151,7 @@ fn dare_5_a_zombies_log_takes_no_more_than_a_lap() {
     others(leader).into_iter().for_each(|other| cluster.kill(other));
     cluster.until("nothing is committed any more", |c| {
         if c.leads(leader) && c.nodes[leader].engine.has_room(100) {
-            c.propose(leader);
+            c.write(leader).expect("it leads, and has room");
         }
         !c.leads(leader)
     });

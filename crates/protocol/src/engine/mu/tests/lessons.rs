@@ -3,7 +3,6 @@
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric as _, LocalRegion};
 
-use super::machine::Machine;
 use super::power::{CAPACITY, memory, record};
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::LogIndex;
@@ -11,6 +10,7 @@ use crate::engine::Engine as _;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Event, Group, LaneFault};
+use crate::engine::test_cluster::Machine;
 use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};
 

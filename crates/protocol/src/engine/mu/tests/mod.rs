@@ -1,9 +1,7 @@
 mod connections;
-mod disk;
 mod handover;
 mod hostile;
 mod lessons;
-pub(super) mod machine;
 mod overrun;
 mod paper;
 pub(super) mod power;

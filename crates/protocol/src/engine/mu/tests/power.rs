@@ -6,8 +6,6 @@ use martlet_fabric::ring::{Record, lane_bytes};
 use martlet_fabric::sim::{Faults, World};
 use martlet_fabric::{Identity, Incarnation, PeerKind, RegionSpec};
 
-use super::disk::Stored;
-use super::machine::{Machine, command};
 use super::world::{Cluster, drawn, id, tiny_but};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::Durable as _;
@@ -17,6 +15,8 @@ use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind, add_regions};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Durability, Event, Group, Mu};
+use crate::engine::test_cluster::Stored;
+use crate::engine::test_cluster::{KEY_BYTES, Machine, command};
 use crate::replica::Execution;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
@@ -338,7 +338,7 @@ pub fn record(ballot: u64, index: LogIndex, committed: LogIndex, number: u64) ->
     let header = Header { kind: Kind::Commands, count: 1, number: ballot, index, beside: committed.0 };
     let mut payload = Vec::new();
     header.encode(&mut payload);
-    let command = command(number, (number % 40) as usize);
+    let command = command(number, number as u8, (number % 40) as usize);
     payload.extend_from_slice(&(command.len() as u32).to_le_bytes());
     payload.extend_from_slice(&command);
     (header, payload)
@@ -379,7 +379,7 @@ fn a_snapshot_of_something_else_is_refused() {
     let replayed = replay(CAPACITY, &[vec![0; 24]], &[0; 8], journal, &ring, &mut Machine::default()).map(drop);
     assert_eq!(replayed, Ok(()));
     // What follows it is not for a machine that has refused a part.
-    let (mut machine, entry) = (Machine::default(), [vec![0; 24], vec![5; 9]].concat());
+    let (mut machine, entry) = (Machine::default(), [vec![0; 24], vec![5; KEY_BYTES]].concat());
     assert_eq!(
         replay(CAPACITY, &[vec![0; 9], entry], &[0; 8], journal, &memory(), &mut machine).map(drop),
         Err(RecoverError::Part(UnreadablePart))
@@ -401,12 +401,12 @@ fn what_a_snapshot_shows_and_was_cut_off_since_is_as_if_it_had_not_been() {
         let mut sealed = Record::default();
         sealed.fill(|bytes| bytes.extend_from_slice(&payload));
         log.place(&header, &sealed, &ring).expect("room");
-        machine.execute(LogIndex(n), &command(n, (n % 40) as usize));
+        machine.execute(LogIndex(n), &command(n, n as u8, (n % 40) as usize));
         log.note_executed();
         // Of the first keys after the second entry, of the others after the fourth.
         if n % 2 == 0 {
             let mut part = n.to_le_bytes().to_vec();
-            machine.transfer(if n == 2 { 0 } else { 3 }, if n == 2 { 27 } else { usize::MAX / 2 }, &mut part);
+            machine.transfer(if n == 2 { 0 } else { 3 }, if n == 2 { 3 * KEY_BYTES } else { usize::MAX / 2 }, &mut part);
             parts.push(part);
             digest = machine.digest();
         }

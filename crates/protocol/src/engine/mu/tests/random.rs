@@ -213,7 +213,7 @@ fn run<const HOST: bool>(seed: u64, steps: usize, tally: &mut Tally) {
     schedule.settle();
     let cluster = &schedule.cluster;
     tally.acknowledged += cluster.acknowledged.len();
-    tally.reads += cluster.reads;
+    tally.reads += cluster.reads();
     tally.handed_over += schedule.handed_over;
     for event in cluster.nodes.iter().flat_map(|n| &n.events) {
         match event {

@@ -6,12 +6,12 @@ use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::ring::{self, Record};
 use martlet_fabric::{Fabric as _, LocalRegion};
 
-use super::machine::command;
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::LogIndex;
 use crate::engine::Engine as _;
 use crate::engine::mu::Event;
 use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, WORDS, words};
+use crate::engine::test_cluster::command;
 use crate::replica::Execution;
 use crate::replica::Standing;
 
@@ -193,16 +193,16 @@ fn trap_7_a_paused_leader_answers_nothing_stale() {
     c.world.pause(0);
     c.until_led_by(1);
     c.write_through(1);
-    let reads = c.reads;
+    let reads = c.reads();
     c.world.resume(0);
     c.end_turn(0);
     // The oracle objects to a released read that missed an acknowledged write.
     c.read(0);
     c.run(5_000_000);
-    assert!(c.reads >= reads);
+    assert!(c.reads() >= reads);
     c.until("it leads again", |c| c.leads(0) && !c.leads(1));
     c.read(0);
-    c.until("a read", |c| c.reads > reads);
+    c.until("a read", |c| c.reads() > reads);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn planted(cluster: &Cluster<true>, leader: usize) -> Vec<u8> {
     let reign = cluster.nodes[leader].engine.reign.as_ref().expect("it leads");
     let lane = reign.followers[0].lane.writer().tail();
     let forge: Vec<AtomicU64> = (0..ring::lane_bytes(ring as usize) / 8).map(|_| AtomicU64::new(0)).collect();
-    let mut bytes = command(1 << 40, 3);
+    let mut bytes = command(1 << 40, 0, 3);
     // The ring's header, the record's, the command's: what follows is to be aligned as records are.
     let before = ring::RECORD_HEADER_BYTES + HEADER_BYTES + COMMAND_HEADER_BYTES;
     assert_eq!((before + bytes.len()) % 16, 0);

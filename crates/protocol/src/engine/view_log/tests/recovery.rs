@@ -1,8 +1,9 @@
 //! Those who decide on views are lost for good, and one replica is gone on from.
 
-use super::world::{World, command, quiet};
+use super::world::{World, quiet};
 use crate::basics::{LogIndex, Time};
 use crate::engine::PrimaryBackup;
+use crate::engine::test_cluster::command;
 use crate::engine::{Engine as _, Gathered};
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Standing, StateMachine as _};
@@ -33,7 +34,7 @@ fn all_that_was_acknowledged_is_brought_along_and_is_led_on_from() {
     assert_eq!((engine.standing(), engine.last(), machine.digest()), (Standing::Primary, LogIndex(10), digest));
     assert!(engine.fencing_token() > Some(token), "a fencing token of before would be later");
     let next = command(11, 1, 0);
-    machine.execute(&next);
+    machine.chain(&next);
     assert_eq!(engine.propose(&next), Ok(LogIndex(11)));
 }
 

@@ -4,11 +4,12 @@ use fastrand::Rng;
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, NodeId, PeerEvent, PeerKind, RegionSpec, ring};
 
-use super::world::{ChainMachine, command, tiny};
+use super::world::tiny;
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::Engine as _;
 use crate::engine::PrimaryBackup;
+use crate::engine::test_cluster::{Machine, command};
 use crate::engine::view_log::{Config, Event};
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Standing, StateMachine, Ticket};
@@ -17,7 +18,7 @@ struct Node<const HOST: bool> {
     id: ProcessId,
     engine: PrimaryBackup,
     fabric: Endpoint<HOST>,
-    machine: ChainMachine,
+    machine: Machine,
     waiting: Vec<(u64, Ticket, LogIndex)>,
 }
 
@@ -57,7 +58,7 @@ impl<const HOST: bool> Cluster<HOST> {
         let (index, fabric) = self.world.spawn(identity, &spec);
         assert_eq!(index, n);
         let engine = PrimaryBackup::new(id, self.config);
-        self.nodes.push(Node { id, engine, fabric, machine: ChainMachine::default(), waiting: Vec::new() });
+        self.nodes.push(Node { id, engine, fabric, machine: Machine::default(), waiting: Vec::new() });
         self.view.members.push(Member::new(id, roles));
     }
 
@@ -95,7 +96,7 @@ impl<const HOST: bool> Cluster<HOST> {
         if writes && node.engine.standing() == Standing::Primary && node.engine.has_room(100) {
             let command = command(self.next_id, self.next_id as u8, (self.next_id % 300) as usize);
             self.next_id += 1;
-            node.machine.execute(&command);
+            node.machine.chain(&command);
             let index = node.engine.propose(&command).expect("it leads");
             node.waiting.push((node.engine.reign(), node.engine.ticket(), index));
         }

@@ -3,7 +3,6 @@
 //! Nothing happens by itself: tests deliver writes word by word, let processes take single steps of their turn, decide views and let them
 //! become active. The oracle knows which entry stands at which index once anybody has vouched for it, and what has been acknowledged.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -16,9 +15,10 @@ use crate::basics::layout::{Component, LOG_LANE};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::Engine as _;
 use crate::engine::primary_backup::ByMemory;
+use crate::engine::test_cluster::{Machine, command, id_of};
 use crate::engine::view_log::{Config, Event, Rule, ViewLog};
 use crate::membership::{Member, Roles, View};
-use crate::replica::{Execution, MAX_PART_BYTES, Standing, StateMachine, Ticket, UnreadablePart};
+use crate::replica::{Execution, Standing, StateMachine as _, Ticket};
 
 type Lane = Rc<[AtomicU64]>;
 
@@ -171,94 +171,6 @@ impl Fabric for TestFabric {
     martlet_fabric::idle!(receive, event);
 }
 
-/// A command: its number, its key, and bytes to make it longer.
-pub fn command(id: u64, key: u8, padding: usize) -> Vec<u8> {
-    let mut bytes = id.to_le_bytes().to_vec();
-    bytes.push(key);
-    bytes.resize(9 + padding, id as u8);
-    bytes
-}
-
-pub fn id_of(command: &[u8]) -> u64 {
-    u64::from_le_bytes(command[..8].try_into().expect("8 bytes"))
-}
-
-/// A machine whose state tells a command that is missing, repeated or out of order: each key holds a hash chain of its commands.
-#[derive(Clone, Debug, Default)]
-pub struct ChainMachine {
-    pub keys: BTreeMap<u8, (u64, u64)>,
-    /// Calls of `apply` since the state was last cleared; no part of the state.
-    pub log: Vec<(LogIndex, u64)>,
-    pub cleared: u64,
-    /// As a teacher it sends a part that is too long for anybody; how often it did.
-    pub sprawls: bool,
-    pub sprawled: Cell<u32>,
-}
-
-impl ChainMachine {
-    pub fn execute(&mut self, command: &[u8]) {
-        let (count, hash) = self.keys.entry(command[8]).or_default();
-        *count += 1;
-        *hash = (*hash ^ id_of(command)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ command.len() as u64;
-    }
-}
-
-impl StateMachine for ChainMachine {
-    fn apply(&mut self, index: LogIndex, command: &[u8]) {
-        if let Some((before, _)) = self.log.last() {
-            assert_eq!(before.next(), index, "entries are applied in order, each once");
-        }
-        self.log.push((index, id_of(command)));
-        self.execute(command);
-    }
-
-    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        if self.sprawls && cursor > 0 {
-            self.sprawled.set(self.sprawled.get() + 1);
-            // Of memory that nobody touches.
-            *out = vec![0; MAX_PART_BYTES + 1];
-            return None;
-        }
-        // A part is the range of keys that it covers and what they hold.
-        let keys = (budget / 17).max(1) as u64;
-        let end = (cursor + keys).min(256);
-        out.extend_from_slice(&cursor.to_le_bytes());
-        out.extend_from_slice(&end.to_le_bytes());
-        for (key, (count, hash)) in self.keys.iter().filter(|(k, _)| (cursor..end).contains(&u64::from(**k))) {
-            out.push(*key);
-            out.extend_from_slice(&count.to_le_bytes());
-            out.extend_from_slice(&hash.to_le_bytes());
-        }
-        (end < 256).then_some(end)
-    }
-
-    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        if part.len() < 16 {
-            return Err(UnreadablePart);
-        }
-        let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
-        let range = word(0)..word(8);
-        self.keys.retain(|k, _| !range.contains(&u64::from(*k)));
-        for entry in part[16..].chunks_exact(17) {
-            let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
-            self.keys.insert(entry[0], (word(1), word(9)));
-        }
-        Ok(())
-    }
-
-    fn clear(&mut self) {
-        self.keys.clear();
-        self.log.clear();
-        self.cleared += 1;
-    }
-
-    fn digest(&self) -> u64 {
-        self.keys
-            .iter()
-            .fold(0, |d, (k, (count, hash))| (d ^ u64::from(*k)).wrapping_mul(0x0100_0000_01b3).wrapping_add(*count).rotate_left(17) ^ hash)
-    }
-}
-
 /// A reply that waits for its ticket.
 struct Reply {
     reign: u64,
@@ -272,7 +184,7 @@ pub struct Process<R: Rule> {
     pub id: ProcessId,
     pub engine: ViewLog<R>,
     pub fabric: TestFabric,
-    pub machine: ChainMachine,
+    pub machine: Machine,
     pub alive: bool,
     /// The next step of its turn.
     pub step: u8,
@@ -435,7 +347,7 @@ impl<R: Rule> WorldOf<R> {
             id,
             engine: ViewLog::new(id, self.config),
             fabric,
-            machine: ChainMachine::default(),
+            machine: Machine { gapless: true, ..Machine::default() },
             alive: true,
             step: 0,
             active: None,
@@ -502,16 +414,11 @@ impl<R: Rule> WorldOf<R> {
         }
         let command = command(self.next_id, key, padding);
         self.next_id += 1;
-        let on_commit = self.config.execution == Execution::Committed;
-        if !on_commit {
-            process.machine.execute(&command);
-        }
         let index = process.engine.propose(&command).expect("it leads");
-        self.commands.insert(id_of(&command), command);
-        let proposal = (index, self.next_id - 1);
-        if !on_commit {
-            process.machine.log.push(proposal);
+        if self.config.execution == Execution::Speculative {
+            process.machine.execute(index, &command);
         }
+        self.commands.insert(id_of(&command), command);
         process.replies.push(Reply { reign: process.engine.reign(), ticket: process.engine.ticket(), index, read: None });
         Some(index)
     }
@@ -723,9 +630,9 @@ impl<R: Rule> WorldOf<R> {
 
     /// The state after the first `entries` entries.
     pub fn replay(&self, entries: usize) -> u64 {
-        let mut machine = ChainMachine::default();
+        let mut machine = Machine::default();
         for entry in &self.truth[..entries] {
-            machine.execute(entry);
+            machine.chain(entry);
         }
         machine.digest()
     }
@@ -739,13 +646,6 @@ impl<R: Rule> WorldOf<R> {
                 assert_eq!(self.processes[p].machine.digest(), all, "process {p} holds another state");
             }
         }
-    }
-}
-
-impl ChainMachine {
-    /// What a key holds.
-    pub fn digest_of(&self, key: u8) -> Option<(u64, u64)> {
-        self.keys.get(&key).copied()
     }
 }
 

@@ -4,8 +4,7 @@ use fastrand::Rng;
 use martlet_fabric::Fabric;
 
 use super::machine::Machine;
-use crate::engine::Durable as _;
-use crate::engine::mu::Mu;
+use crate::engine::Durable;
 use crate::replica::journal::SnapshotStep;
 
 /// A snapshot, and the journal from its base on.
@@ -54,7 +53,7 @@ impl Disk {
     }
 
     /// Takes what the engine has to write down, gets on with it, and tells what is stable.
-    pub fn turn<F: Fabric>(&mut self, engine: &mut Mu, machine: &Machine, fabric: &F) {
+    pub fn turn<E: Durable, F: Fabric>(&mut self, engine: &mut E, machine: &Machine, fabric: &F) {
         self.take(engine);
         if self.next.is_none() && (self.whole.is_none() || self.rng.u8(..) == 0) && engine.begin_snapshot(fabric) {
             (self.next, self.finished) = (Some(Stored::default()), None);
@@ -80,7 +79,7 @@ impl Disk {
         }
     }
 
-    fn take(&mut self, engine: &mut Mu) {
+    fn take<E: Durable>(&mut self, engine: &mut E) {
         let bytes = engine.journal().to_vec();
         if bytes.is_empty() {
             return;
