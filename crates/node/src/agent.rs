@@ -178,7 +178,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_is_busy_shows_its_counters_before_long_however_few_turns_it_takes() {
+    fn one_that_is_busy_shows_its_counters_before_long_however_few_turns_it_takes() {
         let (mut agent, _other) = busy();
         let shown = |agent: &Agent<ShmFabric, PrimaryBackup, Asked>| agent.instruments.counters.get(Counter::PublishedNs);
         CLOCK.set(CLOCK.get() + PUBLICATION_NS);
@@ -193,7 +193,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_leaves_shows_that() {
+    fn one_that_leaves_shows_that() {
         let (mut agent, _other) = busy();
         let shown = |agent: &mut Agent<ShmFabric, PrimaryBackup, Asked>| {
             CLOCK.set(CLOCK.get() + PUBLICATION_NS);
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_is_busy_hears_of_the_rest_before_long_and_before_it_sleeps() {
+    fn one_that_is_busy_hears_of_the_rest_before_long_and_before_it_sleeps() {
         let (mut agent, mut other) = busy();
         let mut say = || {
             while other.event().is_some() {}

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_nobody_with_a_view_founds() {
+    fn one_that_sees_nobody_with_a_view_founds() {
         let (cluster, [mut first, _second]) = two("clear");
         assert_eq!(first.verdict(&cluster, 1000), Verdict::Found(None));
     }

@@ -41,7 +41,7 @@ pub enum Call {
     Leap,
 }
 
-/// Who asks the system.
+/// The process that asks the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// A leader.

@@ -400,7 +400,7 @@ impl Board {
     pub fn tell(&self, told: &Told) {
         assert!(told.bytes.len() <= MOST_TOLD_BYTES, "an answer of {} bytes", told.bytes.len());
         let mut at = self.told_end();
-        // Who reads a word of this answer where an older one was sees where that one ended, too.
+        // A process that reads a word of this answer where an older one was sees where that one ended, too.
         std::sync::atomic::fence(Ordering::Release);
         let mut put = |word: u64| {
             self.words.told[at as usize % TOLD_WORDS].store(word, Ordering::Relaxed);
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_being_born_is_expected_until_it_is_there_or_long_overdue() {
+    fn one_that_is_being_born_is_expected_until_it_is_there_or_long_overdue() {
         let board = Board::create().expect("memory");
         assert_eq!(board.first_lacked(5), None);
         board.expect(3, 100, 5);

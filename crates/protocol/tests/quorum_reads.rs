@@ -258,12 +258,12 @@ fn reads_whoever_coordinates<const HOST: bool>(seed: u64) {
 }
 
 #[test]
-fn section_5_who_leads_reads_by_quorum_whether_or_not_it_coordinates_on_a_host() {
+fn section_5_one_that_leads_reads_by_quorum_whether_or_not_it_coordinates_on_a_host() {
     reads_whoever_coordinates::<true>(1);
 }
 
 #[test]
-fn section_5_who_leads_reads_by_quorum_whether_or_not_it_coordinates_on_a_network() {
+fn section_5_one_that_leads_reads_by_quorum_whether_or_not_it_coordinates_on_a_network() {
     reads_whoever_coordinates::<false>(2);
 }
 

@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn who_joins_while_commands_go_on_ends_with_the_same_books(
+    fn one_that_joins_while_commands_go_on_ends_with_the_same_books(
         before in prop::collection::vec(command(), 0..100),
         during in prop::collection::vec(prop::collection::vec(command(), 0..20), 8),
         budget in 1..200usize,

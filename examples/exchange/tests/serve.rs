@@ -125,7 +125,7 @@ fn clients_that_ask_for_much_or_for_nonsense_or_go_are_served_by_threads_of_thei
 }
 
 #[test]
-fn who_has_asked_in_time_has_its_answer_before_the_end() {
+fn one_that_has_asked_in_time_has_its_answer_before_the_end() {
     let (address, stop, thread) = direct("end");
     let mut client = TcpStream::connect(address).expect("it listens");
     let mut frame = Vec::new();

@@ -55,6 +55,7 @@ pub fn check(path: &str, text: &str) -> Vec<Problem> {
     forbids_unsafe(path, text, &mut problems);
     argued_unsafe(path, &lines, &mut problems);
     debug_code(path, &lines, &mut problems);
+    named_subjects(path, &lines, &mut problems);
     if path.starts_with("crates/protocol/src/") {
         purity(path, &lines, &mut problems);
         module_order(path, &lines, &mut problems);
@@ -148,6 +149,20 @@ fn debug_code(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     }
 }
 
+/// A comment names its subject: a sentence that begins with "Who" leaves the reader to find out whether a process, a thread or a person is meant. Questions may.
+fn named_subjects(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.comment.contains('?')) {
+        let text = line.comment.trim_start().trim_start_matches(['/', '!']).trim_start();
+        for subject in ["Who", "Whoever"] {
+            let begins = text.strip_prefix(subject).is_some_and(|rest| rest.starts_with(' '));
+            if begins || text.contains(&format!(". {subject} ")) {
+                let message = format!("a sentence begins with `{subject}`: name the subject (`a replica that ...`, `the leader`)");
+                problems.push(Problem::new(path, at + 1, message));
+            }
+        }
+    }
+}
+
 fn purity(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.test) {
         for (banned, instead) in IMPURE {
@@ -236,6 +251,15 @@ mod tests {
         let found = messages("crates/protocol/src/consensus/paxos.rs", "use crate::basics::Time;\nuse crate::membership::View;\n");
         assert_eq!(found.len(), 1);
         assert!(found[0].contains(":2: `consensus` uses `membership`"), "{found:?}");
+    }
+
+    #[test]
+    fn comments_name_their_subject() {
+        let path = "crates/node/src/agent.rs";
+        for text in ["/// Who leads may go on.\n", "//! Each asks. Whoever answers is heard.\n", "fn f() {} // Who comes first.\n"] {
+            assert_eq!(messages(path, text).len(), 1, "{text}");
+        }
+        assert!(messages(path, "/// Whole views. Whom it asks is chance. The one who leads. Who leads?\n").is_empty());
     }
 
     #[test]

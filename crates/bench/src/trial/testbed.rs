@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_itself_is_awake() {
+    fn one_that_looks_at_itself_is_awake() {
         let own = std::fs::File::open("/proc/thread-self/stat").map(Pulse).expect("it runs");
         assert!(!own.is_asleep().expect("it runs"));
     }

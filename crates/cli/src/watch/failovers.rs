@@ -347,7 +347,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_died_is_known_to_somebody_who_comes_later() {
+    fn one_that_died_is_known_to_somebody_who_comes_later() {
         let mut reigns = Reigns::default();
         reigns.note(&[(1, &published(10 * SECOND, &successor()))], false, NOW);
         let reign = reigns.newest_first().next().expect("a failover");
@@ -355,7 +355,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_steps_aside_has_not_failed() {
+    fn one_that_steps_aside_has_not_failed() {
         let mut before = founding();
         before.push(event(5 * SECOND, EventKind::SteppedDown, 1, 0));
         let after = vec![
@@ -388,7 +388,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_leaves_has_not_failed_as_the_view_without_it_says() {
+    fn one_that_leaves_has_not_failed_as_the_view_without_it_says() {
         let mut reigns = Reigns::default();
         reigns.note(&[(0, &published(8 * SECOND, &founding()))], true, NOW - 2 * SECOND);
         let id = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
@@ -402,7 +402,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whoever_elects_may_be_faster_than_membership() {
+    fn one_that_elects_may_be_faster_than_membership() {
         // The leader was asked for permission before its death was seen, and the view without it was decided in between.
         let after = vec![
             event(9 * SECOND, EventKind::PermissionAsked, 5, 1),

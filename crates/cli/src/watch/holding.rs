@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_or_holds_nothing_is_not_gone_on_from() {
+    fn one_that_is_stopped_or_holds_nothing_is_not_gone_on_from() {
         let stopped = Holding::unreadable(1, Some(Activity::Stopped));
         assert!(!stopped.can_be_gone_on_from() && stopped.why_not().contains("--signal CONT"));
         let broken = Holding::on_disk(2, Err("FILE: corrupt at byte 64".into()));

@@ -262,7 +262,7 @@ fn a_primary_that_hangs_is_evicted_and_another_one_leads() {
 }
 
 #[test]
-fn who_is_needed_is_not_evicted() {
+fn one_that_is_needed_is_not_evicted() {
     let cluster = Cluster::new();
     cluster.up_with(&MU).ok();
     await_members(&cluster, 3);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_needed_does_not_go() {
+    fn one_that_is_needed_does_not_go() {
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
         let learns = Roles::COORDINATOR.with(Roles::LEARNER);
         let of = |members: &[(u16, Roles)], live: &[u16], group: u64, engine, fabric, node| {

@@ -27,7 +27,7 @@ pub struct EthernetConfig {
     pub key: Vec<u8>,
     /// What this program speaks. Programs that do not understand each other refuse each other.
     pub protocol: Protocol,
-    /// Who this process is.
+    /// This process's identity.
     pub identity: Identity,
     /// What every member of the cluster offers.
     pub members: RegionSpec,

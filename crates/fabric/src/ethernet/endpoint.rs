@@ -126,7 +126,7 @@ impl EthernetFabric {
         }
     }
 
-    /// Who this process is.
+    /// This process's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_armed_is_told_once_and_who_is_awake_is_left_alone() {
+    fn one_that_is_armed_is_told_once_and_who_is_awake_is_left_alone() {
         let attention = Attention::new();
         assert!(!attention.is_wanted(), "asleep to it");
         assert!(attention.arm(), "has to be stirred");

@@ -197,7 +197,7 @@ mod tests {
 
     /// SIGSTOP, a machine that is moved, a long turn: the peer is not to blame.
     #[test]
-    fn who_was_away_blames_nobody() {
+    fn one_that_was_away_blames_nobody() {
         let mut turns = Turns::new();
         turns.begin(Work::Write, Channel::Background, 8);
         assert_eq!(turns.attend(1000), None);

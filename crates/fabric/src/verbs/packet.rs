@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_confirmed_the_last_packet_gets_the_next_alone() {
+    fn one_that_has_not_confirmed_the_last_packet_gets_the_next_alone() {
         let mut hearing = Hearing::default();
         assert_eq!(hearing.route(), Route::Asked, "not known yet");
         hearing.address(3);

@@ -70,7 +70,7 @@ fn forgetting_a_peer_takes_datagrams_from_nobody_else() {
 }
 
 #[test]
-fn who_loses_the_queue_pair_for_datagrams_is_heard_again() {
+fn one_that_loses_the_queue_pair_for_datagrams_is_heard_again() {
     let cluster = unique_cluster();
     let (mut one, mut other) = (member(&cluster, 0), member(&cluster, 1));
     one.connect(NodeId(1), other.listens_at().expect("it listens"));

@@ -43,7 +43,7 @@ fn result(fabric: &mut VerbsFabric, token: u64) -> Result<u64, OpError> {
 }
 
 #[test]
-fn who_has_another_key_is_refused() {
+fn one_that_has_another_key_is_refused() {
     let cluster = unique_cluster();
     let mut node = start(setting(&cluster, 0, PeerKind::Member));
     let stranger = VerbsConfig { key: b"not the key of the tests' cluster".to_vec(), ..setting(&cluster, 1, PeerKind::Member) };

@@ -107,7 +107,7 @@ fn garbage_gets_an_answer_and_hurts_nobody() {
 
 /// More than shake hands at once, who begin and do not go on: with nothing, half a length, a length, half a Hello, a Hello and no more.
 #[test]
-fn who_stalls_keeps_nobody_out() {
+fn one_that_stalls_keeps_nobody_out() {
     let cluster = unique_cluster();
     let mut node = member(&cluster, 0);
     let hello = framed(&overheard(&cluster, 9));
@@ -168,7 +168,7 @@ fn a_hello_that_was_overheard_gets_no_keys() {
 /// Whom a node dials may be anybody: one who hangs up, one who says nothing, one who never stops, one who sends back what it hears, one who has
 /// no key.
 #[test]
-fn who_dials_intruders_still_reaches_the_others() {
+fn one_that_dials_intruders_still_reaches_the_others() {
     let cluster = unique_cluster();
     let mut node = member(&cluster, 0);
     let good = member(&cluster, 1);

@@ -119,7 +119,7 @@ fn one_packet_reaches_all_members_on_one_device_and_on_two() {
 
 /// A member without the group, as one to which the network does not carry it.
 #[test]
-fn who_does_not_hear_the_group_gets_everything_alone() {
+fn one_that_does_not_hear_the_group_gets_everything_alone() {
     let mut cluster = Cluster::new(&unique_cluster(), &[Multicast::On, Multicast::On, Multicast::Off, Multicast::On], None);
     assert_eq!(cluster.members[2].multicast_group(), None);
     loop {

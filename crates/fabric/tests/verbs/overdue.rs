@@ -121,7 +121,7 @@ fn a_long_read_that_the_device_forgets_is_lost_with_its_peer() {
 
 /// Datagrams of which the device is never heard again keep their slots, so with them nothing could be sent in the end.
 #[test]
-fn who_waits_for_datagrams_in_vain_is_heard_again() {
+fn one_that_waits_for_datagrams_in_vain_is_heard_again() {
     let cluster = unique_cluster();
     let (mut one, mut other) = (member(&cluster, 0), member(&cluster, 1));
     one.connect(NodeId(1), other.listens_at().expect("it listens"));

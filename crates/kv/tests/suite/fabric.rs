@@ -315,7 +315,7 @@ fn requests_are_answered_in_a_calm_world() {
 }
 
 #[test]
-fn who_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
+fn one_that_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
     for (reads, waits) in [(Reads::Lease, false), (Reads::Quorum, true)] {
         let mut cluster = Cluster::reading(10, 3, 1, |_| Faults::calm(), reads);
         cluster.run_to(5);

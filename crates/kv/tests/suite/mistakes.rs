@@ -28,7 +28,7 @@ fn mistakes_in_the_stream_are_told_and_end_the_connection() {
 
 /// Most clients send all of a request before they read: to be told of a reset, they would not have to be told anything.
 #[test]
-fn who_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
+fn one_that_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
     let limits = Limits { max_bulk_bytes: 1 << 20, max_request_bytes: 8 << 20, ..Limits::default() };
     let too_long = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n";
     let error = "-ERR Protocol error: invalid bulk length\r\n";

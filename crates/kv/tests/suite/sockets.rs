@@ -53,7 +53,7 @@ fn no_reply_leaves_before_its_ticket_to_reads_either() {
 
 /// A lease is a matter of the primary's clock, and a client that does not trust it says so.
 #[test]
-fn who_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
+fn one_that_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
     let mut rig = Rig::new(KvConfig::default());
     let (mut asker, mut other) = (rig.connect(), rig.connect());
     assert_eq!(rig.call(&mut asker, "READ maybe"), "-ERR READ takes QUORUM or LEASE\r\n");
@@ -180,7 +180,7 @@ fn a_change_of_reign_cuts_off_those_who_wait_and_nobody_else() {
 }
 
 #[test]
-fn who_does_not_lead_says_who_does() {
+fn one_that_does_not_lead_says_who_does() {
     let mut rig = Rig::new(KvConfig { node: NodeId(1), ..KvConfig::default() });
     rig.replica.follow(Some(process(0)));
     let mut client = rig.connect();
@@ -373,7 +373,7 @@ fn connections_are_limited_and_thousands_are_served() {
 }
 
 #[test]
-fn who_does_not_read_is_not_read_from() {
+fn one_that_does_not_read_is_not_read_from() {
     let config = KvConfig { output_pause_bytes: 64 << 10, ..KvConfig::default() };
     let mut rig = Rig::new(config);
     let mut client = rig.connect();

@@ -13,7 +13,7 @@ use crate::cluster::{Text, Way, cluster, cluster_that, in_every_way, threads};
 in_every_way!(
     a_follower_names_the_leader_and_leadership_is_handed_over_without_loss,
     a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere,
-    whoever_leads_later_has_a_larger_fencing_token,
+    one_that_leads_later_has_a_larger_fencing_token,
 );
 
 fn start(cluster: &Cluster, node: u16) -> Replica<Text> {
@@ -140,7 +140,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
     assert_eq!(replicas[second].read(|text| text.0.len() as u64), Ok(taken), "what was answered, and nothing else");
 }
 
-fn whoever_leads_later_has_a_larger_fencing_token(way: Way) {
+fn one_that_leads_later_has_a_larger_fencing_token(way: Way) {
     let (replicas, mut leader) = three(&cluster_that("token", way, 3));
     let token = |leader: usize| replicas[leader].role().fencing_token.expect("it leads");
     let mut tokens = vec![token(leader)];

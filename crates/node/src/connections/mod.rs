@@ -1,7 +1,7 @@
 //! Connections of clients that outlive the process which serves them, on one host.
 //!
 //! A process that dies by `kill -9` takes its connections along, since the kernel closes its descriptors. So it has a second process, its *keeper*, which shares its
-//! table of descriptors and outlives it. Whoever succeeds makes sure that the dead one is dead, with all its threads, asks its keeper for the sockets, and asks
+//! table of descriptors and outlives it. A successor makes sure that the dead one is dead, with all its threads, asks its keeper for the sockets, and asks
 //! the kernel how far each had come: how many bytes had been read out of it, and how many written into it. What the dead one had received and not executed, and
 //! produced and not sent, lies in memory that outlives it as well. So no byte is lost or doubled. `martlet run` (the crate `preload`) and the store's front end
 //! for the Redis protocol (`kv`) both stand on this.
@@ -24,7 +24,7 @@
 //! place in the client's stream has been executed, and its replies are in the ledger, from the byte on that the kernel says comes next; what stands behind
 //! it has not been, has been answered to nobody, and is executed by the successor. So each request is executed exactly once.
 //!
-//! Whoever leads first has its *hold* committed, an entry that names its process, and takes sockets only then. So each successor knows of all processes that may hold
+//! The first leader has its *hold* committed, an entry that names its process, and takes sockets only then. So each successor knows of all processes that may hold
 //! connections, and goes on when each of them is dead or has said in its ledger's keeper that it let go. When it has all that they held it ends their holds.
 
 pub mod keeper;

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_more_calls_has_turns_all_the_same_and_keeps_what_it_is_asked_for() {
+    fn one_that_takes_no_more_calls_has_turns_all_the_same_and_keeps_what_it_is_asked_for() {
         let (turns, heard) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
         let asks = Cell::new(false);
         let mut body = |here: &mut Here<'_, Count>| {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_told_something_has_a_turn_before_the_thread_sleeps() {
+    fn one_that_has_been_told_something_has_a_turn_before_the_thread_sleeps() {
         let asks = Cell::new(false);
         let mut body = |here: &mut Here<'_, Count>| {
             if asks.replace(false) {

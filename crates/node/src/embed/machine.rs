@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_between_commands_keeps_the_replies_that_were_given() {
+    fn one_that_joins_between_commands_keeps_the_replies_that_were_given() {
         let mut machine = Replicated::new(List::default());
         apply(&mut machine, 1, Entry::Open { evicted: None });
         apply(&mut machine, 2, Entry::InSession { session: 1, seq: 1, confirmed: 0, command: b"ab" });

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_change_keeps_nobody_else_waiting_and_all_hear_of_the_end() {
+    fn one_that_waits_for_a_change_keeps_nobody_else_waiting_and_all_hear_of_the_end() {
         let roles = Roles::new();
         let changes = roles.follow(another());
         assert!(changes.try_next().is_some(), "what it is now");
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "call try_next there")]
-    fn who_brings_the_changes_does_not_wait_for_them() {
+    fn one_that_brings_the_changes_does_not_wait_for_them() {
         let mut changes = Roles::new().follow(std::thread::current().id());
         assert!(changes.try_next().is_some(), "what is there may be had");
         changes.next();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_taught_while_commands_go_on_keeps_the_same_sessions() {
+    fn one_that_is_taught_while_commands_go_on_keeps_the_same_sessions() {
         let mut sessions = Sessions::default();
         for index in 1..=5 {
             sessions.open(LogIndex(index), None);

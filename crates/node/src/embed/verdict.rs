@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hands_over_by_leaving_tells_what_came_of_it_when_it_is_back() {
+    fn one_that_hands_over_by_leaving_tells_what_came_of_it_when_it_is_back() {
         let of = |standing, in_view| told(Verdict::after_leaving(standing, NodeId(0), || in_view));
         assert_eq!(of(Standing::Excluded, None), None);
         assert_eq!(of(Standing::Backup { primary: None }, None), None);

@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_way_is_as_before_afterwards_and_its_writes_are_not_of_the_idle_class() {
+    fn one_that_makes_way_is_as_before_afterwards_and_its_writes_are_not_of_the_idle_class() {
         std::thread::spawn(|| {
             // SAFETY: a plain system call about the calling thread.
             let io = || unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };

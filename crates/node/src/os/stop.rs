@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_once_does_not_ask_a_second_time() {
+    fn one_that_asks_once_does_not_ask_a_second_time() {
         let stop = Stop::new().expect("an eventfd");
         stop.request_once();
         stop.request_once();

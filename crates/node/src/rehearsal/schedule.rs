@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_become_the_successor_rehearses_when_the_new_primary_has_settled() {
+    fn one_that_has_just_become_the_successor_rehearses_when_the_new_primary_has_settled() {
         let mut schedule = Schedule::new(5 * MS, Time(0));
         schedule.note_primary(process(0), Time(0));
         // It has been a backup for long, and none of its rehearsals was played: the one that is due is overdue.

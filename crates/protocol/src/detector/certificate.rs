@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_pledge_has_pledged_nothing() {
+    fn one_that_shows_no_pledge_has_pledged_nothing() {
         let mut reading = Reading::default();
         (0..Pledge::WORDS).for_each(|word| reading.note(word, 0));
         assert_eq!(reading.pledged(), Pledged::Nothing);

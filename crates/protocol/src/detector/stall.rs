@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sleeps_as_long_as_it_may_is_not_stalled() {
+    fn one_that_sleeps_as_long_as_it_may_is_not_stalled() {
         let mut meter = StallMeter::new(Time(100));
         assert_eq!(meter.tick(Time(110)), 10);
         meter.sleep_until(Time(1_110));

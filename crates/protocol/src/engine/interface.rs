@@ -105,7 +105,7 @@ pub trait Engine: Debug + Sized {
         false
     }
 
-    /// Who counts for commits: those whose majority commits, as far as they are known to be committed; where views alone say who counts, the replicas of the newest
+    /// The processes that count for commits: those whose majority commits, as far as they are known to be committed; where views alone say who counts, the replicas of the newest
     /// view, each of which has to hold what is committed.
     fn committed_group(&self) -> &[ProcessId];
 

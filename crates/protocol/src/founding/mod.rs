@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_come_back_waits_for_a_majority_and_then_a_while_for_the_rest() {
+    fn one_that_has_come_back_waits_for_a_majority_and_then_a_while_for_the_rest() {
         let group: Option<&[u16]> = Some(&[0, 1, 2]);
         let mut back = disks(0, group);
         assert_eq!(back.judge(Time(0), &[], false), None, "one of three");

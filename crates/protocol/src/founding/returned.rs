@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_best_log_is_in_until_a_member_of_its_group_has_it_too() {
+    fn one_that_has_the_best_log_is_in_until_a_member_of_its_group_has_it_too() {
         let of = |logs: &[(u16, Returned)]| refound(&logs.iter().map(|(node, log)| (back(*node), log.clone())).collect::<Vec<_>>());
         // Node 0 led, and took itself out of the group of two; node 1 had ended before it heard.
         let alone = of(&[(0, log(4, 91, &[1])), (1, log(4, 90, &[0, 1])), (2, log(4, 80, &[0, 1, 2]))]).expect("node 1 is the whole group");

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_still_hold_a_lease_stays_listed_until_it_can_not() {
+    fn one_that_may_still_hold_a_lease_stays_listed_until_it_can_not() {
         let mut view = three();
         view.departed =
             vec![Departed { id: id(8, 1), evidence: Evidence::Presumed }, Departed { id: id(9, 1), evidence: Evidence::Certain }];
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_hold_a_lease_and_finds_no_room_on_the_list_of_those_who_departed_goes_later() {
+    fn one_that_may_hold_a_lease_and_finds_no_room_on_the_list_of_those_who_departed_goes_later() {
         let mut view = three();
         let listed = |evidence| (20..).map(move |node| Departed { id: id(node, 1), evidence });
         view.departed = listed(Evidence::Presumed).take(MAX_MEMBERS - 1).collect();
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_and_hears_of_no_other_coordinator_decides_so_itself_and_cuts_off_nobody_who_may_take_over() {
+    fn one_that_leaves_and_hears_of_no_other_coordinator_decides_so_itself_and_cuts_off_nobody_who_may_take_over() {
         let leader = Leader { id: id(0, 1), old_leases_over: true, relieved: false };
         let mut wishes = Wishes::default();
         wishes.remove(id(1, 1), Evidence::Presumed);
@@ -511,7 +511,7 @@ mod tests {
 
     /// What simulated life 80020978 ran into: a primary that left removed a living replica for a presumption, and the other one was dead.
     #[test]
-    fn who_leaves_decides_on_nobody_who_may_take_over_while_another_coordinator_can() {
+    fn one_that_leaves_decides_on_nobody_who_may_take_over_while_another_coordinator_can() {
         let leader = |relieved| Leader { id: id(0, 1), old_leases_over: true, relieved };
         for evidence in [Evidence::Presumed, Evidence::Evicted] {
             let mut wishes = Wishes::default();
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_vote_is_taken_in_whenever_it_comes() {
+    fn one_that_does_not_vote_is_taken_in_whenever_it_comes() {
         let mut view = three();
         view.members.truncate(1);
         let mut wishes = Wishes::default();
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_has_to_answer_unless_coordinators_only_go_that_are_certainly_dead() {
+    fn one_that_stays_has_to_answer_unless_coordinators_only_go_that_are_certainly_dead() {
         let view = three();
         let without = |evidence| {
             let mut wishes = Wishes::default();

@@ -1,4 +1,4 @@
-//! Who votes in the group in force, and what a majority of them has reached.
+//! The voters of the group in force, and what a majority of them has reached.
 
 use super::entries::Entries;
 use super::record::RecordKind;

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_first_does_so_as_long_as_it_belongs_to_it() {
+    fn one_that_leads_first_does_so_as_long_as_it_belongs_to_it() {
         let group = Group::new((0..3).map(id).collect()).led_by(id(2));
         assert_eq!(group.with(id(3)).and_then(|g| g.without(id(1))).and_then(|g| g.first()), Some(id(2)));
         assert_eq!(group.without(id(2)).expect("it was there").first(), None);

@@ -1,4 +1,4 @@
-//! Who lives, where replicas judge that themselves, and whether this process may take itself for alive: a counter of each peer's is read (Mu section 5.1, pull-score), its
+//! Which processes live, where replicas judge that themselves, and whether this process may take itself for alive: a counter of each peer's is read (Mu section 5.1, pull-score), its
 //! death words are looked at, and its own heart stops when its replication gets nowhere (fate sharing).
 
 use martlet_fabric::{Fabric, PeerId, Token};

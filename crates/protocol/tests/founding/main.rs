@@ -258,7 +258,7 @@ fn over_a_network_the_founder_founds_for_those_who_have_the_data() {
 
 /// It was away while everybody whom it knew was removed, and others were added.
 #[test]
-fn who_has_an_old_list_founds_nothing_beside_those_who_have_a_view() {
+fn one_that_has_an_old_list_founds_nothing_beside_those_who_have_a_view() {
     for seed in 0..20 {
         let newest = log(5, 70, &[1, 2]);
         // It looks around before anybody has met it, as often as not.
@@ -310,7 +310,7 @@ fn on_a_host_nobody_founds_without_a_node_that_may_run_unseen_unless_it_has_been
 
 /// Of whoever can never be a founder, on a host as on a network.
 #[test]
-fn who_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_log_names() {
+fn one_that_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_log_names() {
     let mut c = Cluster::<true>::new(5, Faults::calm(), vec![None, Some(log(5, 70, &[1, 2])), None]);
     c.founders = 1;
     (0..3).for_each(|node| c.start(node, false));
@@ -328,7 +328,7 @@ fn who_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_lo
 }
 
 #[test]
-fn who_is_made_an_acceptor_by_somebody_with_a_view_does_not_start_over_for_what_it_saw_before() {
+fn one_that_is_made_an_acceptor_by_somebody_with_a_view_does_not_start_over_for_what_it_saw_before() {
     for at in 0..15 {
         // It has looked around often, since too few are there.
         let mut c = Cluster::<false>::new(4, Faults::calm(), vec![None, Some(log(5, 70, &[1, 2])), None]);

@@ -83,7 +83,7 @@ pub struct World {
     truth: Vec<Entry>,
     /// The highest number under which anybody has led.
     highest: u64,
-    /// Who was elected for each of the first terms, one more than its number; 0: nobody.
+    /// The process that was elected for each of the first terms, one more than its number; 0: nobody.
     reigned: [u8; TERMS],
     /// A term for which two were elected.
     contested: Option<u64>,

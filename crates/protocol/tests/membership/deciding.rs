@@ -147,7 +147,7 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
 /// It is presumed dead, and beats again while the view without it waits for the third one's answer; a junior, or the leader itself, in whose place another one leads
 /// meanwhile.
 #[test]
-fn who_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_waited() {
+fn one_that_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_waited() {
     for of_leader in [false, true] {
         // Nobody's connection is given up while this lasts.
         let mut c = Cluster::three(36, Faults { peer_lost_after_ns: 1_000_000_000, ..Faults::calm() }, Leases::Primary);

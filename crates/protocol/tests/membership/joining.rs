@@ -62,7 +62,7 @@ fn taken_in_and_removed_in_its_sleep(seed: u64) -> (Cluster, usize) {
 }
 
 #[test]
-fn who_came_and_went_while_another_did_not_look_is_not_taken_in_by_that_one_again() {
+fn one_that_came_and_went_while_another_did_not_look_is_not_taken_in_by_that_one_again() {
     let late = Span(5_000_000, 5_000_000);
     let faults = Faults { death_words: late, gone: late, ..Faults::calm() };
     let mut c = Cluster::new(25, faults.clone(), Leases::Primary);
@@ -93,7 +93,7 @@ fn who_came_and_went_while_another_did_not_look_is_not_taken_in_by_that_one_agai
 }
 
 #[test]
-fn who_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
+fn one_that_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
     let mut c = Cluster::three(26, Faults::calm(), Leases::Primary);
     let newcomer = c.start(3, 1, false);
     let id = c.nodes[newcomer].id;
@@ -113,7 +113,7 @@ fn who_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
 
 /// A leader that takes it in may still be on its way to that when it gives up: of two coordinators both are needed.
 #[test]
-fn who_gives_up_asks_no_more_for_a_while_before_it_does() {
+fn one_that_gives_up_asks_no_more_for_a_while_before_it_does() {
     let mut c = Cluster::three(27, Faults::calm(), Leases::Primary);
     let newcomer = c.start(3, 1, false);
     let id = c.nodes[newcomer].id;
@@ -129,7 +129,7 @@ fn who_gives_up_asks_no_more_for_a_while_before_it_does() {
 
 /// Where connections take their time it would only begin anew.
 #[test]
-fn who_gets_nearer_does_not_give_up() {
+fn one_that_gets_nearer_does_not_give_up() {
     let mut c = Cluster::three(28, Faults::calm(), Leases::Primary);
     let newcomer = c.start(3, 1, false);
     let id = c.nodes[newcomer].id;
@@ -147,7 +147,7 @@ fn who_gets_nearer_does_not_give_up() {
 }
 
 #[test]
-fn who_is_kept_from_running_does_not_lose_its_patience_over_that() {
+fn one_that_is_kept_from_running_does_not_lose_its_patience_over_that() {
     let mut c = Cluster::three(29, Faults::calm(), Leases::Primary);
     let newcomer = c.start(3, 1, false);
     let (id, index, other) = (c.nodes[newcomer].id, c.nodes[newcomer].index, c.nodes[2].index);
@@ -168,7 +168,7 @@ fn who_is_kept_from_running_does_not_lose_its_patience_over_that() {
 
 /// Each request makes every member vouch to everybody.
 #[test]
-fn who_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
+fn one_that_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
     let mut c = Cluster::three(30, Faults::calm(), Leases::Primary);
     let newcomer = c.start(3, 1, false);
     let apart = [c.nodes[2].index, c.nodes[newcomer].index];
@@ -190,7 +190,7 @@ fn who_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
 }
 
 #[test]
-fn trap_28_who_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
+fn trap_28_one_that_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
     let (mut c, joiner) = taken_in_and_removed_in_its_sleep(23);
     c.world.resume(c.nodes[joiner].index);
     c.run(PATIENCE_NS / 10);
@@ -198,7 +198,7 @@ fn trap_28_who_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
 }
 
 #[test]
-fn who_was_removed_and_forgotten_in_its_sleep_comes_back_as_another() {
+fn one_that_was_removed_and_forgotten_in_its_sleep_comes_back_as_another() {
     let (mut c, joiner) = taken_in_and_removed_in_its_sleep(24);
     let id = c.nodes[joiner].id;
     for node in c.nodes.iter_mut().filter(|n| c.world.is_alive(n.index)) {
@@ -236,7 +236,7 @@ fn a_clock_that_was_set_back_between_two_lives_costs_one_more_life() {
 }
 
 #[test]
-fn who_knows_only_a_cluster_that_has_died_starts_over() {
+fn one_that_knows_only_a_cluster_that_has_died_starts_over() {
     let mut c = Cluster::new(26, Faults::calm(), Leases::Primary);
     let founder = c.start(0, 1, true);
     c.run(1_000_000);

@@ -205,7 +205,7 @@ fn a_coordinator_that_connects_late_is_asked_at_once() {
 /// Over a link that loses much, an answer takes longer than it is until the next question is due. Were each asked all the same, all that goes to that peer would
 /// wait behind more and more of them, an engine's records and requests for permission too.
 #[test]
-fn who_is_not_answered_does_not_ask_again() {
+fn one_that_is_not_answered_does_not_ask_again() {
     let mut c = Cluster::three(13, Faults::calm(), Leases::Primary);
     c.world.set_faults(Faults { peer_lost_after_ns: 1 << 40, ..Faults::calm() });
     c.run(5_000_000);
@@ -261,7 +261,7 @@ fn ukharon_4_2_those_who_stop_together_are_presumed_dead_one_after_the_other() {
 
 /// It stands neither next in the ring nor before the one that has heard of it, whose looks go to others as a rule.
 #[test]
-fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
+fn one_that_is_presumed_dead_is_looked_at_wherever_it_stands() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
@@ -354,7 +354,7 @@ fn a_presumption_that_was_heard_of_stands_until_a_heart_is_seen_to_beat() {
 }
 
 #[test]
-fn who_sleeps_for_want_of_work_notices_who_stopped() {
+fn one_that_sleeps_for_want_of_work_notices_who_stopped() {
     let mut c = Cluster::new(13, Faults::calm(), Leases::Primary);
     c.drowsy = true;
     // Two: nobody is left to wake the other.
@@ -434,7 +434,7 @@ fn trap_9_a_process_without_progress_loses_its_lease() {
 
 /// It executes something long: no duty cycle, and signs of life in between. That may last longer than a silence may.
 #[test]
-fn trap_9_who_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_has_no_lease_meanwhile() {
+fn trap_9_one_that_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_has_no_lease_meanwhile() {
     let mut c = Cluster::three(41, Faults::calm(), Leases::Primary);
     let [first, second, _] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     let before = c.newest().number;
@@ -455,7 +455,7 @@ fn trap_9_who_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_has_n
 }
 
 #[test]
-fn who_has_worked_for_long_acts_again_at_once() {
+fn one_that_has_worked_for_long_acts_again_at_once() {
     let mut c = Cluster::three(42, Faults::calm(), Leases::Primary);
     let [first, ..] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     let before = c.newest().number;

@@ -17,7 +17,7 @@ pub struct Failure {
     pub at_ns: u64,
     /// Which of the application's lives it was; 0 where the warden had not said yet.
     pub incarnation: u64,
-    /// The secret that this life had left with its warden, where that has revealed it, which it does of a certain failure only. Whoever knows by what it is to be recognised
+    /// The secret that this life had left with its warden, where that has revealed it, which it does of a certain failure only. A process that knows by what it is to be recognised
     /// need not trust any warden but that one. It is missing where this program has seen the end of the process itself.
     pub secret: Option<Secret>,
 }

@@ -42,7 +42,7 @@ fn a_segmentation_fault_is_a_failure() {
 }
 
 #[test]
-fn who_ends_without_quitting_has_failed() {
+fn one_that_ends_without_quitting_has_failed() {
     let (_world, mut process, mut warden) = watched("joins 7");
     process.order("exit");
     assert_eq!(Diary::default().failure(&mut warden).0, app(7));
@@ -50,7 +50,7 @@ fn who_ends_without_quitting_has_failed() {
 }
 
 #[test]
-fn trap_28_who_quits_has_not_failed() {
+fn trap_28_one_that_quits_has_not_failed() {
     let (_world, mut process, mut warden) = watched("joins 7");
     process.order("quit");
     process.await_line("done");

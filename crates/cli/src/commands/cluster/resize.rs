@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let nodes = cluster.config().nodes.len();
     let mut left = *patience;
     loop {
-        // Who leads may change between the question and the request.
+        // The leader may change between the question and the request.
         let why = match ask(&session, &mut observer, arguments.places) {
             Ok(state) if arguments.places.is_none_or(|wanted| is_so(state, wanted, nodes)) => {
                 let (places, wanted) = state.unzip();

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_nothing_is_told_so_in_the_end() {
+    fn one_that_asks_nothing_is_told_so_in_the_end() {
         let server = Running::new(Limits { patience: Duration::from_millis(20), ..Limits::default() }, "");
         assert!(server.ask(b"GET /page HTTP/1.1\r\n").starts_with("HTTP/1.1 408 Request Timeout\r\n"));
         assert!(server.ask(b"").starts_with("HTTP/1.1 408 Request Timeout\r\n"));

@@ -24,12 +24,12 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Whoever has taken it away has done what is to be done.
+        // The process that has taken it away has done what is to be done.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Whoever started this process and wants to hear how the service is, as systemd does of one of `Type=notify`.
+/// The process that started this one and wants to hear how the service is, as systemd does of one of `Type=notify`.
 #[derive(Debug)]
 pub struct Starter(Option<SocketAddr>);
 

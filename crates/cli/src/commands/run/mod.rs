@@ -134,7 +134,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 /// Starts, watches, replaces and ends the replicas. It is not in the way of requests.
 struct Supervisor {
     format: Format,
-    /// Who wants to hear how the service is.
+    /// The process that wants to hear how the service is.
     starter: host::Starter,
     /// A majority of the replicas has to live, and not one only.
     needs_majority: bool,

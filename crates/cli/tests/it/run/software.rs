@@ -95,7 +95,7 @@ fn data_of_every_kind_and_its_order_are_the_same_at_each_replica() {
 }
 
 #[test]
-fn who_waits_for_data_is_given_it_after_a_kill() {
+fn one_that_waits_for_data_is_given_it_after_a_kill() {
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
     let mut waiting: Vec<_> = (0..3).map(|_| service.connect()).collect();

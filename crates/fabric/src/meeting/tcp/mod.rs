@@ -23,7 +23,7 @@ pub(crate) mod stream;
 pub(crate) struct Introduction<'a> {
     pub(crate) party: &'a Party,
     pub(crate) meeting: &'a Meeting,
-    /// Who the peer is, and what it offers.
+    /// The peer's identity, and what it offers.
     pub(crate) identity: Identity,
     pub(crate) spec: &'a RegionSpec,
     /// What it has told us, and what we tell it.

@@ -77,7 +77,7 @@ fn members_that_dial_each_other_end_with_one_connection() {
 }
 
 #[test]
-fn who_leaves_is_gone_without_certainty_and_may_come_back() {
+fn one_that_leaves_is_gone_without_certainty_and_may_come_back() {
     let (cluster, mut a, to_b, b, _) = pair();
     drop(b);
     assert_eq!(next_event(&mut a), PeerEvent::Gone { peer: to_b, certain: false });

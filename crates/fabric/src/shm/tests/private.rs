@@ -72,7 +72,7 @@ fn they_reach_each_other_and_nobody_else() {
 }
 
 #[test]
-fn who_is_rewound_has_just_been_connected_with_members_and_keeps_its_clients() {
+fn one_that_is_rewound_has_just_been_connected_with_members_and_keeps_its_clients() {
     let [mut first, mut second, mut user] = three();
     // Nobody has heard of anybody yet.
     first.rewind();

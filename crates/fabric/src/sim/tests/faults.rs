@@ -166,7 +166,7 @@ fn a_short_partition_delays_and_a_long_one_loses_the_peer_for_good() {
 
 /// On a network: who lives and reaches the other again meets it anew, under another number and with lanes in which nothing stands.
 #[test]
-fn who_lost_each_other_meet_anew_once_both_know() {
+fn two_that_lost_each_other_meet_anew_once_both_know() {
     for (way, seed) in [((0, 1), 3), ((1, 0), 4)] {
         let (mut world, mut endpoints, peers) = members::<false>(seed, Faults::calm(), 2);
         endpoints[0].write(lane(peers[0][1], 0), &[1; 8], Token(1));

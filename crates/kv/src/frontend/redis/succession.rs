@@ -120,7 +120,7 @@ impl RedisFront {
         }
         succession.is_alone = turn.shared.env.is_alone();
         if !turn.shared.env.is_primary {
-            // Whoever leads next ends what is not there any more.
+            // The next leader ends what is not there any more.
             succession.ended.clear();
             // One that is about to leave leads no more before its reign is over.
             if !matches!(succession.phase, Phase::Away) {

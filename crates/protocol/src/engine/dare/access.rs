@@ -1,4 +1,4 @@
-//! Who may write into this server's log (DARE section 3.2.1), and what was written there.
+//! Which server may write into this one's log (DARE section 3.2.1), and what was written there.
 //!
 //! At any time one process may: the leader that this server supports, or the candidate that it has voted for. *Exclusive local access* is taken by revoking the lane of that
 //! process. When that has completed, everything that it wrote successfully is there (promise 6 of the fabric). The server then reads the lane's tail for the last time, takes
@@ -30,7 +30,7 @@ pub(super) enum Purpose {
     Join,
 }
 
-/// Who may write here, and how far what was written has been taken.
+/// Which server may write here, and how far what was written has been taken.
 #[derive(Debug, Default)]
 pub(super) struct Access {
     pub holder: Option<PeerId>,

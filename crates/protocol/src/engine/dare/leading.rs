@@ -303,7 +303,7 @@ impl Reign {
             cx.nudges.at_once(peer.id);
         }
         for at in 0..self.followers.len() {
-            // Whoever has voted has given access already; the others are asked as leader.
+            // A server that has voted has given access already; the others are asked as leader.
             if !Dare::has_granted(cx.fabric, self.followers[at].peer, self.followers[at].grant) {
                 self.followers[at].phase = Phase::Revoked;
             }

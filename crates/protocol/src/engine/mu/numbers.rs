@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_knows_no_number_joins_a_group_that_has_come_back_from_its_disks_a_million_times() {
+    fn one_that_knows_no_number_joins_a_group_that_has_come_back_from_its_disks_a_million_times() {
         let old = (1 << 20) * 2 * CEILING_STEP;
         assert!(is_plausible_choice(old, 0) && is_plausible(old + 2 * CEILING_STEP, old));
         let older = 1 << 60;

@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_itself_stalled_between_any_two_looks_withdraws_a_suspicion_all_the_same() {
+    fn one_that_is_itself_stalled_between_any_two_looks_withdraws_a_suspicion_all_the_same() {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
         let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
         let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());

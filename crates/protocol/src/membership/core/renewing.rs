@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_leases_or_leaves_asks_nobody() {
+    fn one_that_takes_no_leases_or_leaves_asks_nobody() {
         let (mut core, mut fabric) = leads(true);
         core.lease_wanted = false;
         assert_eq!(core.begin_round(Time(10), &mut fabric), None);

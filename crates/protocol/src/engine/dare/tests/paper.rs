@@ -160,7 +160,7 @@ fn dare_3_3_reads_wait_for_the_terms_of_a_majority() {
 }
 
 #[test]
-fn dare_3_3_who_shows_a_higher_term_vouches_for_no_read_although_nobody_tells_the_leader() {
+fn dare_3_3_one_that_shows_a_higher_term_vouches_for_no_read_although_nobody_tells_the_leader() {
     let (mut cluster, leader) = led(3);
     cluster.write_through(leader);
     others(leader).into_iter().for_each(|other| cluster.world.pause(other));
@@ -394,7 +394,7 @@ fn dare_3_4_a_change_of_size_goes_on_under_the_next_leader() {
         |c: &Cluster, n: usize| matches!(c.nodes[n].engine.group().map(|g| g.phase().clone()), Some(Phase::Transitional { .. }));
     cluster.until("some know of the transition", |c| (0..5).filter(|n| is_in_transition(c, *n)).count() >= 3);
     cluster.kill(leader);
-    // Whoever leads next ends what was begun, and may have no place itself.
+    // The next leader ends what was begun, and may have no place itself.
     cluster.until("the change has ended", |c| {
         let Some(next) = c.leader() else { return false };
         let group = c.nodes[next].engine.group().expect("a member");

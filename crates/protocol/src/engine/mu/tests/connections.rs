@@ -159,7 +159,7 @@ fn a_connection_that_is_made_anew_costs_nobody_its_place() {
 }
 
 #[test]
-fn who_stays_out_of_reach_loses_its_place() {
+fn one_that_stays_out_of_reach_loses_its_place() {
     let mut c = parted();
     // It takes nothing from 1 either, so that 0 leads the two of them in peace.
     c.world.partition(&[1], &[2]);
@@ -174,7 +174,7 @@ fn who_stays_out_of_reach_loses_its_place() {
 
 /// A view that takes somebody in may be decided long after it was proposed, when who was taken in is gone, and nobody but membership's old leader knew it.
 #[test]
-fn who_is_listed_and_was_forgotten_before_is_given_up() {
+fn one_that_is_listed_and_was_forgotten_before_is_given_up() {
     let mut c = Cluster::<false>::new(2, tiny());
     c.until_led_by(0);
     c.write_through(0);
@@ -216,7 +216,7 @@ fn any_number_of_followers_is_outlived_in_one_reign() {
 
 /// On a busy host a process is stalled every now and then.
 #[test]
-fn who_is_often_stalled_gives_up_the_lost_all_the_same() {
+fn one_that_is_often_stalled_gives_up_the_lost_all_the_same() {
     let mut c = parted();
     let patience = tiny().patience_ns();
     let given_up = |c: &Cluster<false>| c.nodes[0].engine.peers.iter().any(|p| p.process == id(2) && p.watch.patience.is_over());
@@ -251,7 +251,7 @@ fn any_number_of_lost_connections_is_outlived() {
 
 /// 1 is away while 2 is taken in, and its old majority, 0 and itself, can't be had any more when it comes back.
 #[test]
-fn who_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
+fn one_that_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
     let mut c = Cluster::<false>::new(2, tiny());
     c.until_led_by(0);
     c.write_through(0);
@@ -272,7 +272,7 @@ fn who_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
 
 /// 1 is away while 3, which is dead, is removed, and it cannot have a majority of the four that it knows when 0 dies too.
 #[test]
-fn who_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
+fn one_that_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
     let mut c = Cluster::<false>::new(4, tiny());
     c.until_led_by(0);
     c.write_through(0);

@@ -56,7 +56,7 @@ fn leadership_goes_to_whom_it_is_handed_and_nothing_that_was_taken_is_lost() {
 }
 
 #[test]
-fn who_is_not_asked_for_somebody_hands_over_to_the_lowest_that_holds_the_state() {
+fn one_that_is_not_asked_for_somebody_hands_over_to_the_lowest_that_holds_the_state() {
     let mut c = led::<true>();
     c.kill(1);
     c.until("the death is seen", |c| !c.nodes[0].engine.could_lead(c.nodes[1].id));
@@ -148,7 +148,7 @@ fn a_leader_that_goes_on_as_its_successor_died_says_so() {
 }
 
 #[test]
-fn who_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
+fn one_that_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
     let mut c = led::<true>();
     c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
     // It holds the name from here on, but has not read that it is committed.

@@ -18,7 +18,7 @@ fn say(c: &Cluster<true>, at: usize, from: usize, word: usize, value: u64) {
 }
 
 #[test]
-fn who_asks_for_the_permission_from_nowhere_does_not_get_it() {
+fn one_that_asks_for_the_permission_from_nowhere_does_not_get_it() {
     for start in [8, u64::MAX - 15] {
         let mut c = Cluster::<true>::new(3, tiny());
         c.until_led_by(0);
@@ -37,7 +37,7 @@ fn who_asks_for_the_permission_from_nowhere_does_not_get_it() {
 }
 
 #[test]
-fn who_tells_no_salt_is_not_written_to() {
+fn one_that_tells_no_salt_is_not_written_to() {
     let mut c = Cluster::<true>::new(3, tiny());
     let unsalted = |c: &mut Cluster<true>| {
         say(c, 0, 1, permission::LOG_SALT, 0);
@@ -66,7 +66,7 @@ fn until_shown(c: &mut Cluster<true>, at: usize, word: usize, value: u64, what: 
 
 /// None follows the last one; and one that nobody can have come to yet would be followed by ever higher ones.
 #[test]
-fn who_shows_a_proposal_number_that_can_be_none_counts_for_nothing_as_long_as_it_does() {
+fn one_that_shows_a_proposal_number_that_can_be_none_counts_for_nothing_as_long_as_it_does() {
     for word in [words::MIN_PROPOSAL, words::LAST_BALLOT, words::TAUGHT_BALLOT] {
         for number in [MAX_NUMBER, 1 << 61, 1 << 53] {
             let mut c = Cluster::<true>::new(3, tiny());

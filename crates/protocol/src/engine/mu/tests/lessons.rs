@@ -146,7 +146,7 @@ fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
 
 /// The first of seven keeps records that nobody else accepted. The last was started under the same number, and taught what was committed under a higher one.
 #[test]
-fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
+fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     let mut c = Cluster::<false>::new(7, tiny());
     let ring = tiny().log_ring_bytes as u64;
     let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
@@ -246,7 +246,7 @@ fn a_lesson_keeps_up_with_a_log_that_grows_by_more_each_turn_than_is_sent_of_the
 }
 
 #[test]
-fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
+fn one_that_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
     let (mut c, learner, teacher) = joining(tiny());
     c.world.pause(teacher);
     c.until("it is taught by another", |c| c.taught(learner) == 1);
@@ -259,7 +259,7 @@ fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
 }
 
 #[test]
-fn who_is_sent_what_is_no_state_is_taught_by_another() {
+fn one_that_is_sent_what_is_no_state_is_taught_by_another() {
     let (mut c, learner, teacher) = joining(tiny());
     c.finds_fault = Some(learner);
     c.nodes[teacher].machine.misleads = true;
@@ -275,7 +275,7 @@ fn unteachable(c: &Cluster<true>, teacher: usize, learner: usize) -> usize {
 }
 
 #[test]
-fn who_has_a_part_that_is_too_long_for_anybody_says_so_and_another_teaches() {
+fn one_that_has_a_part_that_is_too_long_for_anybody_says_so_and_another_teaches() {
     let (mut c, learner, teacher) = joining(tiny());
     c.nodes[teacher].machine.sprawls = true;
     c.until("it is taught by another", |c| c.taught(learner) == 1);
@@ -311,7 +311,7 @@ fn a_state_that_nobody_can_be_taught_is_not_looked_at_at_the_speed_of_the_fabric
 
 /// Other builds than its own, say. Each lesson costs its teacher the whole state.
 #[test]
-fn who_makes_sense_of_no_lesson_does_not_ask_at_the_speed_of_the_fabric() {
+fn one_that_makes_sense_of_no_lesson_does_not_ask_at_the_speed_of_the_fabric() {
     let (mut c, learner, _) = joining(tiny());
     c.finds_fault = Some(learner);
     c.nodes.iter_mut().for_each(|n| n.machine.misleads = true);
@@ -348,7 +348,7 @@ fn a_lesson_is_joined_with_a_log_only_where_that_has_a_record() {
 
 /// Of three, one finds fault with what the leader writes, which counts it all the same; the other is paused. So what is acknowledged stands with the leader alone.
 #[test]
-fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
+fn one_that_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
     let mut c = Cluster::<true>::new(3, tiny());
     c.until_led_by(0);
     c.write_through(0);
@@ -367,7 +367,7 @@ fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
 
 /// The next candidate may wait for whom it teaches.
 #[test]
-fn who_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_presumed_dead() {
+fn one_that_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_presumed_dead() {
     let config = tiny_but(|config| config.teach_patience_ns = 20_000_000);
     let mut c = Cluster::<true>::new(3, config);
     c.until_led_by(0);

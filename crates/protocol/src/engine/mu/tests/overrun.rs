@@ -75,7 +75,7 @@ fn a_candidate_keeps_its_state_as_long_as_nobody_is_there_to_replace_it() {
 }
 
 #[test]
-fn who_has_missed_too_much_is_not_taught_by_another_who_has() {
+fn one_that_has_missed_too_much_is_not_taught_by_another_who_has() {
     let mut c = Cluster::<false>::new(5, tiny());
     c.until_led_by(0);
     c.write_through(0);

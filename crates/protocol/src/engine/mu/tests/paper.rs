@@ -387,7 +387,7 @@ fn mu_5_4_a_leader_that_has_removed_itself_changes_nothing_more() {
 }
 
 #[test]
-fn mu_5_4_whoever_ends_is_needed_until_a_group_without_it_is_committed() {
+fn mu_5_4_one_that_ends_is_needed_until_a_group_without_it_is_committed() {
     let mut c = led::<true>(tiny());
     assert!((0..3).all(|n| c.nodes[n].engine.is_needed()));
     c.nodes[0].engine.remove(id(2));
@@ -491,7 +491,7 @@ fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {
 }
 
 #[test]
-fn whoever_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
+fn one_that_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
     let mut c = led::<true>(tiny());
     // As after many attempts that came to nothing.
     let engine = &mut c.nodes[1].engine;
@@ -503,7 +503,7 @@ fn whoever_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
 }
 
 #[test]
-fn mu_5_2_who_has_revoked_a_permission_says_that_it_goes_on_until_the_next_is_granted() {
+fn mu_5_2_one_that_has_revoked_a_permission_says_that_it_goes_on_until_the_next_is_granted() {
     let mut c = led::<true>(tiny());
     c.kill(0);
     c.until("a request is being served", |c| c.nodes[2].engine.permission.is_to_grant());

@@ -83,7 +83,7 @@ fn a_part_that_is_too_long_for_the_disk_is_no_part_of_a_snapshot() {
 }
 
 #[test]
-fn who_holds_back_writes_nothing_down_and_the_others_go_on() {
+fn one_that_holds_back_writes_nothing_down_and_the_others_go_on() {
     let mut c = Cluster::<true>::new(3, durable(Durability::Async));
     c.until_led_by(0);
     ready(&mut c);
@@ -172,7 +172,7 @@ fn a_minority_that_comes_back_does_not_lead() {
 }
 
 #[test]
-fn who_joins_counts_when_it_could_come_back() {
+fn one_that_joins_counts_when_it_could_come_back() {
     let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
     c.until_led_by(0);
     ready(&mut c);
@@ -189,7 +189,7 @@ fn who_joins_counts_when_it_could_come_back() {
 }
 
 #[test]
-fn who_is_taken_in_could_come_back_with_async_too() {
+fn one_that_is_taken_in_could_come_back_with_async_too() {
     let mut c = Cluster::<true>::new(1, durable(Durability::Async));
     c.until_led_by(0);
     ready(&mut c);
@@ -601,7 +601,7 @@ fn nothing_acknowledged_is_lost_with_the_power_on_a_network() {
 }
 
 #[test]
-fn who_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_where_others_went_on() {
+fn one_that_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_where_others_went_on() {
     use crate::basics::ViewNumber;
     use crate::membership::{Member, Roles, View};
     let again = |n: usize| ProcessId { incarnation: Incarnation(id(n).incarnation.0 + 1), ..id(n) };

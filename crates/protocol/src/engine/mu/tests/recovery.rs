@@ -56,7 +56,7 @@ fn all_that_was_acknowledged_is_brought_along_where_leaders_execute_ahead() {
 }
 
 #[test]
-fn who_has_been_taught_a_part_is_not_gone_on_from() {
+fn one_that_has_been_taught_a_part_is_not_gone_on_from() {
     use crate::engine::Engine as _;
     let mut c = Cluster::<true>::new(1, tiny());
     c.until_led_by(0);

@@ -206,7 +206,7 @@ fn trap_7_a_paused_leader_answers_nothing_stale() {
 }
 
 #[test]
-fn who_executed_what_is_lost_is_taught_anew() {
+fn one_that_executed_what_is_lost_is_taught_anew() {
     let mut c = Cluster::<true>::new(3, tiny_but(|config| config.execution = Execution::Speculative));
     c.until_led_by(0);
     c.write_through(0);
@@ -229,7 +229,7 @@ fn who_executed_what_is_lost_is_taught_anew() {
 
 /// What a deposed leader has executed and no log holds may never be, so a follower says nothing from it.
 #[test]
-fn who_shows_more_than_its_log_holds_does_not_show_what_is_committed() {
+fn one_that_shows_more_than_its_log_holds_does_not_show_what_is_committed() {
     let mut c = Cluster::<true>::new(3, tiny_but(|config| config.execution = Execution::Speculative));
     c.until_led_by(0);
     c.write_through(0);

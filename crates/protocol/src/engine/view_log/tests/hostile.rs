@@ -86,7 +86,7 @@ fn what_makes_no_sense_is_named_counted_and_read_no_further() {
 
 /// The fault was found before it was known that its writer is the primary.
 #[test]
-fn who_becomes_primary_after_its_lane_made_no_sense_is_not_followed_by_one_that_is_counted() {
+fn one_that_becomes_primary_after_its_lane_made_no_sense_is_not_followed_by_one_that_is_counted() {
     let learner = (Header { learner: true, ..header(Kind::Start, 0, 0) }, &[][..]);
     for (records, unfit) in [(&[learner, (header(Kind::Part, 0, 0), &[7; 9][..])][..], true), (&[start(0, 0)], false)] {
         let mut world = told(records);

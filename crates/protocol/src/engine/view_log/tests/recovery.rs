@@ -39,7 +39,7 @@ fn all_that_was_acknowledged_is_brought_along_and_is_led_on_from() {
 }
 
 #[test]
-fn who_leads_is_gone_on_from_with_all_that_it_has_executed_and_who_learns_is_not() {
+fn one_that_leads_is_gone_on_from_with_all_that_it_has_executed_and_who_learns_is_not() {
     let mut world = World::led(2, quiet());
     world.write(0, 1, 0);
     let leader = &mut world.processes[0];
