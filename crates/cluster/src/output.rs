@@ -163,6 +163,23 @@ fn shown_width(text: &str) -> usize {
     plain(text).chars().count()
 }
 
+/// Nanoseconds, for people.
+pub fn duration(ns: u64) -> String {
+    let fraction = |unit_ns: u64, unit: &str| format!("{:.1} {unit}", ns as f64 / unit_ns as f64);
+    let two = |unit_s: u64, unit: &str, part_s: u64, part: &str| {
+        let seconds = ns / 1_000_000_000;
+        format!("{} {unit} {} {part}", seconds / unit_s, seconds % unit_s / part_s)
+    };
+    match ns {
+        0..999_950 => fraction(1_000, "us"),
+        999_950..999_950_000 => fraction(1_000_000, "ms"),
+        999_950_000..60_000_000_000 => fraction(1_000_000_000, "s"),
+        60_000_000_000..3_600_000_000_000 => two(60, "min", 1, "s"),
+        3_600_000_000_000..86_400_000_000_000 => two(3_600, "h", 60, "min"),
+        _ => two(86_400, "d", 3_600, "h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +190,23 @@ mod tests {
         table.row(["0".into(), "1.5".into(), styled(GOOD, "up")]);
         table.row(["10".into(), "12.5".into(), "down".into()]);
         assert_eq!(plain(&table.to_string()), "node   p50  state\n   0   1.5  up\n  10  12.5  down");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (ns, text) in [
+            (0, "0.0 us"),
+            (45_500, "45.5 us"),
+            (999_949, "999.9 us"),
+            (999_950, "1.0 ms"),
+            (125_000_000, "125.0 ms"),
+            (59_000_000_000, "59.0 s"),
+            (61_000_000_000, "1 min 1 s"),
+            (3_723_000_000_000, "1 h 2 min"),
+            (200_000_000_000_000, "2 d 7 h"),
+            (u64::MAX, "213503 d 23 h"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
     }
 }

@@ -68,6 +68,9 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// Writes the counters where others read them.
     pub fn publish(&mut self) {
         self.instruments.counters.set(Counter::MalformedRequests, self.app.malformed_requests());
+        if let Some(service) = self.app.service() {
+            self.instruments.tell_of(&service);
+        }
         self.instruments.publish(&self.host);
     }
 

@@ -6,7 +6,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::duty::{Environment, Host, Note, Turn};
 use martlet_protocol::engine::Engine;
 use martlet_protocol::membership::{Roles, View};
-use martlet_protocol::replica::{MAX_PART_BYTES, Standing, StateMachine};
+use martlet_protocol::replica::{MAX_PART_BYTES, Service, Standing, StateMachine};
 
 use crate::clock;
 use crate::clock::jumps::JumpWatch;
@@ -100,6 +100,16 @@ impl Instruments {
         count.add(Counter::InactiveChecks, u64::from(turn.inactive_checks));
         count.add(Counter::Turns, 1);
         count.add(Counter::BusyTurns, u64::from(turn.worked));
+    }
+
+    /// Takes in what a leader tells of its service.
+    pub fn tell_of(&mut self, service: &Service) {
+        let count = &mut self.counters;
+        count.set(Counter::ServesSinceNs, service.since.0);
+        count.set(Counter::Connections, service.connections);
+        count.set(Counter::Takeovers, service.takeovers);
+        count.set(Counter::LastTakeoverNs, service.last_takeover_ns);
+        count.set(Counter::ReplacedReplicas, service.replaced);
     }
 
     /// Writes the counters where others read them.

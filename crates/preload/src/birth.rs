@@ -174,6 +174,7 @@ fn start(node: u16, board: Board, table: Table) {
         keeper::start(&keeper::name_of(KEEPER, own), Keeps::All)?;
         heart::start()?;
         board.begin(own);
+        board.service().begin_replica();
         machine::teach_by(board, node);
         install(Replica::new(own, board, control, poller, table));
         fiber::prepare(run_node)

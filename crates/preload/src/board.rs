@@ -10,6 +10,7 @@ pub use martlet_node::connections::Holder;
 
 use crate::entry::MAX_ROUND_BYTES;
 use crate::fault::Void;
+use crate::service::ServiceWords;
 use crate::stream::Seal;
 
 /// Nodes that a replica may be.
@@ -119,6 +120,8 @@ struct Words {
     beats: AtomicU64,
     /// Whether a leader has ever begun to serve.
     open: AtomicU64,
+    /// What is told of the service as a whole.
+    service: ServiceWords,
     /// The last round that a leader's server has come back from.
     survived: AtomicU64,
     /// What servers are at, by node.
@@ -337,6 +340,11 @@ impl Board {
     /// A leader begins to serve.
     pub fn open(&self) {
         self.words.open.store(1, Ordering::SeqCst);
+    }
+
+    /// What is told of the service as a whole.
+    pub fn service(&self) -> &'static ServiceWords {
+        &self.words.service
     }
 
     /// Whether one ever has.

@@ -22,6 +22,7 @@
 //! | `fault` | requests that crash the server, or never end |
 //! | `heart` | signs of life while a request takes long |
 //! | `board` | memory that outlives each replica |
+//! | `service` | what operators are told of the service as a whole |
 //! | `birth`, `threads` | how replicas are forked, and the server's helpers in a fork |
 //! | `turnstile` | several threads of a server, one at a time |
 //! | `fiber`, `main_thread` | the captured thread, its two stacks, and what is its alone |
@@ -54,6 +55,7 @@ mod process;
 mod replay;
 mod replica;
 mod requests;
+mod service;
 mod serving;
 mod socket;
 mod stream;

@@ -396,7 +396,7 @@ impl Replica {
                     // SAFETY: this process is that replica and leads; the reference ends with this block, in which no other is taken.
                     let stage = unsafe { self.board.own_stage(self.node) };
                     self.deliver(&stage[..len]);
-                    self.finish_takeover();
+                    self.finish_takeover(here);
                     Step::GiveWay
                 }
             };
@@ -516,6 +516,14 @@ impl Replica {
         lead.is_due |= being_taught != 0;
         if (before, lacking_before) != (group, lacking) {
             self.tell(&format!("group {group} {lacking}"));
+        }
+        self.show(here);
+    }
+
+    /// Shows operators what it leads, once it serves.
+    pub fn show(&self, here: &mut Here<'_, Machine>) {
+        if matches!(&self.role, Role::Leads(lead) if lead.is_settled) {
+            here.show(self.board.service().told(self.table.iter().count() as u64));
         }
     }
 

@@ -5,9 +5,12 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use martlet_node::connections::keeper::{self, Left};
+use martlet_node::embed::Here;
+use martlet_protocol::basics::Time;
 
 use crate::board::{Holder, Line};
 use crate::entry::received;
+use crate::machine::Machine;
 use crate::process::{Found, make_sure_of_death};
 use crate::replica::{KEEPER, Lead, Replica, Role};
 use crate::socket::{self, Counts, Pipe};
@@ -167,7 +170,7 @@ impl Replica {
     }
 
     /// The first round of this leader is committed: nothing is needed any more of those before it.
-    pub fn finish_takeover(&mut self) {
+    pub fn finish_takeover(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         if lead.is_settled {
             return;
@@ -178,6 +181,9 @@ impl Replica {
             return;
         }
         lead.is_settled = true;
+        let events = here.metrics().map_or_else(|_| Vec::new(), |metrics| metrics.events);
+        let led = |node: u16| lead.left.iter().any(|(holder, _)| holder.node == node);
+        self.board.service().serve(Time(here.now_ns()), &events, led);
         for (holder, left) in lead.left.drain(..) {
             self.board.let_go(holder);
             if let Some(left) = left {
@@ -187,6 +193,7 @@ impl Replica {
         self.board.open();
         let connections = self.table.iter().count();
         self.tell(&format!("leads {} {connections}", self.node));
+        self.show(here);
     }
 }
 

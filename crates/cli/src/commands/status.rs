@@ -7,6 +7,7 @@ use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::{BAD, Format, GOOD, Table, WARN, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer, Role, Sight};
+use martlet_cluster::watch::service::Service;
 use martlet_node::clock;
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
@@ -51,7 +52,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let view = observer::newest_view(&sights);
     let server = directory.server();
     if let Some(server) = &server {
-        format.print(format_args!("server {server}, run by martlet run\n"), || json!({"event": "server", "server": server}));
+        let service = Service::of(sights.iter(), clock::now());
+        let told = service.map_or_else(|| styled(BAD, "no replica serves"), |service| service.to_string());
+        format.print(
+            format_args!("server {server}, run by martlet run\n{told}\n"),
+            || json!({"event": "server", "server": server, "service": service.map(|service| service.json())}),
+        );
     }
     summarise(&directory, &cluster, &sights, view, format);
     if let Some(why) = misfit {

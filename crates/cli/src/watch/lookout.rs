@@ -12,6 +12,7 @@ use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer, Role, Sight};
+use martlet_cluster::watch::service::Service;
 use martlet_node::clock;
 use martlet_node::config::{Cluster, EngineKind};
 use martlet_node::counters::{Counter, Reading};
@@ -128,11 +129,18 @@ pub struct Look {
     pub leader: Option<u16>,
     /// For how long it has led.
     pub leads_for: Option<Duration>,
-    /// Its nodes, in the order of its file.
+    /// The server that `martlet run` runs, where it is one of those.
+    pub server: Option<String>,
+    /// Its nodes, in the order of its file; a server's replicas are those that run.
     pub nodes: Vec<Node>,
 }
 
 impl Look {
+    /// What the replica that serves tells of the server as a whole.
+    pub fn service(&self) -> Option<Service> {
+        Service::of(self.nodes.iter().filter_map(|node| node.sight.as_ref()), clock::now())
+    }
+
     /// How many entries a node has yet to apply of those that the leader knows to be committed.
     pub fn lag(&self, node: &Node) -> Option<u64> {
         let leader = self.nodes.iter().find(|other| Some(other.number) == self.leader)?;
@@ -238,6 +246,7 @@ impl Lookout {
         self.reigns.note(&readings, engine.traits().elects(), wall_ns);
         let view = observer::newest_view(&sights).cloned();
         let leader = observer::primary(&sights).map(|sight| sight.node);
+        let server = self.directory.server();
         let since_ns = leader.and_then(|leader| self.reigns.leads_since_ns(leader));
         Look {
             cluster: self.cluster.config().name.clone(),
@@ -246,7 +255,13 @@ impl Lookout {
             view,
             leader,
             leads_for: since_ns.map(|since_ns| Duration::from_nanos(wall_ns.saturating_sub(since_ns))),
-            nodes: sights.into_iter().map(|sight| self.node(sight, now)).collect(),
+            nodes: sights
+                .into_iter()
+                .map(|sight| self.node(sight, now))
+                // Three of a server's many numbers are its replicas', and one that takes a dead one's place has another.
+                .filter(|node| server.is_none() || node.state != State::Gone)
+                .collect(),
+            server,
         }
     }
 

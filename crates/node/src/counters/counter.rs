@@ -84,6 +84,11 @@ counters! {
     Warden "warden" "Whether the warden of this host watches this life of the node: 1, or 0.",
     CertifiedDeaths "certified_deaths" "Deaths that wardens of other hosts have certified to this node.",
     DisbelievedCertificates "disbelieved_certificates" "Certificates of deaths that did not fit what the process had pledged, in this life of the node.",
+    ServesSinceNs "serves_since_ns" "With `martlet run`: since when this replica has served as the leader, on the host's clock since its start; 0: it does not.",
+    Connections "connections" "With `martlet run`: clients' connections that this replica holds as the leader.",
+    Takeovers "takeovers" "With `martlet run`: how often a replica has taken over from another one since the server was started, as the leader knows; 0 at followers.",
+    LastTakeoverNs "last_takeover_ns" "With `martlet run`: how long the last takeover took, from when the death or silence was seen until the successor served, as the leader knows; 0: unknown.",
+    ReplacedReplicas "replaced_replicas" "With `martlet run`: replicas that have been started in the place of others since the server was started, as the leader knows; 0 at followers.",
 }
 
 #[cfg(test)]

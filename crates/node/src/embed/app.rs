@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::marker::PhantomData;
 
 use martlet_protocol::basics::Time;
-use martlet_protocol::replica::{Application, Replica, Standing};
+use martlet_protocol::replica::{Application, Replica, Service, Standing};
 
 use super::call::{DoneHere, Proposal, Task};
 use super::direct::{Body, Here, Inside, Turn};
@@ -105,6 +105,10 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         self.release(replica);
     }
 
+    fn service(&self) -> Option<Service> {
+        self.served.service
+    }
+
     fn wants_end(&self) -> bool {
         self.served.is_stepping_down()
     }
@@ -158,6 +162,10 @@ impl<'a, M: StateMachine, R: Replica<Machine = Lent<'a, M>>> Inside<M> for On<'_
 
     fn now(&self) -> Time {
         self.replica.now()
+    }
+
+    fn show(&mut self, service: Service) {
+        self.served.service = Some(service);
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::Time;
+use martlet_protocol::replica::Service;
 
 use super::app::Program;
 use super::bell::Waker;
@@ -101,6 +102,7 @@ pub(super) trait Inside<M> {
     fn leads(&self) -> bool;
     fn has_room(&self, bytes: usize) -> bool;
     fn now(&self) -> Time;
+    fn show(&mut self, service: Service);
 }
 
 /// The replica, on its own thread, during a turn of the program's.
@@ -189,6 +191,11 @@ impl<'t, M: StateMachine> Here<'t, M> {
     /// When they cannot be read.
     pub fn metrics(&mut self) -> Result<Reading, CallError> {
         self.inside.reading()
+    }
+
+    /// Tells of the service that this replica leads: it stands among the counters from when they are next published on.
+    pub fn show(&mut self, service: Service) {
+        self.inside.show(service);
     }
 
     /// Whether this replica leads, as far as it knows.

@@ -8,7 +8,7 @@ use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::{Fabric as _, LocalRegion, NodeId, invariant};
 use martlet_protocol::basics::layout::COUNTERS;
 use martlet_protocol::membership::{Roles as MemberRoles, View};
-use martlet_protocol::replica::{Execution, HandOverState, ProposeError, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Execution, HandOverState, ProposeError, Replica, Service, Standing, Ticket};
 
 use super::SessionCommand;
 use super::call::{Aside, Call, Calls, DoneHere, Inbox, Proposal, ReadJob, Task};
@@ -129,6 +129,8 @@ pub(super) struct Served<M> {
     /// The callers that have asked for it where the engine hands it over by itself.
     handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
     node: NodeId,
+    /// What the program tells of its service.
+    pub service: Option<Service>,
     /// What the program was last told to be, by which token, and whether it was told where its leader is.
     told: Option<(Standing, Option<u64>, bool)>,
     reign: u64,
@@ -151,6 +153,7 @@ impl<M: StateMachine> Served<M> {
             left: None,
             handing_over: Vec::new(),
             node,
+            service: None,
             told: None,
             reign: 0,
             entry: Vec::new(),

@@ -344,6 +344,21 @@ pub trait Replica {
 /// user data in its epoll instance. Such an event ends a sleep and means nothing else.
 pub const NODES_OWN: u64 = u64::MAX;
 
+/// What the leader of a service that outlives its processes tells of it to whoever looks at its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Since when it has served.
+    pub since: Time,
+    /// Clients' connections that it holds.
+    pub connections: u64,
+    /// How often a replica has taken the service over, since it was started.
+    pub takeovers: u64,
+    /// How long the last time took, from when the death or silence of the one before was seen until the successor served, in nanoseconds; 0: nobody knows.
+    pub last_takeover_ns: u64,
+    /// Replicas that have been started in the place of others.
+    pub replaced: u64,
+}
+
 /// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block, but for `sleep`.
 pub trait Application {
     /// Its state.
@@ -367,6 +382,11 @@ pub trait Application {
     /// How many requests of its clients broke their protocol, since it was started.
     fn malformed_requests(&self) -> u64 {
         0
+    }
+
+    /// What it tells of the service that it leads. `None`: it leads none of that kind.
+    fn service(&self) -> Option<Service> {
+        None
     }
 
     /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.

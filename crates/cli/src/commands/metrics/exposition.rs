@@ -88,6 +88,11 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
         Counter::Warden => ("martlet_warden", Gauge, Plain),
         Counter::CertifiedDeaths => ("martlet_certified_deaths_total", Count, Plain),
         Counter::DisbelievedCertificates => ("martlet_disbelieved_certificates_total", Count, Plain),
+        Counter::ServesSinceNs => ("martlet_run_serves_since_seconds", Gauge, Seconds),
+        Counter::Connections => ("martlet_run_connections", Gauge, Plain),
+        Counter::Takeovers => ("martlet_run_takeovers", Gauge, Plain),
+        Counter::LastTakeoverNs => ("martlet_run_last_takeover_seconds", Gauge, Seconds),
+        Counter::ReplacedReplicas => ("martlet_run_replaced_replicas", Gauge, Plain),
     })
 }
 

@@ -98,6 +98,8 @@ fn object(look: &Look, reigns: &Reigns) -> Value {
         "learners": held(Roles::LEARNER),
         "leader": look.leader,
         "leads_for_ms": look.leads_for.map(|leads_for| leads_for.as_millis() as u64),
+        "server": look.server,
+        "service": look.service().map(|service| service.json()),
         "nodes": look.nodes.iter().map(|node| node_object(look, node)).collect::<Vec<_>>(),
         "changes": reigns.newest_first().take(CHANGES).map(|reign| reign.json(look.wall_ns)).collect::<Vec<_>>(),
     })

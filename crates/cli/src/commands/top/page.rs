@@ -1,7 +1,7 @@
 //! What is shown, as lines of words: drawn on a screen, or printed.
 
 use anstyle::Style;
-use martlet_cluster::output::{BAD, DIM, GOOD, HEAD, WARN, styled};
+use martlet_cluster::output::{BAD, DIM, GOOD, HEAD, WARN, duration, styled};
 use martlet_cluster::watch::observer::Role;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::Roles;
@@ -48,6 +48,7 @@ impl Page {
             (DIM, if width.is_some() { "; q ends it".to_owned() } else { String::new() }),
         ]);
         page.0.push(summary(look));
+        page.0.extend(look.server.as_ref().map(|server| of_server(server, look)));
         page.0.push(Vec::new());
         page.nodes(look, history, width);
         page.0.push(Vec::new());
@@ -215,6 +216,15 @@ fn summary(look: &Look) -> Vec<Word> {
     words
 }
 
+/// The server that `martlet run` runs.
+fn of_server(server: &str, look: &Look) -> Vec<Word> {
+    let (style, text) = match look.service() {
+        Some(service) => (PLAIN, service.to_string()),
+        None => (BAD, "no replica serves".into()),
+    };
+    vec![(PLAIN, format!("{server}: ")), (style, text)]
+}
+
 /// How many clients a node has on the fabric besides the one that looks.
 pub fn other_clients(node: &Node) -> Option<u64> {
     Some(node.counter(Counter::Clients)?.saturating_sub(1))
@@ -265,23 +275,6 @@ pub fn rate(rate: f64) -> String {
     if rate > 0.0 && rate < 9.95 { format!("{rate:.1}{unit}") } else { format!("{rate:.0}{unit}") }
 }
 
-/// Nanoseconds, for people.
-pub fn duration(ns: u64) -> String {
-    let fraction = |unit_ns: u64, unit: &str| format!("{:.1} {unit}", ns as f64 / unit_ns as f64);
-    let two = |unit_s: u64, unit: &str, part_s: u64, part: &str| {
-        let seconds = ns / 1_000_000_000;
-        format!("{} {unit} {} {part}", seconds / unit_s, seconds % unit_s / part_s)
-    };
-    match ns {
-        0..999_950 => fraction(1_000, "us"),
-        999_950..999_950_000 => fraction(1_000_000, "ms"),
-        999_950_000..60_000_000_000 => fraction(1_000_000_000, "s"),
-        60_000_000_000..3_600_000_000_000 => two(60, "min", 1, "s"),
-        3_600_000_000_000..86_400_000_000_000 => two(3_600, "h", 60, "min"),
-        _ => two(86_400, "d", 3_600, "h"),
-    }
-}
-
 fn bytes(bytes: u64) -> String {
     match bytes {
         0..10_240 => format!("{bytes} B"),
@@ -324,6 +317,7 @@ pub(super) mod tests {
             view: None,
             leader: None,
             leads_for: None,
+            server: None,
             nodes,
         }
     }
@@ -434,20 +428,6 @@ pub(super) mod tests {
             (45e9, "45G"),
         ] {
             assert_eq!(rate(value), text);
-        }
-        for (ns, text) in [
-            (0, "0.0 us"),
-            (45_500, "45.5 us"),
-            (999_949, "999.9 us"),
-            (999_950, "1.0 ms"),
-            (125_000_000, "125.0 ms"),
-            (59_000_000_000, "59.0 s"),
-            (61_000_000_000, "1 min 1 s"),
-            (3_723_000_000_000, "1 h 2 min"),
-            (200_000_000_000_000, "2 d 7 h"),
-            (u64::MAX, "213503 d 23 h"),
-        ] {
-            assert_eq!(duration(ns), text);
         }
         assert_eq!([bytes(0), bytes(64 << 20), bytes(20 << 10)], ["0 B", "64 MiB", "20 KiB"]);
     }

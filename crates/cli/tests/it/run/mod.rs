@@ -543,8 +543,28 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     let directory = std::env::temp_dir().join(format!("martlet-run-shown-{}", std::process::id()));
     let path = directory.to_str().expect("Unicode");
     let Some(mut service) = Service::start_as(&["--dir", path], &[]) else { return };
+    let told = |service: &Service, clients: u64, takeovers: u64| {
+        // What is shown is written out every few milliseconds, and a client that has gone is so some time.
+        let told = loop {
+            let line = run(&["status", "--dir", path, "--json"]).code(0).out;
+            let told = line.lines().next().and_then(|line| serde_json::from_str::<Value>(line).ok()).expect("an object");
+            if told["service"]["connections"] == clients && told["service"]["takeovers"] == takeovers {
+                break told["service"].clone();
+            }
+        };
+        assert_eq!((&told["pid"], &told["replaced"]), (&service.leader.into(), &takeovers.into()), "{told}");
+        told
+    };
+    let clients = [service.connect(), service.connect()];
+    assert_eq!(told(&service, 2, 0)["last_takeover_us"], Value::Null, "nobody has died");
+    let before = std::time::Instant::now();
     service.kill_leader();
     service.await_replicas();
+    let after = told(&service, 2, 1);
+    let (took_us, serves_ms) = (after["last_takeover_us"].as_f64().expect("a time"), after["serves_for_ms"].as_u64().expect("a time"));
+    assert!(took_us > 0.0 && took_us / 1e3 + serves_ms as f64 <= before.elapsed().as_secs_f64() * 1e3, "since the kill: {after}");
+    drop(clients);
+    told(&service, 0, 1);
     let status = run(&["status", "--dir", path, "--json"]).code(0).out;
     let events: Vec<Value> = status.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     let server = events.iter().find(|event| event["event"] == "server").expect("it says which server it is");
@@ -552,7 +572,8 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     let nodes: Vec<&Value> = events.iter().filter(|event| event["event"] == "node").collect();
     assert_eq!(nodes.len(), 3, "{nodes:?}");
     assert!(nodes.iter().any(|node| node["pid"] == service.leader && node["role"] == "primary"), "{nodes:?}");
-    run(&["top", "--once", "--dir", path]).code(0);
+    let top = run(&["top", "--once", "--dir", path]).code(0).out;
+    assert!(top.contains(": replica ") && top.contains(" 0 connections; 1 takeover, the last one took "), "{top}");
     let second = run(&["run", "--dir", path, "--preload", "/dev/null", "--", "redis-server"]).code(1);
     assert!(second.err.contains(path), "two cannot show themselves in one directory: {}", second.err);
     service.stop();
