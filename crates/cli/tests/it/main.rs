@@ -21,3 +21,4 @@ mod trial;
 mod unwritten;
 mod upgrade;
 mod watch;
+mod zombies;
