@@ -14,17 +14,33 @@ const DEATH_MS: i32 = 10_000;
 /// When there is none of that number.
 pub fn started(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name stands in parentheses and may hold anything; behind it the state is field 3.
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
-    let ticks = fields.and_then(|mut fields| fields.nth(19)).and_then(|ticks| ticks.parse().ok());
-    ticks.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
+    started_by(&stat).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
 }
 
-/// Whether a process runs that started then. One that has ended and waits for its parent to notice does not.
+fn started_by(stat: &str) -> Option<u64> {
+    // The name stands in parentheses and may hold anything; behind it the state is field 3.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether a process that started then may run. One that has ended and waits for its parent to notice does not; nor is one taken for dead because this process could not ask, for
+/// want of a descriptor or of memory.
 pub fn runs(pid: i32, started: u64) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, Some('Z' | 'X')) && self::started(pid).is_ok_and(|since| since == started)
+    runs_by(std::fs::read_to_string(format!("/proc/{pid}/stat")), started)
+}
+
+fn runs_by(stat: io::Result<String>, started: u64) -> bool {
+    match stat {
+        Ok(stat) => {
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+            !matches!(state, Some('Z' | 'X')) && started_by(&stat) == Some(started)
+        }
+        Err(error) => !is_gone(&error),
+    }
+}
+
+/// Whether a failure to read what the kernel says of a process means that there is none. It may go between the file's opening and its reading.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 /// What a process was at when it was seen to its death.
@@ -66,7 +82,7 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
     // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
     match started(holder.pid) {
         Ok(ticks) => Ok((ticks == holder.started).then_some(pidfd)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -123,6 +139,18 @@ mod tests {
         assert_eq!(Found::parse("17 (name"), None);
         let own = std::fs::read_to_string("/proc/self/stat").expect("the kernel's word");
         assert_eq!(Found::parse(&own), Some(Found::AtWork));
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_asked_about_is_not_taken_for_dead() {
+        let stat = |state: &str, ticks: u64| Ok(format!("17 (a) name) {state} 1 17 17 0 -1 0 0 0 0 0 9 9 0 0 20 0 4 0 {ticks} 0"));
+        assert!(runs_by(stat("S", 12345), 12345));
+        assert!(!runs_by(stat("S", 12346), 12345), "another one of its number");
+        assert!(!runs_by(stat("Z", 12345), 12345));
+        for (errno, runs) in [(libc::EMFILE, true), (libc::ENFILE, true), (libc::ENOMEM, true), (libc::ENOENT, false), (libc::ESRCH, false)]
+        {
+            assert_eq!(runs_by(Err(io::Error::from_raw_os_error(errno)), 12345), runs, "{errno}");
+        }
     }
 
     #[test]
