@@ -17,6 +17,8 @@ use crate::meeting::wire::Code;
 pub struct BootstrapCounters {
     /// Connections that were made.
     pub connected: u64,
+    /// Connections that have outlived the socket on which they were agreed, and got another one.
+    pub resumed: u64,
     /// Handshakes that ended in a refusal, by us or by the other end. The endpoint's `last_refusal` says why the latest did.
     pub refused: u64,
     /// Those of them in which a member ran a build that does not understand ours.
@@ -35,6 +37,7 @@ pub(crate) struct Exchange<N, C> {
     /// Readable when there are commands.
     pub(crate) wake: OwnedFd,
     connected: AtomicU64,
+    resumed: AtomicU64,
     abandoned: AtomicU64,
     refused: AtomicU64,
     misfits: AtomicU64,
@@ -86,6 +89,7 @@ impl<N, C> Exchange<N, C> {
             outbox: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             connected: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             misfits: AtomicU64::new(0),
@@ -142,6 +146,11 @@ impl<N, C> Exchange<N, C> {
         self.connected.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// For the bootstrap thread: a connection has got another socket.
+    pub(crate) fn count_resumed(&self) {
+        self.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// For the bootstrap thread: a handshake ended in a refusal.
     pub(crate) fn report_refusal(&self, who: &str, refusal: &Refusal) {
         if refusal.code == Code::Duplicate {
@@ -186,6 +195,7 @@ impl<N, C> Exchange<N, C> {
     pub(crate) fn counters(&self) -> BootstrapCounters {
         BootstrapCounters {
             connected: self.connected.load(Ordering::Relaxed),
+            resumed: self.resumed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             misfits: self.misfits.load(Ordering::Relaxed),
             abandoned: self.abandoned.load(Ordering::Relaxed),

@@ -50,6 +50,9 @@ fn be_a_bystander() {
     conformance::be_a_bystander::<Ethernet<false>>();
 }
 
+#[path = "ethernet/ended.rs"]
+mod ended;
+
 mod plain {
     martlet_fabric::conformance_suite!(super::Processes<super::Ethernet<false>>);
 }

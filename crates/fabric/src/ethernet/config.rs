@@ -128,7 +128,7 @@ impl EthernetFabric {
         let own = Arc::new(Own::create(party.offers().clone()).map_err(system("cannot make memory"))?);
         let sources = endpoint::sources(&line).map_err(system("cannot wait for packets"))?;
         let shared = Arc::new(Shared::new().map_err(system("cannot make an eventfd"))?);
-        let carrier = Carrier { own: own.clone(), line: line.clone() };
+        let carrier = Carrier::new(own.clone(), line.clone());
         let bootstrap = Bootstrap::new(party, carrier, shared.clone(), listener, max_clients, !closed);
         let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(run).map_err(system("cannot start a thread"))

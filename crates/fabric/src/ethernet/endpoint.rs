@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
+use super::doubt::{Doubt, Step};
 use super::mail;
 use super::packet::{Head, Kind};
 use super::peer::{self, Line, Own, Peer, find};
@@ -48,6 +49,8 @@ struct Entry {
     datagrams: u32,
     /// Whether it has ever answered.
     heard: bool,
+    /// Its TCP connection has ended, so that it is asked whether it is there.
+    doubt: Option<Doubt>,
 }
 
 /// A process's endpoint on the fabric of ordinary hosts. It can be moved to another thread; only one uses it at a time.
@@ -217,7 +220,8 @@ impl EthernetFabric {
             return Some(Duration::ZERO);
         }
         let now = self.now();
-        let due = self.active.iter().filter_map(|id| self.entry(*id)?.requester.due()).min()?;
+        let of = |entry: &Entry| [entry.requester.due(), entry.doubt.as_ref().map(Doubt::due)].into_iter().flatten().min();
+        let due = self.active.iter().filter_map(|id| of(self.entry(*id)?)).min()?;
         Some(Duration::from_micros(due.saturating_sub(now)))
     }
 
@@ -248,7 +252,7 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
-        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0, heard: false };
+        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0, heard: false, doubt: None };
         self.entries[at] = Some(Box::new(entry));
     }
 
@@ -335,12 +339,11 @@ impl EthernetFabric {
             return;
         }
         let now = self.now();
-        if take {
-            self.take(now);
-        }
+        let drained = !take || self.take(now);
         let mut at = 0;
         while at < self.active.len() {
             let id = self.active[at];
+            self.settle(id, now, drained);
             if self.work_on(id, now) {
                 at += 1;
             } else {
@@ -349,13 +352,13 @@ impl EthernetFabric {
         }
     }
 
-    /// Takes responses.
-    fn take(&mut self, now: u64) {
+    /// Takes responses. Whether these were all that had come.
+    fn take(&mut self, now: u64) -> bool {
         let mut buffer = [0; 2048];
         for _ in 0..RESPONSES {
             let len = match self.line.asks.recv_from(&mut buffer) {
                 Ok((len, _)) => len,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                 // What a socket reports besides are troubles of single packets.
                 Err(_) => continue,
             };
@@ -372,6 +375,9 @@ impl EthernetFabric {
             match entry.peer.opener.open(head, packet) {
                 Ok(_) => {
                     entry.heard = true;
+                    if let Some(doubt) = &mut entry.doubt {
+                        doubt.heard(now);
+                    }
                     self.counters.taken += 1;
                     let told = &entry.peer.told;
                     let land = |landed: super::requester::Landed<'_>| {
@@ -395,6 +401,26 @@ impl EthernetFabric {
             self.entries[id.0 as usize] = Some(entry);
         }
         self.more = true;
+        false
+    }
+
+    /// Asks a peer whose TCP connection has ended whether it is there, and gives it up when it does not answer. `drained`: no answer is left to be taken.
+    fn settle(&mut self, id: PeerId, now: u64, drained: bool) {
+        let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
+        let Entry { peer, requester, doubt: Some(doubt), .. } = entry else { return };
+        match doubt.step(now, drained) {
+            Step::Nothing => {}
+            Step::Ask => {
+                Sealer::begin(&mut self.packet);
+                requester.ask(peer.epochs.iter(), &mut self.packet);
+                peer.sealer.seal(Kind::Request, &mut self.packet);
+                self.line.send(&self.line.asks, &self.packet, peer.answers_at);
+            }
+            Step::Gone => {
+                entry.doubt = None;
+                self.give_up(id, "its TCP connection has ended, and it does not answer");
+            }
+        }
     }
 
     /// Sends what is due to a peer and moves what is done to the completions. Whether there is more to be done.
@@ -422,7 +448,7 @@ impl EthernetFabric {
         }
         self.release(id);
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };
-        entry.active = !entry.requester.is_empty();
+        entry.active = !entry.requester.is_empty() || entry.doubt.is_some();
         entry.active
     }
 
@@ -456,7 +482,7 @@ impl EthernetFabric {
         let lane = lane.expect("just checked");
         let mut serving = self.line.guard();
         // Where the connection is lost, nothing is written any more.
-        if let Some(responder) = serving.responder(entry.peer.asked) {
+        if let Some(responder) = serving.responder(entry.peer.asked, writer) {
             let epoch = responder.change(lane, granted);
             entry.peer.epochs.set(lane, epoch);
             drop(serving);
@@ -604,9 +630,21 @@ impl Fabric for EthernetFabric {
                     // Forgotten meanwhile: nobody wants to know.
                     if let Some(entry) = self.entry_mut(id) {
                         entry.gone = true;
+                        entry.doubt = None;
                         entry.requester.give_up();
                         self.activate(id);
                         return Some(PeerEvent::Gone { peer: id, certain: false });
+                    }
+                }
+                Note::Doubt(id) => {
+                    if let Some(entry) = self.entry_mut(id) {
+                        entry.doubt = Some(Doubt::new());
+                        self.activate(id);
+                    }
+                }
+                Note::Sure(id) => {
+                    if let Some(entry) = self.entry_mut(id) {
+                        entry.doubt = None;
                     }
                 }
             }
@@ -633,7 +671,10 @@ impl Fabric for EthernetFabric {
             let asking = entry.peer.asking;
             entry.requester.give_up();
             self.release(peer);
-            self.asking.remove(&asking);
+            // A later connection with the process may have the number.
+            if self.asking.get(&asking) == Some(&peer) {
+                self.asking.remove(&asking);
+            }
         }
         if let Some(entry) = self.entries.get_mut(peer.0 as usize) {
             *entry = None;

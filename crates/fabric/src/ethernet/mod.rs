@@ -12,6 +12,7 @@
 //! | `mail` | datagrams in parts |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
 //! | `stand_in` | the thread that serves while the endpoint's does not |
+//! | `doubt` | whether a peer is there whose TCP connection has ended |
 //! | `peer`, `offer` | what two processes keep for each other, and what they tell each other when they meet |
 //! | `endpoint` | the contract's operations |
 //! | `mangled` | a hostile wire, for tests |
@@ -21,11 +22,12 @@
 //! - The asker does all the remembering. A responder is a function of its state and one packet, so any thread may be the responder.
 //! - A response says everything between what the asker has confirmed and `done`.
 //! - Every effect that a peer has on our memory is made under one guard. So a revocation is a store under the guard, and nothing can come late.
-//! - Nothing in clear is believed: only what opens under the keys of this connection of these two lives.
+//! - Nothing in clear is believed: only what opens under the keys of this connection of these two lives. That a TCP connection ends is a reason to ask.
 //! - No counter is used twice: a repetition is sealed anew.
 
 mod canary;
 mod config;
+mod doubt;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;

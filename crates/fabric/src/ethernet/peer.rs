@@ -1,5 +1,6 @@
 //! What two processes keep for each other.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -224,6 +225,10 @@ pub(super) struct Peer {
     /// What its requests are marked with, and responses to ours.
     pub(super) asked: u32,
     pub(super) asking: u32,
+    /// The same of the peer.
+    numbers: Numbers,
+    /// The connection that both ends hold already, of which this one is nothing but the meeting.
+    resumes: Option<PeerId>,
     pub(super) answers_at: SocketAddr,
     pub(super) sealer: Sealer,
     pub(super) opener: Opener,
@@ -231,55 +236,87 @@ pub(super) struct Peer {
     served: Option<Box<Served>>,
 }
 
+/// What requests to a process are marked with, and responses to its own: random, and so the name of one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbers {
+    asked: u32,
+    asking: u32,
+}
+
+/// A connection that stands.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    peer: PeerId,
+    identity: Identity,
+    ours: Numbers,
+    theirs: Numbers,
+}
+
 /// What is kept for a peer that has not said how it is reached.
 pub(super) struct Kept {
     private: [u8; 32],
-    asked: u32,
-    asking: u32,
+    numbers: Numbers,
+    /// The connection whose numbers these are, unless they are new.
+    standing: Option<Standing>,
     lanes: Arc<Lanes>,
 }
 
 /// What this fabric adds to a meeting.
+///
+/// An end that holds a connection with a process, and meets it, offers that connection's numbers. Where both do, both know that both hold it, and only the socket
+/// is new. Where one does not, the other one sees that, and gives its connection up for the new one.
 pub(super) struct Carrier {
-    pub(super) own: Arc<Own>,
-    pub(super) line: Arc<Line>,
+    own: Arc<Own>,
+    line: Arc<Line>,
+    standing: RefCell<Vec<Standing>>,
+}
+
+impl Carrier {
+    pub(super) fn new(own: Arc<Own>, line: Arc<Line>) -> Carrier {
+        Carrier { own, line, standing: RefCell::default() }
+    }
 }
 
 impl tcp::Carrier for Carrier {
     type Kept = Kept;
     type Peer = Peer;
 
-    fn keep(&self, _: PeerKind, theirs: PeerKind, _: &RegionSpec) -> Result<Kept, Refusal> {
-        let ours = lanes_for(&self.own.spec, theirs);
+    const ASKS: bool = true;
+
+    fn keep(&self, _: PeerKind, theirs: Identity, _: &RegionSpec) -> Result<Kept, Refusal> {
+        let ours = lanes_for(&self.own.spec, theirs.kind);
         let plan = LanesPlan::new(ours, None);
         let map = map(plan.body).map_err(|e| format!("no memory for it ({e})"))?;
         let lanes = ours.iter().zip(&plan.offsets).map(|((name, len), at)| (*name, Area::new(&map, *at, *len))).collect();
-        Ok(Kept {
-            private: random()?,
-            asked: u32::from_le_bytes(random()?),
-            asking: u32::from_le_bytes(random()?),
-            lanes: Arc::new(Lanes { own: self.own.clone(), lanes, is_member: theirs == PeerKind::Member }),
-        })
+        let standing = self.standing.borrow().iter().rfind(|standing| standing.identity == theirs).copied();
+        let numbers = match standing {
+            Some(standing) => standing.ours,
+            None => Numbers { asked: u32::from_le_bytes(random()?), asking: u32::from_le_bytes(random()?) },
+        };
+        let lanes = Arc::new(Lanes { own: self.own.clone(), lanes, is_member: theirs.kind == PeerKind::Member });
+        Ok(Kept { private: random()?, numbers, standing, lanes })
     }
 
     fn offer(&self, kept: &Kept, _: PeerKind, _: PeerId) -> Vec<u8> {
         let port = |socket: &UdpSocket| socket.local_addr().map_or(0, |at| at.port());
         let ip = self.line.answers.local_addr().ok().map(|at| at.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
         let (answers_at, asks_at) = (port(&self.line.answers), port(&self.line.asks));
-        Offer { ip, answers_at, asks_at, asked: kept.asked, asking: kept.asking, share: share_of(kept.private) }.encode()
+        let Numbers { asked, asking } = kept.numbers;
+        Offer { ip, answers_at, asks_at, asked, asking, share: share_of(kept.private) }.encode()
     }
 
     fn connect(&self, kept: Kept, introduction: Introduction<'_>) -> Result<Peer, Refusal> {
-        let Introduction { party, meeting, identity, spec, offer: theirs, ours, from } = introduction;
-        let offer = Offer::decode(theirs)?;
+        let Introduction { party, meeting, identity, spec, offer: said, ours, from } = introduction;
+        let offer = Offer::decode(said)?;
         let dialled = meeting.target.is_some();
-        let offers = if dialled { [ours, theirs] } else { [theirs, ours] }.concat();
+        let offers = if dialled { [ours, said] } else { [said, ours] }.concat();
         let said = meeting.said(&offers);
         let Said { dialer, acceptor, body } = said;
         let secrets = secrets(&party.key, Said { dialer, acceptor, body }, kept.private, offer.share)?;
         // The dialer's secrets come first.
         let (us, them) = if dialled { (0, 1) } else { (1, 0) };
         let [requests, responses] = [secrets.requests, secrets.responses];
+        let theirs = Numbers { asked: offer.asked, asking: offer.asking };
         let their_lanes: Box<[_]> = lanes_for(spec, party.identity.kind).into();
         let told = Arc::new(Epochs::new(their_lanes.len()));
         let served = Served {
@@ -301,8 +338,10 @@ impl tcp::Carrier for Carrier {
             told,
             epochs: Epochs::new(kept.lanes.lanes.len()),
             lanes: kept.lanes,
-            asked: kept.asked,
-            asking: kept.asking,
+            asked: kept.numbers.asked,
+            asking: kept.numbers.asking,
+            numbers: theirs,
+            resumes: kept.standing.filter(|standing| standing.theirs == theirs).map(|standing| standing.peer),
             answers_at: self.line.reach(offer.answers_at(from)),
             sealer: Sealer::new(requests[us].clone(), offer.asked),
             opener: Opener::new(responses[us].clone()),
@@ -310,14 +349,23 @@ impl tcp::Carrier for Carrier {
         })
     }
 
+    fn resumes(peer: &Peer) -> Option<PeerId> {
+        peer.resumes
+    }
+
     fn connected(&self, peer: PeerId, made: &mut Peer) {
         let served = made.served.take().expect("two agree once");
+        let ours = Numbers { asked: made.asked, asking: made.asking };
+        self.standing.borrow_mut().push(Standing { peer, identity: made.identity, ours, theirs: made.numbers });
         self.line.guard().add(made.asked, peer, served);
-        self.line.ring();
     }
 
     fn lost(&self, peer: PeerId) {
+        self.standing.borrow_mut().retain(|standing| standing.peer != peer);
         self.line.guard().remove(peer);
+    }
+
+    fn ring(&self) {
         self.line.ring();
     }
 }

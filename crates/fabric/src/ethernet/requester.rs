@@ -314,6 +314,11 @@ impl Requester {
         Part { place: part.place, act: act(op.work, bytes) }.encode(packet);
     }
 
+    /// Writes the body of a request that asks for nothing but an answer.
+    pub(super) fn ask(&self, epochs: impl Iterator<Item = u32>, packet: &mut Vec<u8>) {
+        begin_request(self.base, self.base, epochs, packet);
+    }
+
     /// Takes the body of a response. `told` is told what it says of our grants before anything else; `land` stores what was read.
     pub(super) fn take(
         &mut self,

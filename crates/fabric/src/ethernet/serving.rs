@@ -75,8 +75,9 @@ impl Serving {
         self.mailbox.retain(|(of, _)| *of != peer);
     }
 
-    pub(super) fn responder(&mut self, flow: u32) -> Option<&mut Responder> {
-        self.flows.get_mut(&flow).map(|(_, served)| &mut served.responder)
+    /// The responder of that peer, which no later connection under the same number has.
+    pub(super) fn responder(&mut self, flow: u32, peer: PeerId) -> Option<&mut Responder> {
+        self.flows.get_mut(&flow).filter(|(of, _)| *of == peer).map(|(_, served)| &mut served.responder)
     }
 
     /// A datagram of our own, or one that has come.

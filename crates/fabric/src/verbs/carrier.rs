@@ -7,7 +7,7 @@ use super::events::Events;
 use super::mail::Keys;
 use super::offer::Offer;
 use super::peer::{Card, Kept, Peer};
-use crate::contract::{PeerId, PeerKind, RegionSpec};
+use crate::contract::{Identity, PeerId, PeerKind, RegionSpec};
 use crate::meeting::Refusal;
 use crate::meeting::tcp::{self, Introduction};
 
@@ -27,8 +27,8 @@ impl tcp::Carrier for Carrier {
     type Kept = Kept;
     type Peer = Peer;
 
-    fn keep(&self, ours: PeerKind, theirs: PeerKind, spec: &RegionSpec) -> Result<Kept, Refusal> {
-        Kept::create(&self.card, ours, theirs, spec).map_err(|e| format!("no memory or queue pairs for it ({e})").into())
+    fn keep(&self, ours: PeerKind, theirs: Identity, spec: &RegionSpec) -> Result<Kept, Refusal> {
+        Kept::create(&self.card, ours, theirs.kind, spec).map_err(|e| format!("no memory or queue pairs for it ({e})").into())
     }
 
     fn offer(&self, kept: &Kept, peer: PeerKind, number: PeerId) -> Vec<u8> {

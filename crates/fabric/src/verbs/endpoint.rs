@@ -368,6 +368,9 @@ impl Fabric for VerbsFabric {
                         return Some(PeerEvent::Gone { peer: id, certain: false });
                     }
                 }
+                note @ (Note::Doubt(_) | Note::Sure(_)) => {
+                    invariant!(false, "the end of a TCP connection is that of the connection: {note:?}");
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections; and the carrier's device, for its log.
 //!
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
-//! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed.
+//! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed. Where the peers of a
+//! connection can ask each other without it, its end is a hint, and another socket takes its place.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -30,8 +31,31 @@ const TIMES: Times =
 struct Connection {
     peer: PeerId,
     identity: Identity,
-    /// `None` once it is lost.
-    stream: Option<Stream>,
+    socket: Socket,
+}
+
+/// The TCP connection on which a connection was agreed.
+#[derive(Debug)]
+enum Socket {
+    Open(Stream),
+    /// It has ended, and the connection stands until the endpoint says otherwise.
+    Ended,
+    /// The connection is no more.
+    Lost,
+}
+
+impl Connection {
+    fn stream(&self) -> Option<&Stream> {
+        if let Socket::Open(stream) = &self.socket { Some(stream) } else { None }
+    }
+
+    fn stream_mut(&mut self) -> Option<&mut Stream> {
+        if let Socket::Open(stream) = &mut self.socket { Some(stream) } else { None }
+    }
+
+    fn stands(&self) -> bool {
+        !matches!(self.socket, Socket::Lost)
+    }
 }
 
 /// What a poll entry stands for.
@@ -124,7 +148,7 @@ impl<C: Carrier> Bootstrap<C> {
             watch.add(Source::Handshake(at), PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
         }
         for (at, connection) in self.connections.iter().enumerate() {
-            if let Some(stream) = &connection.stream {
+            if let Some(stream) = connection.stream() {
                 watch.add(Source::Connection(at), PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
             }
         }
@@ -137,7 +161,7 @@ impl<C: Carrier> Bootstrap<C> {
     /// Whether a node should be dialled when its pause is over.
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
-            self.connections.iter().any(|c| c.stream.is_some() && c.identity.kind == PeerKind::Member && c.identity.node == node);
+            self.connections.iter().any(|c| c.stream().is_some() && c.identity.kind == PeerKind::Member && c.identity.node == node);
         !connected && !self.attempts.handshakes.dials(node)
     }
 
@@ -156,9 +180,10 @@ impl<C: Carrier> Bootstrap<C> {
                 Command::Forget(peer, kept) => {
                     // The peer hears of it before its requests meet keys that are no more.
                     if let Some(connection) = self.connections.iter_mut().find(|c| c.peer == peer) {
-                        if let Some(mut stream) = connection.stream.take() {
+                        if let Socket::Open(mut stream) = std::mem::replace(&mut connection.socket, Socket::Lost) {
                             let _ = stream.send(&Message::Bye.encode());
                         }
+                        self.carrier.lost(peer);
                         // Marks it for removal: nobody connected is called SELF.
                         connection.peer = PeerId::SELF;
                     }
@@ -172,7 +197,7 @@ impl<C: Carrier> Bootstrap<C> {
 
     /// Tells everybody that we go of our own will.
     fn part(&mut self) {
-        for stream in self.connections.iter_mut().filter_map(|c| c.stream.as_mut()) {
+        for stream in self.connections.iter_mut().filter_map(Connection::stream_mut) {
             let _ = stream.send(&Message::Bye.encode());
         }
     }
@@ -197,7 +222,7 @@ impl<C: Carrier> Bootstrap<C> {
     fn shake_hands(&mut self, ready: &[usize]) {
         let mut ended = 0;
         for at in ready {
-            let others = self.connections.iter().map(|c| (c.identity, c.stream.is_some()));
+            let others = self.connections.iter().map(|c| (c.identity, c.stream().is_some()));
             let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
             let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
             let Some((handshake, end)) = step else { continue };
@@ -212,9 +237,17 @@ impl<C: Carrier> Bootstrap<C> {
 
     fn connected(&mut self, handshake: Handshake<C>, mut peer: Box<C::Peer>) {
         let (id, identity) = (handshake.number, handshake.meeting.peer().expect("connected with it").0);
+        if let Some(standing) = C::resumes(&peer) {
+            return self.resume(standing, handshake);
+        }
+        // The peer has not what stood here.
+        let same = |c: &Connection| C::ASKS && c.stands() && c.identity == identity;
+        while let Some(at) = self.connections.iter().position(same) {
+            self.lose(at, "it knows nothing of the connection any more, and has come anew");
+        }
         // A later life of a node ends an earlier one, of whose death nothing may have been heard.
         let earlier = |c: &Connection| {
-            c.stream.is_some()
+            c.stands()
                 && (c.identity.node, c.identity.kind) == (identity.node, identity.kind)
                 && c.identity.incarnation < identity.incarnation
         };
@@ -224,16 +257,32 @@ impl<C: Carrier> Bootstrap<C> {
             }
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
-        self.connections.push(Connection { peer: id, identity, stream: Some(handshake.stream) });
+        self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream) });
         self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
-        self.shared.leave(Note::Up(id, peer));
+        self.tell(Note::Up(id, peer));
+    }
+
+    /// Both ends hold a connection, and have met anew: it goes on with this socket.
+    fn resume(&mut self, standing: PeerId, handshake: Handshake<C>) {
+        let Some(connection) = self.connections.iter_mut().find(|c| c.peer == standing && c.stands()) else {
+            // It has been given up since we said so. The peer asks, gets no answer, and comes anew.
+            return self.attempts.abandoned(&self.shared, &handshake, "the connection that it was to carry has ended meanwhile");
+        };
+        tracing::info!(peer = standing.0, "met {} anew: the connection stands", describe(connection.identity));
+        connection.socket = Socket::Open(handshake.stream);
+        self.shared.count_resumed();
+        self.tell(Note::Sure(standing));
+    }
+
+    fn tell(&self, note: Note<C::Peer>) {
+        self.shared.leave(note);
+        self.carrier.ring();
     }
 
     /// Something stands in the socket of a connection: a farewell, or its end.
     fn hear(&mut self, at: usize) {
-        let connection = &mut self.connections[at];
-        let Some(stream) = &mut connection.stream else { return };
+        let Some(stream) = self.connections[at].stream_mut() else { return };
         let _ = stream.flush();
         let why = match stream.receive() {
             Received::Nothing => return,
@@ -241,19 +290,31 @@ impl<C: Carrier> Bootstrap<C> {
             Received::Message(message) if matches!(Message::decode(&message), Ok(Message::Bye)) => "it has closed the connection",
             Received::Message(_) | Received::TooLong => "it breaks the protocol after the handshake",
         };
-        self.lose(at, why);
+        if !C::ASKS {
+            return self.lose(at, why);
+        }
+        let connection = &mut self.connections[at];
+        connection.socket = Socket::Ended;
+        let (peer, identity) = (connection.peer, connection.identity);
+        tracing::info!(peer = peer.0, "{} is asked whether it is there: {why}", describe(identity));
+        self.tell(Note::Doubt(peer));
+        self.dial_soon(identity);
     }
 
     /// A connection is no more. If its node is wanted, it is tried again at once, and eagerly.
     fn lose(&mut self, at: usize, why: &str) {
         let connection = &mut self.connections[at];
-        if connection.stream.take().is_none() {
+        if let Socket::Lost = std::mem::replace(&mut connection.socket, Socket::Lost) {
             return;
         }
         let (peer, identity) = (connection.peer, connection.identity);
         tracing::info!(peer = peer.0, "{} is gone: {why}", describe(identity));
         self.carrier.lost(peer);
-        self.shared.leave(Note::Gone(peer));
+        self.tell(Note::Gone(peer));
+        self.dial_soon(identity);
+    }
+
+    fn dial_soon(&mut self, identity: Identity) {
         if identity.kind == PeerKind::Member {
             self.attempts.dialer.eager(identity.node, Instant::now());
         }

@@ -115,7 +115,7 @@ impl<C: Carrier> Handshake<C> {
     /// Makes what is kept for the peer.
     fn keep(&mut self, party: &Party, carrier: &C) -> Result<(), Refusal> {
         let (identity, spec) = self.meeting.peer().expect("met before");
-        self.kept = Some(carrier.keep(party.identity.kind, identity.kind, spec)?);
+        self.kept = Some(carrier.keep(party.identity.kind, *identity, spec)?);
         Ok(())
     }
 

@@ -40,8 +40,11 @@ pub(crate) trait Carrier: Send + 'static {
     /// A connected peer.
     type Peer: Debug + Send + 'static;
 
-    /// Makes what a process of kind `ours` keeps for one of kind `theirs` that offers these regions.
-    fn keep(&self, ours: PeerKind, theirs: PeerKind, spec: &RegionSpec) -> Result<Self::Kept, Refusal>;
+    /// Whether the peers of a connection reach each other without the TCP connection on which it was agreed, so that its end is a hint only.
+    const ASKS: bool = false;
+
+    /// Makes what a process of kind `ours` keeps for that one, which offers these regions.
+    fn keep(&self, ours: PeerKind, theirs: Identity, spec: &RegionSpec) -> Result<Self::Kept, Refusal>;
 
     /// What the peer has to know of it: the body of our offer. `number` is what we call the peer.
     fn offer(&self, kept: &Self::Kept, peer: PeerKind, number: PeerId) -> Vec<u8>;
@@ -49,15 +52,25 @@ pub(crate) trait Carrier: Send + 'static {
     /// Completes it with what the peer has offered.
     fn connect(&self, kept: Self::Kept, introduction: Introduction<'_>) -> Result<Self::Peer, Refusal>;
 
+    /// The connection that both ends have said to hold already, so that there is no new one: only its TCP connection is.
+    fn resumes(peer: &Self::Peer) -> Option<PeerId> {
+        let _ = peer;
+        None
+    }
+
     /// Both ends have agreed. The endpoint hears of it after this.
     fn connected(&self, peer: PeerId, made: &mut Self::Peer) {
         let _ = (peer, made);
     }
 
-    /// The connection is no more: nothing of it may take effect here after this returns. The endpoint hears of it, and the peer may meet us anew, after this.
+    /// The connection is no more: nothing of it may take effect here after this returns. The endpoint hears of it, unless it has said so itself, and the peer may
+    /// meet us anew, after this.
     fn lost(&self, peer: PeerId) {
         let _ = peer;
     }
+
+    /// A note has been left for the endpoint, which may sleep.
+    fn ring(&self) {}
 
     /// A device that says something by itself, for the log.
     fn device(&self) -> Option<BorrowedFd<'_>> {

@@ -10,6 +10,11 @@ use crate::exchange::Exchange;
 pub(crate) enum Note<P> {
     Up(PeerId, Box<P>),
     Gone(PeerId),
+    /// The connection's TCP connection has ended. Anybody on the way can bring that about, so the peer is to be asked; who gets no answer cuts the connection.
+    /// Only where [`super::Carrier::ASKS`].
+    Doubt(PeerId),
+    /// It has a TCP connection again, and nothing else of it has changed.
+    Sure(PeerId),
 }
 
 /// What the endpoint asks of the bootstrap thread.

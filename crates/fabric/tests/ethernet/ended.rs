@@ -1,0 +1,203 @@
+//! TCP connections that somebody on the way ends, between two processes that live.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use martlet_fabric::ethernet::{EthernetConfig, EthernetFabric};
+use martlet_fabric::{
+    Completion, Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote,
+    Token,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::set_socket_linger;
+
+const WORDS: RegionName = RegionName(1);
+const LANE: RegionName = RegionName(2);
+const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn start(node: u16) -> EthernetFabric {
+    let identity = Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+    let members = RegionSpec { public: vec![(WORDS, 64)], member_lanes: vec![(LANE, 64)], ..RegionSpec::default() };
+    let usual = EthernetConfig::new("ended", super::KEY, identity, members, RegionSpec::default());
+    EthernetFabric::start(EthernetConfig { listen: Some(HERE), ..usual }).expect("started")
+}
+
+/// Somebody on the way between those who connect to it and one address. It resets all their connections when it is told so, and lets nobody by any more once it has
+/// been dropped.
+struct Way {
+    at: SocketAddr,
+    resets: UnixStream,
+}
+
+impl Way {
+    fn to(end: SocketAddr) -> Way {
+        let listener = TcpListener::bind(HERE).expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let (resets, told) = UnixStream::pair().expect("a pair");
+        std::thread::spawn(move || relay(&listener, end, told));
+        Way { at, resets }
+    }
+
+    fn reset(&mut self) {
+        self.resets.write_all(&[0]).expect("it listens");
+    }
+}
+
+fn relay(listener: &TcpListener, end: SocketAddr, mut told: UnixStream) {
+    let mut pairs: Vec<[TcpStream; 2]> = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let fixed = [PollFd::new(listener, PollFlags::IN), PollFd::new(&told, PollFlags::IN)];
+        let mut fds: Vec<_> = fixed.into_iter().chain(pairs.iter().flatten().map(|socket| PollFd::new(socket, PollFlags::IN))).collect();
+        poll(&mut fds, None).expect("it waits");
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[1] {
+            for socket in pairs.drain(..).flatten() {
+                set_socket_linger(&socket, Some(Duration::ZERO)).expect("set");
+            }
+            if told.read(&mut [0]).expect("it is told") == 0 {
+                return;
+            }
+            continue;
+        }
+        let mut ended = Vec::new();
+        for at in (2..ready.len()).filter(|at| ready[*at]).map(|at| at - 2) {
+            let [from, to] = [at % 2, 1 - at % 2].map(|n| &pairs[at / 2][n]);
+            let len = { from }.read(&mut buffer).unwrap_or(0);
+            if len == 0 || { to }.write_all(&buffer[..len]).is_err() {
+                ended.push(at / 2);
+            }
+        }
+        let mut at = 0;
+        pairs.retain(|_| {
+            at += 1;
+            !ended.contains(&(at - 1))
+        });
+        if ready[0] {
+            let (dialled, _) = listener.accept().expect("one waits");
+            pairs.extend(TcpStream::connect(end).map(|accepted| [dialled, accepted]));
+        }
+    }
+}
+
+/// Two members that are connected, by a way on which the first one has dialled the second; and what each calls the other.
+struct Two {
+    way: Option<Way>,
+    fabrics: [EthernetFabric; 2],
+    peers: [PeerId; 2],
+    tokens: u64,
+}
+
+impl Two {
+    fn meet() -> Two {
+        let fabrics = [start(1), start(2)];
+        let way = Way::to(fabrics[1].listens_at().expect("it listens"));
+        fabrics[0].connect(NodeId(2), way.at);
+        let mut two = Two { way: Some(way), fabrics, peers: [PeerId(0); 2], tokens: 0 };
+        two.peers = [0, 1].map(|n| two.until_up(n));
+        two
+    }
+
+    /// A turn of one of them.
+    fn turn(&mut self, n: usize) -> (Option<PeerEvent>, Option<Completion>) {
+        (self.fabrics[n].event(), self.fabrics[n].poll())
+    }
+
+    fn until_up(&mut self, n: usize) -> PeerId {
+        loop {
+            if let (Some(PeerEvent::Up { peer, .. }), _) = self.turn(n) {
+                return peer;
+            }
+        }
+    }
+
+    /// Lets both go on; neither may hear of anything until that is so.
+    fn until(&mut self, what: impl Fn(&Two) -> bool) {
+        while !what(self) {
+            for n in 0..2 {
+                assert_eq!(self.turn(n), (None, None), "at {n}");
+            }
+        }
+    }
+
+    /// The first writes into the second's memory, and both go on until that is done.
+    fn write(&mut self, region: Region, value: u64) {
+        self.tokens += 1;
+        let (at, token) = (Remote { peer: self.peers[0], region, offset: 8 }, Token(self.tokens));
+        self.fabrics[0].write(at, &value.to_le_bytes(), token);
+        loop {
+            assert_eq!(self.turn(1), (None, None));
+            match self.turn(0) {
+                (None, None) => {}
+                found => break assert_eq!(found, (None, Some(Completion { token, result: Ok(0) }))),
+            }
+        }
+        let local = match region {
+            Region::Public(name) => LocalRegion::Public(name),
+            Region::Lane(name) => LocalRegion::Lane { writer: self.peers[1], name },
+        };
+        let word = &self.fabrics[1].memory(local).expect("it is there")[1];
+        assert_eq!(word.load(Ordering::SeqCst), value);
+    }
+
+    fn resumed(&self) -> u64 {
+        self.fabrics.iter().map(|fabric| fabric.bootstrap_counters().resumed).min().expect("two")
+    }
+}
+
+#[test]
+fn who_ends_tcp_connections_takes_nobody_away() {
+    let mut two = Two::meet();
+    for round in 1..=20 {
+        two.way.as_mut().expect("open").reset();
+        two.write(Region::Public(WORDS), round);
+        two.write(Region::Lane(LANE), round);
+        two.until(|two| two.resumed() >= round);
+    }
+    assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
+}
+
+#[test]
+fn who_lets_no_tcp_connection_by_takes_nobody_away_and_a_death_is_noticed_all_the_same() {
+    let mut two = Two::meet();
+    let mut way = two.way.take().expect("open");
+    way.reset();
+    drop(way);
+    // With nothing else under way these are answers to the question whether it is there: after each a pause, in which both stay connected.
+    let answers = |two: &Two| two.fabrics[0].packet_counters().taken;
+    let before = answers(&two);
+    two.until(|two| answers(two) >= before + 3);
+    two.write(Region::Public(WORDS), 7);
+    let [mut first, second] = two.fabrics;
+    drop(second);
+    let gone = loop {
+        if let Some(event) = first.event() {
+            break event;
+        }
+        assert_eq!(first.poll(), None);
+    };
+    assert_eq!(gone, PeerEvent::Gone { peer: two.peers[0], certain: false });
+}
+
+/// One of them has let go of the connection, and the other one holds it when they meet.
+#[test]
+fn a_connection_that_one_end_has_let_go_is_not_resumed() {
+    let mut two = Two::meet();
+    let [of_second, of_first] = two.peers;
+    two.write(Region::Lane(LANE), 1);
+    two.fabrics[0].forget(of_second);
+    // The second has no turn, so that it still holds the connection.
+    two.peers[0] = two.until_up(0);
+    assert_eq!(two.turn(1), (Some(PeerEvent::Gone { peer: of_first, certain: false }), None));
+    two.peers[1] = two.until_up(1);
+    // What it does to the lane of the connection that is no more is nothing to the other.
+    two.fabrics[1].revoke(of_first, LANE, Token(99));
+    while two.turn(1).1.is_none() {}
+    two.write(Region::Lane(LANE), 2);
+    two.fabrics[1].forget(of_first);
+    two.write(Region::Lane(LANE), 3);
+    assert_eq!(two.resumed(), 0);
+}
