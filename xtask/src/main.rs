@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apt;
 mod beside;
 mod ci;
 mod deb;
@@ -14,6 +15,7 @@ mod limit;
 mod miri;
 mod namespaces;
 mod net;
+mod redis;
 mod step;
 mod tidy;
 mod tools;
@@ -47,6 +49,8 @@ Commands:
   header         Writes the header of the C ABI, crates/capi/include/martlet.h
   miri           Undefined behaviour in the parts that Miri can run, where its component is installed
   rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
+  redis-suite [OPTION]...
+                 Redis' own test suite against a plain server and against `martlet run`; `cargo xtask redis-suite --help` says more
   upgrade [FROM] Clusters that are upgraded to this build from the last release, which is built from its tag; or from another revision, or the
                  `martlet` command at a path
   deb [--profile NAME]
@@ -83,38 +87,15 @@ fn main() -> ExitCode {
         }
         Some("vm") => vm::run(&root, args),
         Some("rdma") => vm::check::command(&root),
-        Some("net") => match net::run(&root, args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("xtask: {why}");
-                ExitCode::FAILURE
-            }
-        },
+        Some("net") => exit_with(net::run(&root, args)),
         Some("hosts") => {
             rest = args.collect();
-            match hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(why) => {
-                    eprintln!("xtask: {why}");
-                    ExitCode::FAILURE
-                }
-            }
+            exit_with(hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()))
         }
-        Some("fuzz") => match fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)) {
-            Ok(_) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("xtask: {why}");
-                ExitCode::FAILURE
-            }
-        },
+        Some("redis-suite") => exit_with(redis::suite::run(&root, args)),
+        Some("fuzz") => exit_with(fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)).map(drop)),
         Some("miri") => tell(ci::one_by_one(miri::check(&root))),
-        Some("header") => match header::write(&root) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("xtask: {why}");
-                ExitCode::FAILURE
-            }
-        },
+        Some("header") => exit_with(header::write(&root)),
         Some("deb") => {
             rest = args.collect();
             tell(match &rest.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -155,6 +136,17 @@ fn tell(outcome: ci::Outcome) -> ExitCode {
         ci::Outcome::Skipped(why) | ci::Outcome::Partly(why) => {
             println!("skipped: {why}");
             ExitCode::SUCCESS
+        }
+    }
+}
+
+/// What came of a command that says why it failed.
+fn exit_with(outcome: Result<(), String>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What comes from Debian: fetched and unpacked beside the workspace's build, never installed, so that no step needs root.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+
+use crate::apt::{Apt, run};
 
 /// The meta package that names the current kernel. Not the cloud kernel: it has no `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
@@ -75,38 +76,7 @@ fn move_into(from: &Path, to: &Path) -> io::Result<()> {
     fs::remove_dir(from)
 }
 
-/// apt with lists and caches of its own, so that it needs no root and leaves the system's alone.
-struct Apt {
-    options: Vec<String>,
-}
-
 impl Apt {
-    fn new(state: &Path) -> Result<Apt, String> {
-        for part in ["lists/partial", "cache/archives/partial"] {
-            let part = state.join(part);
-            fs::create_dir_all(&part).map_err(|e| format!("cannot make {}: {e}", part.display()))?;
-        }
-        let state = state.display();
-        let options = [
-            format!("Dir::State={state}"),
-            format!("Dir::State::Lists={state}/lists"),
-            format!("Dir::Cache={state}/cache"),
-            // What is installed here need not be fetched.
-            "Dir::State::status=/var/lib/dpkg/status".into(),
-            "Acquire::Languages=none".into(),
-            "APT::Architecture=amd64".into(),
-            // As root it would drop to a user who may not write below `state`.
-            "APT::Sandbox::User=root".into(),
-        ];
-        Ok(Apt { options: options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect() })
-    }
-
-    fn run<S: AsRef<OsStr>>(&self, program: &str, args: impl IntoIterator<Item = S>) -> Result<String, String> {
-        let mut command = Command::new(program);
-        command.args(&self.options).args(args).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
-        run(&mut command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
     /// The package of the current kernel.
     fn kernel(&self) -> Result<String, String> {
         let depends = self.run("apt-cache", ["depends", KERNEL])?;
@@ -127,9 +97,7 @@ impl Apt {
     }
 
     fn download(&self, into: &Path, names: &[String]) -> Result<(), String> {
-        let mut command = Command::new("apt-get");
-        command.args(&self.options).args(["--quiet=2", "download"]).args(names).current_dir(into);
-        run(&mut command).map(drop)
+        run(self.command("apt-get").args(["--quiet=2", "download"]).args(names).current_dir(into)).map(drop)
     }
 }
 
@@ -141,21 +109,6 @@ fn first_dependency(text: &str) -> Option<String> {
 /// The packages that `apt-get --simulate` would install.
 fn planned(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next()).map(str::to_owned).collect()
-}
-
-/// Runs a command to its end.
-fn run(command: &mut Command) -> Result<Output, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => format!("{name} is not installed: this needs Debian or a relative of it"),
-        _ => format!("cannot run {name}: {e}"),
-    })?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).filter(|arg| !arg.contains('=') && arg != "-o").collect();
-    Err(format!("{name} {} failed ({}): {}", args.join(" "), output.status, said.trim()))
 }
 
 /// A program: the unpacked one, or else the one on the path.

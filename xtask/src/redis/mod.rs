@@ -1,0 +1,64 @@
+//! Redis in replicas, tried with programs of others: its own test suite (`cargo xtask redis-suite`).
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `family` | all that a command starts, which ends with it |
+//! | `server` | a redis-server, plain or in replicas whose leader is killed |
+//! | `suite` | the test suite |
+
+mod family;
+mod server;
+pub mod suite;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::ci::{cargo, target_directory};
+
+/// What of Martlet a server is run with.
+struct Programs {
+    martlet: PathBuf,
+    library: PathBuf,
+}
+
+impl Programs {
+    /// Builds them, as cargo does without a word.
+    fn build(root: &Path) -> Result<Programs, String> {
+        let mut command = cargo(root);
+        command.args(["build", "--quiet", "--package", "martlet-cli", "--package", "martlet-preload"]);
+        if !command.status().is_ok_and(|status| status.success()) {
+            return Err("`martlet` and its library do not build".into());
+        }
+        let built = target_directory(root).join("debug");
+        Ok(Programs { martlet: built.join("martlet"), library: built.join("libmartlet_preload.so") })
+    }
+}
+
+/// What to say of a file or a directory that something cannot be done with.
+fn trouble(what: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("{}: {error}", what.display())
+}
+
+/// Reads `2s`, `500ms`, `10m`.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok().filter(|number| *number > 0)?;
+    match &text[digits.len()..] {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let read = ["2s", "500ms", "10m", "2", "s", "0s", "2h", "-2s", ""].map(|text| duration(text).map(|duration| duration.as_millis()));
+        assert_eq!(read, [Some(2_000), Some(500), Some(600_000), None, None, None, None, None, None]);
+    }
+}
