@@ -9,11 +9,13 @@
 //! | `socket` | Unix sockets of whole messages, and who is at the other end |
 //! | `futex` | sleeping on words, and waking |
 //! | `robust` | death words |
+//! | `marks` | what programs inside the kernel note of threads that end |
 //! | `probe` | the bare death probe, a reference for measurements |
 //! | `random` | bytes that nobody can guess |
 //! | `process` | what a process sets for itself at its start |
 
 pub(crate) mod futex;
+pub mod marks;
 pub(crate) mod memory;
 pub mod page;
 pub(crate) mod plan;
@@ -26,4 +28,4 @@ pub mod socket;
 pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};
 pub use memory::OwnRegion;
 pub use random::random;
-pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS, WORDS_EACH};
+pub use robust::{DeathWords, DeathWordsError, Holder, MAX_WORDS, OWNER_DIED, Reading, WAITERS, WORDS_EACH};

@@ -6,14 +6,16 @@
 //!
 //! The kernel knows one robust list a thread, and it is the C library's, for robust pthread mutexes. So a death word is such a mutex, shared between processes, which
 //! its thread locks once and for all: the library enters it in the list, and whatever robust mutexes the rest of the program has stay in there beside it. A mutex is
-//! longer than its word: a death word takes [`WORDS_EACH`] words of the region, of which only the first means anything to others.
+//! longer than its word: a death word takes [`WORDS_EACH`] words of the region, of which the first means something to others, and the last: how many threads have held it so
+//! far, by which two that have the same number are told apart ([`Holder`]).
 
 use std::io;
 use std::marker::PhantomData;
 
 use super::futex;
+use super::marks::{Marks, Moment};
 use super::memory::{Area, OwnRegion};
-use crate::primitive::Ordering;
+use crate::primitive::{Ordering, fence};
 
 /// FUTEX_WAITERS: makes the kernel wake a waiter when it sets [`OWNER_DIED`].
 pub const WAITERS: u64 = 0x8000_0000;
@@ -27,7 +29,9 @@ pub const MAX_WORDS: usize = 1024;
 pub const WORDS_EACH: usize = 8;
 /// Words that a mutex covers.
 const MUTEX_WORDS: usize = size_of::<libc::pthread_mutex_t>().div_ceil(8);
-const _: () = assert!(MUTEX_WORDS <= WORDS_EACH && align_of::<libc::pthread_mutex_t>() <= 8);
+/// Which of the words that a death word takes says how many threads have held it.
+const HOLDERS: usize = WORDS_EACH - 1;
+const _: () = assert!(MUTEX_WORDS <= HOLDERS && align_of::<libc::pthread_mutex_t>() <= 8);
 
 /// Why death words were not registered.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +149,10 @@ impl DeathWords {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u64;
         // The last first: the list is walked from what was entered last.
         for &word in words.iter().rev() {
+            let holders = &memory[word + HOLDERS];
+            holders.store(holders.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            // A reader that sees the thread's number sees this too.
+            fence(Ordering::Release);
             lock(&area, word)?;
             held.words.push(word);
             let found = value(word);
@@ -159,6 +167,50 @@ impl DeathWords {
     /// What the low half of each word is while this thread lives: its id and [`WAITERS`].
     pub fn value(&self) -> u64 {
         self.area.memory()[self.words[0]].load(Ordering::Relaxed) & (WAITERS | OWNER_DIED | TID_MASK)
+    }
+}
+
+/// What a reader of a death word knows of the thread that holds it, for which it has to have been found alive once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Holder {
+    /// Which of the threads that have held the word.
+    which: u64,
+    /// When it was found alive.
+    since: Option<Moment>,
+}
+
+/// What a reader finds of a thread that may hold a death word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The word.
+    pub word: u64,
+    /// Whether [marks](super::marks) say that its thread has died, as the word does not yet.
+    pub is_marked: bool,
+}
+
+impl Reading {
+    /// The word as it is going to be.
+    pub fn foreseen(self) -> u64 {
+        if self.is_marked { self.word | OWNER_DIED } else { self.word }
+    }
+}
+
+impl Holder {
+    /// Reads the word at an index by `load`, which loads with acquire.
+    pub fn read(&mut self, marks: &Marks, word: usize, load: impl Fn(usize) -> u64) -> Reading {
+        let which = load(word + HOLDERS);
+        let value = load(word);
+        let thread = (value & TID_MASK) as u32;
+        // Between two equal counts it is a word of this holder, or of none.
+        if thread == 0 || value & OWNER_DIED != 0 || load(word + HOLDERS) != which {
+            self.since = None;
+            return Reading { word: value, is_marked: false };
+        }
+        let known = self.since.filter(|_| self.which == which);
+        if known.is_none() {
+            *self = Holder { which, since: Some(marks.now()) };
+        }
+        Reading { word: value, is_marked: known.is_some_and(|since| marks.has_died(thread, since)) }
     }
 }
 
@@ -246,7 +298,9 @@ mod tests {
         })
         .join()
         .expect("the thread ends");
-        assert!(area.memory().iter().all(|word| word.load(Ordering::Acquire) == 0));
+        let beside = |word: usize| word % WORDS_EACH != HOLDERS;
+        assert!((0..512).filter(|word| beside(*word)).all(|word| area.memory()[word].load(Ordering::Acquire) == 0));
+        assert_eq!([8, 16, 32].map(|word| area.memory()[word + HOLDERS].load(Ordering::Acquire)), [2, 1, 1]);
     }
 
     /// A robust mutex of the program's own, in memory that lives as long as the process.

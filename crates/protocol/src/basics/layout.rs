@@ -76,7 +76,8 @@ pub mod life {
     /// ([`certificate`](crate::detector::certificate)); 0 where it has pledged nothing. Owner; both stand there before it lets anybody in.
     pub const PLEDGE: usize = 5;
     /// First of the death words: `[thread][watcher]`, robust futex words in the low 32 bits. The owner stores its thread id and the waiters
-    /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0. The high 32 bits mean nothing, nor do the words between two of them.
+    /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0. The high 32 bits mean nothing. Of the words between two of them the last
+    /// says how many threads have held the word.
     pub const DEATH: usize = 8;
     /// How far apart they lie: each is the first word of a mutex of the owner's C library, by which the kernel knows of it.
     pub const DEATH_STRIDE: usize = 8;
