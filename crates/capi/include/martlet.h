@@ -95,6 +95,8 @@ typedef enum martlet_evidence {
     MARTLET_BY_CERTIFICATE = 3,
     // Presumed: its host has been silent for longer than planned.
     MARTLET_BY_SILENCE = 4,
+    // Certain: programs inside the kernel marked the death of all threads that acted for it, or of its process, before the kernel's own words said so.
+    MARTLET_BY_MARKS = 5,
 } martlet_evidence;
 
 // Where a callback puts bytes, with martlet_put; the library's own, and the callback's for as long as it runs.

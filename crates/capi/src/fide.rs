@@ -54,6 +54,8 @@ pub enum martlet_evidence {
     MARTLET_BY_CERTIFICATE = 3,
     /// Presumed: its host has been silent for longer than planned.
     MARTLET_BY_SILENCE = 4,
+    /// Certain: programs inside the kernel marked the death of all threads that acted for it, or of its process, before the kernel's own words said so.
+    MARTLET_BY_MARKS = 5,
 }
 
 /// How an application has failed.
@@ -380,7 +382,7 @@ impl martlet_fide_callbacks {
     /// # Safety
     /// The callbacks may be called with the context.
     unsafe fn tell(&self, told: &Told) {
-        use martlet_evidence::{MARTLET_BY_CERTIFICATE, MARTLET_BY_PROCESS, MARTLET_BY_SILENCE, MARTLET_BY_WORDS};
+        use martlet_evidence::{MARTLET_BY_CERTIFICATE, MARTLET_BY_MARKS, MARTLET_BY_PROCESS, MARTLET_BY_SILENCE, MARTLET_BY_WORDS};
         use martlet_warden::board::Evidence;
         match told {
             Told::Failure(app, failure) => {
@@ -389,6 +391,7 @@ impl martlet_fide_callbacks {
                     Evidence::Process => MARTLET_BY_PROCESS,
                     Evidence::Certificate => MARTLET_BY_CERTIFICATE,
                     Evidence::Silence => MARTLET_BY_SILENCE,
+                    Evidence::Marks => MARTLET_BY_MARKS,
                 };
                 let HowFailed { at_ns, incarnation, .. } = *failure;
                 let is_certain = u32::from(failure.evidence.is_certain());
@@ -489,7 +492,7 @@ mod tests {
     #[test]
     fn a_thread_that_acted_for_a_registration_that_was_closed_acts_for_the_next_one_as_well() {
         let dir = std::env::temp_dir().join(format!("martlet-capi-{}", std::process::id()));
-        let options = daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None };
+        let options = daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None, marks: false };
         let warden = daemon::Warden::new(&options).expect("the place is free");
         let (stop, stopped) = UnixStream::pair().expect("sockets");
         let thread = std::thread::spawn(move || warden.run(stopped.as_fd(), |_| ()).expect("it serves"));

@@ -149,7 +149,7 @@ fn every_function_of_failure_detection_does_what_it_says() {
     }
     let dir = scratch("fide");
     let program = compile_shared("tests/fide.c", &dir);
-    let options = martlet_warden::daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None };
+    let options = martlet_warden::daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None, marks: false };
     let warden = martlet_warden::daemon::Warden::new(&options).expect("the place is free");
     let (stop, stopped) = std::os::unix::net::UnixStream::pair().expect("sockets");
     std::thread::scope(|scope| {

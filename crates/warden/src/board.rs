@@ -3,9 +3,10 @@
 //! | words | what | who writes | which way | order |
 //! |---|---|---|---|---|
 //! | 0 | the bell: how often anything has changed; sleepers are woken when it moves | eye and desk | up | release, after what has changed |
-//! | 1 | what this is, and the version of its layout | the desk, once | | release, after 2 and 4 |
+//! | 1 | what this is, and the version of its layout | the desk, once | | release, after 2, 4 and 5 |
 //! | 2 | the warden's life: a random number, never 0 | the desk, once | | |
 //! | 4 | when the warden began | the desk, once | | |
+//! | 5 | which marks it has: see [`Marking`] | the desk, once | | |
 //! | 16 to 23 | the death word of the warden's eye, the thread that hears deaths, and what belongs to it | the eye, and the kernel when it dies | held, then marked | the kernel's |
 //! | 64 + seat | how many messages have been put into a program's socket | eye and desk | up | release, after the message |
 //! | 512 + 8 slot | the state of an application's life, see [`State`], its [`Evidence`] in the second byte, and the slot's generation in the high half | the desk; the eye ends lives | free, awaited, alive, failed or left, free | release, after + 1 to + 3 |
@@ -34,6 +35,7 @@ const BELL: usize = 0;
 const MAGIC: usize = 1;
 const LIFE: usize = 2;
 const STARTED: usize = 4;
+const MARKING: usize = 5;
 const EYE: usize = 16;
 const _: () = assert!(EYE + WORDS_EACH <= MAIL);
 const MAIL: usize = 64;
@@ -45,7 +47,7 @@ pub const MAX_SEATS: usize = 256;
 pub const MAX_SLOTS: usize = 512;
 const WORDS: usize = SLOTS + SLOT_WORDS * MAX_SLOTS;
 /// "martletw", and the layout's version.
-const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 2;
+const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 3;
 
 /// How an application's life stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +97,8 @@ pub enum Evidence {
     Certificate = 3,
     /// Its host has been silent for longer than planned: a presumption.
     Silence = 4,
+    /// Programs inside the kernel marked the death of all threads that acted for it, or of the whole process, before the kernel's own words said so.
+    Marks = 5,
 }
 
 impl Evidence {
@@ -104,7 +108,8 @@ impl Evidence {
     }
 
     pub(crate) fn of(byte: u8) -> Option<Evidence> {
-        [Evidence::Words, Evidence::Process, Evidence::Certificate, Evidence::Silence].into_iter().find(|one| *one as u8 == byte)
+        let all = [Evidence::Words, Evidence::Process, Evidence::Certificate, Evidence::Silence, Evidence::Marks];
+        all.into_iter().find(|one| *one as u8 == byte)
     }
 }
 
@@ -115,8 +120,21 @@ impl std::fmt::Display for Evidence {
             Evidence::Process => "process",
             Evidence::Certificate => "certificate",
             Evidence::Silence => "silence",
+            Evidence::Marks => "marks",
         })
     }
+}
+
+/// Which [marks](martlet_fabric::host::marks) a warden has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Marking {
+    /// None: it is not permitted to have the kernel make them, or is not to.
+    Nothing = 0,
+    /// Of threads.
+    Threads = 1,
+    /// Of threads, and of whole processes.
+    Processes = 2,
 }
 
 /// A slot, and the life in it.
@@ -209,8 +227,9 @@ fn look(slot: Slot, mut load: impl FnMut(usize) -> u64) -> Option<Seen> {
 }
 
 impl Board {
-    pub(crate) fn create(life: u64, now_ns: u64) -> io::Result<Board> {
+    pub(crate) fn create(life: u64, now_ns: u64, marking: Marking) -> io::Result<Board> {
         let page = Page::create("martlet-board", WORDS)?;
+        page.words()[MARKING].store(marking as u64, Ordering::Relaxed);
         page.words()[LIFE].store(life, Ordering::Relaxed);
         page.words()[STARTED].store(now_ns, Ordering::Relaxed);
         page.words()[MAGIC].store(IS_BOARD, Ordering::Release);
@@ -238,6 +257,12 @@ impl Board {
     /// When the warden began, in nanoseconds of CLOCK_MONOTONIC.
     pub fn started_ns(&self) -> u64 {
         self.0.load(STARTED)
+    }
+
+    /// Which marks the warden has.
+    pub fn marking(&self) -> Marking {
+        let all = [Marking::Nothing, Marking::Threads, Marking::Processes];
+        all.into_iter().find(|one| *one as u64 == self.0.load(MARKING)).unwrap_or(Marking::Nothing)
     }
 
     /// How often anything on the board has changed.
@@ -367,7 +392,7 @@ mod tests {
 
     #[test]
     fn an_end_is_told_once_with_one_evidence() {
-        let board = Board::create(9, 1).expect("memory");
+        let board = Board::create(9, 1, Marking::Nothing).expect("memory");
         let reader = Board::open(board.for_readers().expect("a descriptor")).expect("a board");
         assert_eq!((reader.life(), reader.look(slot(1))), (9, None));
         board.begin(slot(1), APP, 0, 0, 0, State::Awaited);
@@ -385,7 +410,7 @@ mod tests {
     fn a_secret_is_revealed_by_a_certain_failure_and_by_nothing_else() {
         let presumed = failure(Evidence::Silence, 6);
         for (end, revealed) in [(failure(Evidence::Process, 6), true), (presumed, false), (LEFT, false)] {
-            let board = Board::create(9, 1).expect("memory");
+            let board = Board::create(9, 1, Marking::Nothing).expect("memory");
             board.begin(slot(1), APP, 0, 42, 100, State::Alive);
             assert_eq!(board.look(slot(1)).and_then(|seen| seen.secret), None);
             assert!(board.end(slot(1), &end));
@@ -399,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_late_word_of_an_earlier_life_ends_no_later_one() {
-        let board = Board::create(9, 1).expect("memory");
+        let board = Board::create(9, 1, Marking::Nothing).expect("memory");
         board.begin(slot(1), APP, 0, 42, 100, State::Alive);
         assert!(board.end(slot(1), &LEFT));
         board.free(slot(1));
@@ -414,7 +439,7 @@ mod tests {
         // All places between a reader's loads at which the desk frees the slot, and at which it has come so far with the next life.
         for freed in 0..7 {
             for begun in freed..7 {
-                let board = Board::create(9, 1).expect("memory");
+                let board = Board::create(9, 1, Marking::Nothing).expect("memory");
                 board.begin(slot(1), APP, 0, 42, 100, State::Alive);
                 assert!(board.end(slot(1), &failure(Evidence::Words, 6)));
                 let mut loads = 0;

@@ -37,6 +37,33 @@ pub(crate) fn name_of(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
+/// By how many numbers a process goes: one for each PID namespace that it is in, of those that this one sees. `None` where it cannot be said.
+pub(crate) fn numbers_of(pid: u32) -> Option<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(|numbers| numbers.split_whitespace().count())
+}
+
+/// Of a thread that executes nothing of its program any more, the kernel says that it ends (PF_EXITING) or that a signal has killed it (PF_SIGNALED).
+const OVER: u64 = 0x4 | 0x400;
+
+/// Whether all threads of a process are over, though the process has not ended: it dumps core, for example. The number has to be its own afterwards still.
+pub(crate) fn is_over(pid: u32) -> bool {
+    let threads = || -> Option<Vec<String>> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        entries.map(|entry| Some(entry.ok()?.file_name().to_str()?.to_owned())).collect()
+    };
+    let is_over = |thread: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
+        // The name may hold anything, and ends with the last parenthesis; the flags are the seventh field after it.
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & OVER != 0)
+    };
+    // A thread that was not over yet may have begun another one while we looked.
+    threads()
+        .filter(|threads| !threads.is_empty() && threads.iter().all(is_over))
+        .is_some_and(|before| threads().is_some_and(|now| now == before))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use crate::board::{Evidence, Slot, State};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 /// The version of these messages.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The longest name of a program, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 

@@ -217,7 +217,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("martlet-warden-asked-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("our own directory");
         let socket = dir.join("warden.sock");
-        let daemon = daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None }).expect("the place is free");
+        let daemon = daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None, marks: false })
+            .expect("the place is free");
         let (stop, stopped) = UnixStream::pair().expect("sockets");
         std::thread::scope(|scope| {
             scope.spawn(|| daemon.run(stopped.as_fd(), |_| ()).expect("it serves"));

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
 
+use martlet_fabric::host::marks::Marks;
 use martlet_fabric::host::page::Page;
-use martlet_fabric::host::{DeathWordsError, sleep_on, wake_word};
+use martlet_fabric::host::{DeathWordsError, Holder, Reading, sleep_on, wake_word};
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
 use martlet_protocol::detector::certain::{Sign, judge};
@@ -20,8 +22,8 @@ use crate::words::{MAX_ACTING, death_word};
 
 /// What the desk tells the eye.
 pub(super) enum Task {
-    /// To watch a word of an application's page: a thread acts for it. The secret is its life's.
-    Watch(Slot, Page, u16, Secret),
+    /// To watch a word of an application's page: a thread acts for it. The secret is its life's; last, whether its threads have the numbers that marks bear.
+    Watch(Slot, Page, u16, Secret, bool),
     /// It acts no more.
     Unwatch(Slot, u16),
     /// To tell a program of this life's end.
@@ -45,6 +47,11 @@ impl Tasks {
     pub(super) fn send(&self, task: Task) {
         // An eye that is gone has ended the warden.
         let _ = self.sender.send(task);
+        self.stir();
+    }
+
+    /// Has the eye look.
+    pub(super) fn stir(&self) {
         let bell = &self.bell.words()[0];
         // Release pairs with the acquire of the eye's load: it finds the task.
         bell.fetch_add(1, Ordering::Release);
@@ -66,24 +73,59 @@ impl Reports {
     }
 }
 
-#[derive(Default)]
 struct Watched {
     page: Option<Page>,
     secret: Secret,
+    is_marked: bool,
     words: Vec<u16>,
+    /// Of all threads that there can be.
+    holders: [Holder; MAX_ACTING as usize],
     told: Vec<Arc<Seat>>,
 }
 
-impl Watched {
-    /// Of all threads, whether or not they have been told of.
-    fn all_values(&self) -> Vec<u64> {
-        self.page.iter().flat_map(|page| (0..MAX_ACTING).map(|word| page.load(death_word(word)))).collect()
-    }
-
-    fn values(&self) -> Vec<u64> {
-        self.page.iter().flat_map(|page| self.words.iter().map(|word| page.load(death_word(*word)))).collect()
+impl Default for Watched {
+    fn default() -> Watched {
+        Watched {
+            page: None,
+            secret: Secret::default(),
+            is_marked: false,
+            words: Vec::new(),
+            holders: [Holder::default(); MAX_ACTING as usize],
+            told: Vec::new(),
+        }
     }
 }
+
+impl Watched {
+    fn read(&mut self, word: u16, marks: Option<&Marks>) -> Option<Reading> {
+        let (page, at) = (self.page.as_ref()?, death_word(word));
+        let holder = &mut self.holders[usize::from(word)];
+        Some(match marks.filter(|_| self.is_marked) {
+            Some(marks) => holder.read(marks, at, |word| page.load(word)),
+            None => Reading { word: page.load(at), is_marked: false },
+        })
+    }
+
+    fn read_all(&mut self, words: &[u16], marks: Option<&Marks>) -> Vec<Reading> {
+        words.iter().filter_map(|word| self.read(*word, marks)).collect()
+    }
+}
+
+fn sign(readings: &[Reading]) -> Sign {
+    judge(&readings.iter().map(|reading| reading.foreseen()).collect::<Vec<_>>())
+}
+
+/// What the eye sleeps on.
+#[derive(Default)]
+struct Vigil {
+    /// Words, with what they held.
+    words: Vec<(Page, u16, u64)>,
+    /// Whether marks say that a thread has died of a program of which other threads live, as far as is known: they may be about to be marked, for which nothing wakes the eye.
+    is_partial: bool,
+}
+
+/// How long the eye sleeps at first, and at most, while that is so: a process whose threads end, or that dumps core first.
+const PARTIAL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(5));
 
 pub(super) struct Eye {
     board: Board,
@@ -92,12 +134,21 @@ pub(super) struct Eye {
     reports: Reports,
     /// To other hosts, without the way by the desk.
     orders: Option<Orders>,
+    /// What is known before the words say it, where that is permitted.
+    marks: Option<Marks>,
     lives: BTreeMap<Slot, Watched>,
 }
 
 impl Eye {
-    pub(super) fn new(board: Board, bell: Page, tasks: Receiver<Task>, reports: Reports, orders: Option<Orders>) -> Eye {
-        Eye { board, bell, tasks, reports, orders, lives: BTreeMap::new() }
+    pub(super) fn new(
+        board: Board,
+        bell: Page,
+        tasks: Receiver<Task>,
+        reports: Reports,
+        orders: Option<Orders>,
+        marks: Option<Marks>,
+    ) -> Eye {
+        Eye { board, bell, tasks, reports, orders, marks, lives: BTreeMap::new() }
     }
 
     pub(super) fn run(mut self, started: &Sender<Result<(), DeathWordsError>>) {
@@ -110,6 +161,7 @@ impl Eye {
             }
         };
         let _ = started.send(Ok(()));
+        let mut at_most = PARTIAL.0;
         loop {
             // The bell is looked at before the tasks: one that comes later has moved it.
             let bell = self.bell.load(0);
@@ -119,18 +171,19 @@ impl Eye {
                 }
                 self.take(task);
             }
-            let watched = self.look();
+            let vigil = self.look();
             let mut words: Vec<(&AtomicU64, u32)> = vec![(self.bell.sleep_word(0), bell as u32)];
-            words.extend(watched.iter().map(|(page, word, value)| (page.sleep_word(death_word(*word)), *value as u32)));
-            sleep_on(&words, None);
+            words.extend(vigil.words.iter().map(|(page, word, value)| (page.sleep_word(death_word(*word)), *value as u32)));
+            sleep_on(&words, vigil.is_partial.then_some(at_most));
+            at_most = if vigil.is_partial { PARTIAL.1.min(2 * at_most) } else { PARTIAL.0 };
         }
     }
 
     fn take(&mut self, task: Task) {
         match task {
-            Task::Watch(slot, page, word, secret) => {
+            Task::Watch(slot, page, word, secret, is_marked) => {
                 let life = self.lives.entry(slot).or_default();
-                (life.page, life.secret) = (Some(page), secret);
+                (life.page, life.secret, life.is_marked) = (Some(page), secret, is_marked);
                 if !life.words.contains(&word) {
                     life.words.push(word);
                 }
@@ -153,27 +206,30 @@ impl Eye {
         }
     }
 
-    /// Ends the lives that the words say are over, and returns the words to sleep on, with what they held.
-    fn look(&mut self) -> Vec<(Page, u16, u64)> {
-        let mut over = Vec::new();
-        let mut watched = Vec::new();
-        for (slot, life) in &self.lives {
-            let values = life.values();
-            match judge(&values) {
-                // A thread that has just begun to act holds its word already, though the desk has not been told.
-                Sign::Dead if judge(&life.all_values()) == Sign::Dead => over.push(*slot),
+    /// Ends the lives that the words say are over, or the marks before them.
+    fn look(&mut self) -> Vigil {
+        let (mut over, mut vigil) = (Vec::new(), Vigil::default());
+        let all: Vec<u16> = (0..MAX_ACTING).collect();
+        for (slot, life) in &mut self.lives {
+            let words = std::mem::take(&mut life.words);
+            let readings = life.read_all(&words, self.marks.as_ref());
+            let is_marked = readings.iter().any(|reading| reading.is_marked);
+            // A thread that has just begun to act holds its word already, though the desk has not been told.
+            if sign(&readings) == Sign::Dead && sign(&life.read_all(&all, self.marks.as_ref())) == Sign::Dead {
+                over.push((*slot, if is_marked { Evidence::Marks } else { Evidence::Words }));
+            } else {
                 // Given back by all threads: the process is still watched as a whole.
-                _ => {
-                    let lives = life.words.iter().zip(values).filter(|(_, value)| value & OWNER_DIED == 0 && value & TID_MASK != 0);
-                    let page = life.page.as_ref();
-                    watched.extend(lives.filter_map(|(word, value)| Some((page?.clone(), *word, value))));
-                }
+                let alive = words.iter().zip(&readings).filter(|(_, one)| one.word & OWNER_DIED == 0 && one.word & TID_MASK != 0);
+                let page = life.page.as_ref();
+                vigil.words.extend(alive.filter_map(|(word, reading)| Some((page?.clone(), *word, reading.word))));
+                vigil.is_partial |= is_marked;
             }
+            life.words = words;
         }
-        for slot in over {
+        for (slot, evidence) in over {
             let life = self.lives.remove(&slot).unwrap_or_default();
             let ended = self.board.app_life(slot);
-            if self.board.end(slot, &End::failure(Evidence::Words, crate::now_ns(), life.secret)) {
+            if self.board.end(slot, &End::failure(evidence, crate::now_ns(), life.secret)) {
                 if let Some(orders) = &self.orders {
                     orders.send(Order::End(ended, true));
                 }
@@ -184,8 +240,8 @@ impl Eye {
                 self.reports.send(slot);
             }
         }
-        watched.truncate(MAX_WATCHED_WORDS);
-        watched
+        vigil.words.truncate(MAX_WATCHED_WORDS);
+        vigil
     }
 }
 
@@ -197,21 +253,21 @@ mod tests {
 
     use super::*;
     use crate::AppId;
-    use crate::board::State;
+    use crate::board::{Marking, State};
     use crate::words::PAGE_WORDS;
 
     #[test]
     fn a_thread_of_which_nobody_has_been_told_yet_keeps_its_application_alive() {
-        let board = Board::create(1, 1).expect("memory");
+        let board = Board::create(1, 1, Marking::Nothing).expect("memory");
         let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
         let (tasks, told) = channel();
         let (sender, reports) = channel();
         let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
-        let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None);
+        let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None, None);
         let slot = Slot { index: 0, generation: 1 };
         board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
         drop(tasks);
-        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16]));
+        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16], true));
         let second = page.register_death_words(&[death_word(1)]).expect("registered");
         let first = page.clone();
         let died = std::thread::spawn(move || std::mem::forget(first.register_death_words(&[death_word(0)]).expect("registered")));

@@ -1,10 +1,11 @@
-//! The warden: two threads, and a third where there are other hosts.
+//! The warden: two threads, a third where there are other hosts, and one where it has marks.
 //!
 //! The *eye* sleeps on the death words of all threads that registered, and tells the programs that monitor them. The *desk* serves programs: registration, what they ask, and
 //! the processes that are watched by descriptor. The eye takes no lock that the desk holds: what it needs to know the desk sends it. The *pulse*
-//! speaks with the wardens of other hosts.
+//! speaks with the wardens of other hosts. The *ear* hears of [marks](martlet_fabric::host::marks) of which nothing else tells in time.
 
 mod desk;
+mod ear;
 mod eye;
 mod pulse;
 
@@ -15,11 +16,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
+use martlet_fabric::host::marks::{Marker, Refused};
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::board::Board;
+use crate::board::{Board, Marking};
 use crate::neighbours::Neighbours;
 use crate::place::{self, ListenError};
 use crate::wire::Answer;
@@ -36,6 +38,8 @@ pub struct Options {
     pub mode: u32,
     /// Other hosts, if there are any.
     pub party: Option<Party>,
+    /// Whether to have the kernel mark deaths before its own words say so, where it permits that.
+    pub marks: bool,
 }
 
 /// The wardens of several hosts, and the key that they share.
@@ -93,6 +97,8 @@ pub enum Thread {
     Desk,
     /// It speaks with other hosts, in time.
     Pulse,
+    /// It hears of marks, and wants to run at once.
+    Ear,
 }
 
 /// A warden that has its place, and is about to serve.
@@ -101,6 +107,7 @@ pub struct Warden {
     listener: place::Listener,
     board: Board,
     party: Option<(Party, Vec<UdpSocket>)>,
+    marker: Result<Marker, Option<Refused>>,
 }
 
 impl Warden {
@@ -112,8 +119,24 @@ impl Warden {
         let listener = place::listen(&options.socket, options.mode)?;
         let party = options.party.as_ref().map(|party| Ok::<_, RunError>((party.clone(), pulse::bind(party)?))).transpose()?;
         let life = crate::random_number().map_err(system("cannot draw a random number"))?;
-        let board = Board::create(life, crate::now_ns()).map_err(system("cannot make the board"))?;
-        Ok(Warden { listener, board, party })
+        let marker = if options.marks { Marker::load().map_err(Some) } else { Err(None) };
+        let marking = match &marker {
+            Ok(marker) if marker.marks_ends() => Marking::Processes,
+            Ok(_) => Marking::Threads,
+            Err(_) => Marking::Nothing,
+        };
+        let board = Board::create(life, crate::now_ns(), marking).map_err(system("cannot make the board"))?;
+        Ok(Warden { listener, board, party, marker })
+    }
+
+    /// Which marks it has.
+    pub fn marking(&self) -> Marking {
+        self.board.marking()
+    }
+
+    /// Why it has no marks, where it was to have them.
+    pub fn marks_refused(&self) -> Option<&Refused> {
+        self.marker.as_ref().err().and_then(Option::as_ref)
     }
 
     /// The warden's life.
@@ -129,6 +152,8 @@ impl Warden {
         let (board, bell) = (self.board, Page::create("martlet-bell", 1).map_err(system("cannot make the eye's bell"))?);
         let heard = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor for ends"))?;
         let (heard, reports, told, news) = (Arc::new(heard), channel(), channel(), channel());
+        let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor for the end"))?;
+        let (over, marker) = (Arc::new(over), self.marker.ok().map(Arc::new));
         let (mut pulse, mut others) = (None, None);
         if let Some((party, sockets)) = self.party {
             let way = pulse::News { sender: news.0, stir: Arc::clone(&heard) };
@@ -144,6 +169,7 @@ impl Warden {
             told.1,
             eye::Reports { sender: reports.0, stir: Arc::clone(&heard) },
             orders.clone(),
+            marker.as_ref().map(|marker| marker.marks().clone()),
         );
         let (started, starting) = channel();
         std::thread::scope(|scope| {
@@ -154,23 +180,32 @@ impl Warden {
                 eye.run(&started);
             });
             eye.map_err(system("cannot start a thread"))?;
+            let ear = marker.clone().map(|marker| {
+                let ear = ear::Ear { marker, eye: tasks.clone(), heard: Arc::clone(&heard), over: Arc::clone(&over) };
+                std::thread::Builder::new().name("warden-ear".into()).spawn_scoped(scope, move || {
+                    begun(Thread::Ear);
+                    ear.run();
+                })
+            });
             let beats = pulse.map(|pulse| {
                 std::thread::Builder::new().name("warden-pulse".into()).spawn_scoped(scope, move || {
                     begun(Thread::Pulse);
                     pulse.run();
                 })
             });
-            let outcome = match (beats.transpose(), starting.recv()) {
+            let begun_all = ear.transpose().and_then(|_| beats.transpose());
+            let outcome = match (begun_all, starting.recv()) {
                 (Err(error), _) => Err(system("cannot start a thread")(error)),
                 (Ok(_), Ok(Ok(()))) => {
                     begun(Thread::Desk);
-                    let desk = desk::Desk::new(self.listener, board, tasks.clone(), heard, others.map(|(others, _)| others));
+                    let desk = desk::Desk::new(self.listener, board, tasks.clone(), heard, others.map(|(others, _)| others), marker);
                     desk.and_then(|desk| desk.run(stop, &reports.1, &news.1))
                 }
                 (Ok(_), Ok(Err(error))) => Err(error.into()),
                 (Ok(_), Err(_)) => unreachable!("the eye says how it began"),
             };
             tasks.send(eye::Task::End);
+            let _ = rustix::io::write(&*over, &1u64.to_ne_bytes());
             if let Some(orders) = orders {
                 orders.send(pulse::Order::Leave);
             }

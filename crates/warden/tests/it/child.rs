@@ -91,23 +91,23 @@ fn plays_its_role() {
     match words[..] {
         ["plain"] => {
             ready();
-            obey(None);
+            obey(socket, None);
         }
         ["joins", app] => {
             let mut warden = Warden::connect(socket, "child").expect("a warden");
             warden.join(AppId::new(app.parse().expect("a number")).expect("in range")).expect("free");
             let _acting = warden.threads().act().expect("a word");
             ready();
-            obey(Some(&mut warden));
+            obey(socket, Some(&mut warden));
         }
         ["joins-without-words", app] => {
             let mut warden = Warden::connect(socket, "child").expect("a warden");
             warden.join(AppId::new(app.parse().expect("a number")).expect("in range")).expect("free");
             ready();
-            obey(Some(&mut warden));
+            obey(socket, Some(&mut warden));
         }
         ["warden"] => {
-            let options = daemon::Options { socket: socket.into(), mode: 0o600, party: None };
+            let options = daemon::Options { socket: socket.into(), mode: 0o600, party: None, marks: false };
             let warden = daemon::Warden::new(&options).expect("the place is free");
             ready();
             let (never, _end) = std::os::unix::net::UnixStream::pair().expect("sockets");
@@ -118,20 +118,25 @@ fn plays_its_role() {
 }
 
 /// Does what it is told, line by line, until it is told to end.
-fn obey(mut warden: Option<&mut Warden>) {
+fn obey(socket: &Path, mut warden: Option<&mut Warden>) {
     let mut second = None;
+    let mut memory = Vec::new();
     for line in std::io::stdin().lines() {
         match line.expect("text").as_str() {
             "exit" => std::process::exit(0),
             "quit" => warden.as_mut().expect("registered").quit().expect("it has joined"),
-            "segfault" => {
-                let _ = rustix::process::setrlimit(
-                    rustix::process::Resource::Core,
-                    rustix::process::Rlimit { current: Some(0), maximum: Some(0) },
-                );
+            "grow" => memory.resize(256 << 20, 1u8),
+            order @ ("segfault" | "dump") => {
+                let most = if order == "dump" { None } else { Some(0) };
+                let _ =
+                    rustix::process::setrlimit(rustix::process::Resource::Core, rustix::process::Rlimit { current: most, maximum: most });
+                // Where the file goes, unless the system has a place of its own.
+                let _ = std::env::set_current_dir(socket.parent().expect("a directory"));
+                let memory = vec![1u8; if order == "dump" { 64 << 20 } else { 0 }];
                 // The runtime's handler takes the first, which comes of no access, and leaves the next to the system. Two that are under way at once are one.
                 loop {
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV).expect("our own");
+                    std::hint::black_box(&memory);
                     std::thread::yield_now();
                 }
             }
@@ -165,4 +170,5 @@ fn obey(mut warden: Option<&mut Warden>) {
         }
         println!("done");
     }
+    std::hint::black_box(memory);
 }

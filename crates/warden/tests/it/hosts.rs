@@ -29,7 +29,7 @@ struct Host {
 
 impl Host {
     fn start(&mut self) {
-        let options = daemon::Options { socket: self.socket.clone(), mode: 0o600, party: Some(self.party.clone()) };
+        let options = daemon::Options { socket: self.socket.clone(), mode: 0o600, party: Some(self.party.clone()), marks: false };
         let warden = daemon::Warden::new(&options).expect("the place and the ports are free");
         let (stop, stopped) = UnixStream::pair().expect("sockets");
         self.stop = Some(stop);

@@ -33,8 +33,14 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
+        World::with_marks(false)
+    }
+
+    /// With marks, where the system permits that.
+    pub fn with_marks(marks: bool) -> World {
         let socket = scratch().join("warden.sock");
-        let warden = daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None }).expect("the place is free");
+        let warden =
+            daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None, marks }).expect("the place is free");
         let (stop, stopped) = UnixStream::pair().expect("sockets");
         let thread = std::thread::spawn(move || warden.run(stopped.as_fd(), |_| ()).expect("it serves"));
         World { socket, stop: Some(stop), thread: Some(thread) }

@@ -3,13 +3,15 @@
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::log;
 use martlet_cluster::output::Format;
+use martlet_fabric::host::marks::drop_capabilities;
 use martlet_node::config::{Idle, Key, Priority};
 use martlet_node::sched::{place_current_thread, raise_descriptor_limit};
 use martlet_node::stop::Stop;
+use martlet_warden::board::Marking;
 use martlet_warden::daemon::{Options, Party, RunError, Thread, Warden};
 use martlet_warden::neighbours::Neighbours;
 use martlet_warden::place::ListenError;
@@ -36,6 +38,17 @@ pub struct Arguments {
     /// Run the threads that hear deaths and other hosts under SCHED_FIFO, for which the process needs CAP_SYS_NICE.
     #[arg(long)]
     fifo: bool,
+    /// Whether to have the kernel mark deaths before its own words say so: where it permits that, which takes CAP_BPF and CAP_PERFMON at the start; or not.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    marks: Marks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Marks {
+    /// Where the kernel permits it.
+    Auto,
+    /// Never.
+    Off,
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -54,12 +67,23 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     stop.on_signals().context("cannot take the signals")?;
     let limit = raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
     tracing::debug!(limit, "descriptors");
-    let options =
-        Options { socket: arguments.place.path(), mode: arguments.mode, party: arguments.neighbours.as_deref().map(party).transpose()? };
+    let options = Options {
+        socket: arguments.place.path(),
+        mode: arguments.mode,
+        party: arguments.neighbours.as_deref().map(party).transpose()?,
+        marks: arguments.marks == Marks::Auto,
+    };
     let warden = Warden::new(&options).map_err(|error| match error {
         RunError::Listen(ListenError::Path(_)) => Fail::usage(error),
         other => Fail::failed(other),
     })?;
+    match (warden.marking(), warden.marks_refused()) {
+        (Marking::Nothing, Some(why)) => tracing::info!(%why, "no marks: deaths are seen by words and by descriptors"),
+        (Marking::Nothing, None) => {}
+        (marking, _) => tracing::info!(?marking, "the kernel marks deaths for us"),
+    }
+    // Before any other thread begins.
+    drop_capabilities().context("cannot give up the capabilities for marks")?;
     let (socket, life) = (options.socket.display().to_string(), format!("{:016x}", warden.life()));
     format.print(format_args!("warden {life} at {socket}"), || json!({"event": "warden", "socket": socket, "life": life}));
     let priority = if arguments.fifo { Priority::Fifo } else { Priority::Auto };

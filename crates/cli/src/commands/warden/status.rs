@@ -3,7 +3,7 @@
 use clap::Args;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::output::{BAD, DIM, Format, GOOD, Table, WARN, styled};
-use martlet_warden::board::State;
+use martlet_warden::board::{Marking, State};
 use serde_json::json;
 
 use super::Place;
@@ -21,11 +21,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut warden = arguments.place.connect()?;
     let (mut apps, hosts) = warden.status().map_err(Fail::failed)?;
     apps.sort_by_key(|app| app.app);
-    let life = warden.board().map_or(0, |board| board.life());
+    let (life, marking) = warden.board().map_or((0, Marking::Nothing), |board| (board.life(), board.marking()));
     let socket = arguments.place.path().display().to_string();
+    let (marks, says) = match marking {
+        Marking::Nothing => ("none", "no marks, as its log says"),
+        Marking::Threads => ("threads", "marks of threads"),
+        Marking::Processes => ("processes", "marks of threads and of processes"),
+    };
     format.print(
-        format_args!("warden {life:016x} at {socket}\n"),
-        || json!({"event": "warden", "socket": socket, "life": format!("{life:016x}"), "applications": apps.len()}),
+        format_args!("warden {life:016x} at {socket}: {says}\n"),
+        || json!({"event": "warden", "socket": socket, "life": format!("{life:016x}"), "marks": marks, "applications": apps.len()}),
     );
     let mut table = Table::new(["application", "host", "process", "name", "state", "seen by", "words", "monitors"]);
     for app in &apps {

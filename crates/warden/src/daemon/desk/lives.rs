@@ -8,6 +8,7 @@ use std::sync::mpsc::Receiver;
 use martlet_protocol::detector::wardens::Secret;
 
 use super::super::eye::Task;
+use super::marks::MarkedAs;
 use super::{Desk, OUTSIDE, ProgramId};
 use crate::board::{End, Evidence, MAX_SLOTS, Slot, State};
 use crate::process::{has_ended, name_of, pid_of};
@@ -29,6 +30,8 @@ pub(super) struct Life {
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) name: String,
+    /// By what marks know its process, while it lives.
+    pub(super) marked_as: Option<MarkedAs>,
     /// Of its process, once it lives.
     pub(super) pidfd: Option<Arc<OwnedFd>>,
     /// Whether the descriptor is watched for this life alone, as no program of ours is behind it.
@@ -56,6 +59,7 @@ impl Life {
             pid: 0,
             uid: 0,
             name: String::new(),
+            marked_as: None,
             pidfd: None,
             is_from_outside: false,
             program: None,
@@ -148,6 +152,7 @@ impl Desk {
             ..Life::awaited(slot, app)
         };
         *life = begun.monitored_as(life);
+        self.suit_wishes(slot.index);
         self.board.begin(slot, app, 0, incarnation, pid, State::Alive);
         self.tell_others(slot.index);
         Ok(())
@@ -201,6 +206,7 @@ impl Desk {
     }
 
     pub(super) fn over(&mut self, index: u16) {
+        self.suit_wishes(index);
         self.forget_outside(index);
         let Some(life) = self.lives.get_mut(&index) else { return };
         let (slot, program) = (life.slot, life.program.take());
@@ -231,6 +237,7 @@ impl Desk {
 
     pub(super) fn free(&mut self, index: u16) {
         self.forget_outside(index);
+        self.unwish(index);
         if let Some(life) = self.lives.remove(&index) {
             if self.current.get(&life.app) == Some(&index) {
                 self.current.remove(&life.app);

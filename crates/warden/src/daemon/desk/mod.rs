@@ -5,10 +5,12 @@
 //! | `mod` | what the desk waits for; connections |
 //! | `requests` | what programs ask |
 //! | `lives` | lives of applications, and the board's slots |
+//! | `marks` | what the kernel's programs have marked |
 //! | `program` | a program that has connected |
 //! | `remote` | what wardens of other hosts tell |
 
 mod lives;
+mod marks;
 mod program;
 mod remote;
 mod requests;
@@ -18,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use martlet_fabric::host::marks::Marker;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use martlet_protocol::detector::wardens::Event;
 use rustix::event::epoll;
@@ -30,6 +33,7 @@ use super::{RunError, Seat, system};
 use crate::AppId;
 use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
 use crate::place::Listener;
+use crate::process::numbers_of;
 use crate::wire::{Answer, Request};
 
 /// What epoll names a descriptor by: the kind in the top byte, and which one below.
@@ -64,6 +68,10 @@ pub(super) struct Desk {
     current: BTreeMap<AppId, u16>,
     /// The last number that the warden gave.
     given: u32,
+    /// Where there are marks.
+    marker: Option<Arc<Marker>>,
+    /// How often to look at the marks again, though nothing says so.
+    looks: u8,
 }
 
 fn no(why: impl std::fmt::Display) -> Outcome {
@@ -77,6 +85,7 @@ impl Desk {
         eye: Tasks,
         heard: Arc<OwnedFd>,
         others: Option<OtherHosts>,
+        marker: Option<Arc<Marker>>,
     ) -> Result<Desk, RunError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll descriptor"))?;
         Ok(Desk {
@@ -93,6 +102,8 @@ impl Desk {
             generations: vec![0; MAX_SLOTS],
             current: BTreeMap::new(),
             given: AppId::LAST_CHOSEN,
+            marker,
+            looks: 0,
         })
     }
 
@@ -113,7 +124,8 @@ impl Desk {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let at_most = (self.looks > 0).then_some(marks::LOOKS_AFTER);
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), at_most.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(system("cannot wait for descriptors")(error)),
             }
@@ -133,9 +145,10 @@ impl Desk {
                     self.take_news(event);
                 }
             }
+            self.look_at_marks(whats.contains(&HEARD));
             for what in whats.iter().filter(|what| [PROCESS, OUTSIDE].contains(&(*what & KIND))) {
                 match what & KIND {
-                    PROCESS => self.process_ended((what & !KIND) as ProgramId),
+                    PROCESS => self.process_ended((what & !KIND) as ProgramId, Evidence::Process),
                     _ => self.outside_ended((what & !KIND) as u16),
                 }
             }
@@ -181,6 +194,7 @@ impl Desk {
             is_connected: true,
             pidfd: Arc::new(pidfd),
             pid: u32::try_from(peer.pid).unwrap_or(0),
+            has_our_numbers: u32::try_from(peer.pid).is_ok_and(|pid| pid != 0 && numbers_of(pid) == Some(1)),
             uid: peer.uid,
             name: String::new(),
             page: None,
@@ -289,12 +303,12 @@ impl Desk {
     }
 
     /// The process of a program has ended.
-    fn process_ended(&mut self, id: ProgramId) {
+    fn process_ended(&mut self, id: ProgramId, evidence: Evidence) {
         // A Quit that it sent last is in its socket: it is taken before.
         let mut buffer = Box::new([0; MAX_MESSAGE]);
         self.serve(id, &mut buffer);
         if let Some(index) = self.programs.get(&id).and_then(|program| program.life) {
-            self.end(index, State::Failed, Some(Evidence::Process));
+            self.end(index, State::Failed, Some(evidence));
         }
         self.hang_up(id);
         self.remove(id);

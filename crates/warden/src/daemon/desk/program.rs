@@ -18,6 +18,8 @@ pub(super) struct Program {
     pub(super) is_connected: bool,
     pub(super) pidfd: Arc<OwnedFd>,
     pub(super) pid: u32,
+    /// Whether its threads have the numbers for themselves that they have here: it is in our PID namespace, and in none below.
+    pub(super) has_our_numbers: bool,
     pub(super) uid: u32,
     pub(super) name: String,
     /// What it brought with its Hello; before, it may ask nothing.
@@ -37,10 +39,7 @@ impl Program {
     /// where that is not its own already, they are found to be another's and are left as they were.
     pub(super) fn is_another(&self) -> bool {
         let Some(page) = &self.page else { return false };
-        // Numbers in words are those of the program's PID namespace, which has to be ours to be compared.
-        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else { return false };
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(|line| line.split_whitespace().count());
-        if numbers != Some(1) {
+        if !self.has_our_numbers {
             return false;
         }
         let values = self.words.iter().map(|word| page.load(death_word(*word)));

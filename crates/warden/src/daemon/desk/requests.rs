@@ -117,9 +117,11 @@ impl Desk {
             self.programs.get_mut(&before).expect("it has a life").life = None;
         }
         self.forget_outside(slot.index);
+        self.unwish(slot.index);
         let program = self.programs.get_mut(&id).expect("it asks");
         program.life = Some(slot.index);
         let (pidfd, uid, name) = (Arc::clone(&program.pidfd), program.uid, program.name.clone());
+        let has_our_numbers = program.has_our_numbers;
         let (page, words) = (program.page.clone().expect("it has greeted"), program.words.clone());
         let life = self.lives.get_mut(&slot.index).expect("just found");
         *life = Life {
@@ -134,12 +136,13 @@ impl Desk {
             ..Life::awaited(slot, app)
         }
         .monitored_as(life);
+        self.suit_wishes(slot.index);
         self.board.begin(slot, app, 0, incarnation, pid, State::Alive);
         self.tell_others(slot.index);
         // Nothing of what the eye knew of an earlier connection counts.
         self.eye.send(Task::Forget(slot));
         for word in words {
-            self.eye.send(Task::Watch(slot, page.clone(), word, secret));
+            self.eye.send(Task::Watch(slot, page.clone(), word, secret, has_our_numbers));
         }
         let monitors: Vec<_> = self.lives[&slot.index].monitors.iter().map(|(monitor, want)| (*monitor, *want)).collect();
         for (monitor, want) in monitors {
@@ -157,9 +160,11 @@ impl Desk {
         }
         let program = self.programs.get_mut(&id).expect("it asks");
         program.words.insert(word);
-        let page = program.page.clone().expect("it has greeted");
+        let (page, has_our_numbers) = (program.page.clone().expect("it has greeted"), program.has_our_numbers);
         if let Some(life) = program.life.and_then(|life| self.lives.get(&life)) {
-            self.eye.send(Task::Watch(life.slot, page, word, life.secret));
+            let index = life.slot.index;
+            self.eye.send(Task::Watch(life.slot, page, word, life.secret, has_our_numbers));
+            self.suit_wishes(index);
         }
         DONE
     }
@@ -168,7 +173,9 @@ impl Desk {
         let program = self.programs.get_mut(&id).expect("it asks");
         program.words.remove(&word);
         if let Some(life) = program.life.and_then(|life| self.lives.get(&life)) {
+            let index = life.slot.index;
             self.eye.send(Task::Unwatch(life.slot, word));
+            self.suit_wishes(index);
         }
         DONE
     }

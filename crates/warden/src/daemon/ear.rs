@@ -1,0 +1,44 @@
+//! The ear: hears that the kernel's programs have made marks which the desk wishes to hear of, and has eye and desk look at them.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use martlet_fabric::host::marks::Marker;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::eye::Tasks;
+
+pub(super) struct Ear {
+    pub(super) marker: Arc<Marker>,
+    pub(super) eye: Tasks,
+    /// Readable for the desk.
+    pub(super) heard: Arc<OwnedFd>,
+    /// Readable when the warden ends.
+    pub(super) over: Arc<OwnedFd>,
+}
+
+impl Ear {
+    pub(super) fn run(self) {
+        loop {
+            let (bell, over) = (self.marker.bell(), self.over.as_fd());
+            let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&over, PollFlags::IN)];
+            if let Err(error) = poll(&mut fds, None)
+                && error != rustix::io::Errno::INTR
+            {
+                // What marks say is then seen when eye and desk wake for other reasons.
+                tracing::warn!(%error, "nobody listens for marks any more");
+                return;
+            }
+            let [bell, over] = fds.map(|fd| fd.revents().contains(PollFlags::IN));
+            if over {
+                return;
+            }
+            if bell {
+                self.marker.hush();
+                self.eye.stir();
+                // It fails only when the counter is full, and then it is readable as well.
+                let _ = rustix::io::write(&*self.heard, &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
