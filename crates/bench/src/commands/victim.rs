@@ -11,7 +11,7 @@ use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
 use martlet_warden::AppId;
 use martlet_warden::client::Warden;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 /// Wait to be killed.
 #[derive(Debug, Args)]
@@ -38,6 +38,9 @@ pub struct Arguments {
     /// The core to run on.
     #[arg(long, value_parser = number::<u16>(..))]
     core: Option<u16>,
+    /// Dump core where a signal says so.
+    #[arg(long)]
+    dumps: bool,
     /// Mebibytes to keep resident.
     #[arg(long, default_value_t = 0, value_parser = number::<usize>(..))]
     resident: usize,
@@ -101,7 +104,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
 /// What every victim but the bare one does first. Returns its resident memory.
 fn prepare(arguments: &Arguments) -> Outcome<Vec<u8>> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
-    martlet_fabric::host::process::disable_core_dumps().context("cannot turn core dumps off")?;
+    match arguments.dumps {
+        true => {
+            let most = rustix::process::getrlimit(Resource::Core).maximum;
+            setrlimit(Resource::Core, Rlimit { current: most, maximum: most }).context("cannot turn core dumps on")?;
+        }
+        false => martlet_fabric::host::process::disable_core_dumps().context("cannot turn core dumps off")?,
+    }
     if let Some(core) = arguments.core {
         martlet_node::sched::pin_current_thread(core).context("cannot bind the thread")?;
     }

@@ -179,10 +179,14 @@ impl Victim {
     /// It works: its core's caches hold what it works on, and nothing of the kernel's code for its end.
     pub const WORKING: Victim = Victim { pastime: Pastime::Walk, resident_mib: 4 };
 
+    /// It sleeps, and there is something to dump.
+    pub const DUMPING: Victim = Victim { pastime: Pastime::Sleep, resident_mib: 64 };
+
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             Victim { pastime: Pastime::Walk, .. } => "working",
+            Victim { pastime: Pastime::Sleep, resident_mib: 1.. } => "with 64 MiB",
             Victim { resident_mib: 1.., .. } => "with 512 MiB",
             Victim { pastime: Pastime::Spin, .. } => "spinning",
             Victim { pastime: Pastime::Sleep, .. } => "asleep",

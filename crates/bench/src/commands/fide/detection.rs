@@ -9,7 +9,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_warden::AppId;
 
-use super::table2::{Way, kill_one};
+use super::table2::{Blow, Way, kill_one};
 use super::{FAR, NEAR, paper};
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::reference::{Probe, Victim};
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             number = number % i64::from(AppId::LAST_CHOSEN) + 1;
             let app = AppId::new(number).expect("in range");
             let warden = if way == Way::Across { &mut near } else { &mut far };
-            let [whole, ..] = kill_one(warden, &wardens.socket(FAR), app, Victim::SPINNING, way)?;
+            let [whole, ..] = kill_one(warden, &wardens.socket(FAR), app, Victim::SPINNING, way, Blow::Kill)?;
             samples[at].1.push(whole);
             progress.step();
         }

@@ -3,6 +3,7 @@
 mod accuracy;
 mod detection;
 mod hogs;
+mod marks;
 mod paper;
 mod set;
 mod stability;
@@ -33,6 +34,7 @@ enum Which {
     Figure4(accuracy::Arguments),
     Figure5(detection::Arguments),
     Figure6(set::Arguments),
+    Marks(marks::Arguments),
 }
 
 /// The host of the monitor, where its victims are on another one.
@@ -47,6 +49,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         Which::Figure4(arguments) => accuracy::run(arguments, report, interrupt),
         Which::Figure5(arguments) => detection::run(arguments, report, interrupt),
         Which::Figure6(arguments) => set::run(arguments, report, interrupt),
+        Which::Marks(arguments) => marks::run(arguments, report, interrupt),
     }
 }
 

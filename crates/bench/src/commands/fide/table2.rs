@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
                 number = number % i64::from(AppId::LAST_CHOSEN) + 1;
                 let app = AppId::new(number).expect("in range");
                 let warden = if way == Way::Across { &mut near } else { &mut far };
-                let [all, known, delivered] = kill_one(warden, &wardens.socket(FAR), app, plan, way)?;
+                let [all, known, delivered] = kill_one(warden, &wardens.socket(FAR), app, plan, way, Blow::Kill)?;
                 figures[0].record(all);
                 figures[1].record(known);
                 figures[2].record(delivered);
@@ -142,12 +142,24 @@ fn figures(way: Way, victim: &str) -> [Figure; 3] {
     [whole, figure("  kill to the monitor's warden"), figure("  from there to the upcall")]
 }
 
-/// Starts a victim and waits until the monitor's warden knows it.
-fn start(socket: &Path, app: AppId, plan: Victim, joins: bool) -> Outcome<Process> {
+/// By what a victim dies.
+#[derive(Clone, Copy)]
+pub(super) enum Blow<'a> {
+    /// SIGKILL.
+    Kill,
+    /// A signal by which it dumps core, into this directory unless the system has a place of its own.
+    Dump(&'a Path),
+}
+
+/// Starts a victim.
+fn start(socket: &Path, app: AppId, plan: Victim, joins: bool, blow: Blow<'_>) -> Outcome<Process> {
     let mut command = own_command()?;
     command.args(["victim", "--kind", if joins { "application" } else { "unregistered" }]);
     command.args(["--cluster", &socket.display().to_string(), "--incarnation", &app.to_string()]);
     plan.arguments(&mut command);
+    if let Blow::Dump(dir) = blow {
+        command.arg("--dumps").current_dir(dir);
+    }
     Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?))
 }
 
@@ -160,8 +172,8 @@ fn await_ready(victim: &mut Process) -> Outcome {
 }
 
 /// Kills one victim on a host. Returns the nanoseconds until it was told, until the monitor's warden knew, and between these.
-pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Victim, way: Way) -> Outcome<[u64; 3]> {
-    let mut victim = start(socket, app, plan, way != Way::Unchanged)?;
+pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Victim, way: Way, blow: Blow<'_>) -> Outcome<[u64; 3]> {
+    let mut victim = start(socket, app, plan, way != Way::Unchanged, blow)?;
     if way == Way::Unchanged {
         let pid = i32::try_from(victim.0.id()).map_err(Fail::failed)?;
         warden.monitor_process(pid).map_err(Fail::failed)?;
@@ -181,13 +193,16 @@ pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Vic
     // Apart from the victim, which is bound to the second core.
     let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the monitor")?;
     let killed = now_ns();
-    victim.signal(Signal::KILL)?;
+    victim.signal(match blow {
+        Blow::Kill => Signal::KILL,
+        Blow::Dump(_) => Signal::ABORT,
+    })?;
     let (told, failure) = failure(warden, way == Way::Polling)?;
     drop(on_core);
     let wrong = match way {
         Way::Across => failure.evidence != Evidence::Certificate,
-        Way::Asleep | Way::Polling => !matches!(failure.evidence, Evidence::Words | Evidence::Process),
-        Way::Unchanged => failure.evidence != Evidence::Process,
+        Way::Asleep | Way::Polling => !matches!(failure.evidence, Evidence::Words | Evidence::Marks | Evidence::Process),
+        Way::Unchanged => !matches!(failure.evidence, Evidence::Marks | Evidence::Process),
     };
     if wrong {
         return Err(Fail::wrong(format_args!("a killed victim, {}, was told of by {}", way.name(), failure.evidence)));
