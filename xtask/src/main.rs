@@ -51,6 +51,8 @@ Commands:
   rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
   redis-suite [OPTION]...
                  Redis' own test suite against a plain server and against `martlet run`; `cargo xtask redis-suite --help` says more
+  clients [OPTION]...
+                 Programs with well-known client libraries against `martlet run`, through kills; `cargo xtask clients --help` says more
   upgrade [FROM] Clusters that are upgraded to this build from the last release, which is built from its tag; or from another revision, or the
                  `martlet` command at a path
   deb [--profile NAME]
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
             exit_with(hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()))
         }
         Some("redis-suite") => exit_with(redis::suite::run(&root, args)),
+        Some("clients") => exit_with(redis::clients::run(&root, args)),
         Some("fuzz") => exit_with(fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)).map(drop)),
         Some("miri") => tell(ci::one_by_one(miri::check(&root))),
         Some("header") => exit_with(header::write(&root)),

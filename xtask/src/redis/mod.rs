@@ -1,11 +1,13 @@
-//! Redis in replicas, tried with programs of others: its own test suite (`cargo xtask redis-suite`).
+//! Redis in replicas, tried with programs of others: its own test suite (`cargo xtask redis-suite`), and client libraries (`cargo xtask clients`).
 //!
 //! | file | what stands there |
 //! |---|---|
 //! | `family` | all that a command starts, which ends with it |
 //! | `server` | a redis-server, plain or in replicas whose leader is killed |
 //! | `suite` | the test suite |
+//! | `clients` | the client libraries |
 
+pub mod clients;
 mod family;
 mod server;
 pub mod suite;

@@ -124,7 +124,7 @@ struct Sum {
 
 impl Sum {
     fn tell(&self, logs: &Path) -> Result<(), String> {
-        println!("{} verdicts are the same, {} differ as listed; {} kills of the leader", self.same, self.known, self.kills);
+        println!("{} verdicts are the same, {} differ as listed; leaders killed: {}", self.same, self.known, self.kills);
         for test in &self.gone {
             println!("listed, and the same: {test}: remove it from xtask/src/redis/suite/known.toml");
         }
@@ -166,7 +166,7 @@ impl Suite<'_> {
             "in replicas {} ok, {} err{}: {} differ as listed, {} otherwise",
             replicas.count(Verdict::Ok),
             replicas.count(Verdict::Err),
-            if with_kills { format!(", {kills} kills") } else { String::new() },
+            if with_kills { format!(", leaders killed: {kills}") } else { String::new() },
             listed.len(),
             new.len()
         );
