@@ -1,13 +1,14 @@
 //! What a server does with captured descriptors, at every replica alike.
 
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
 use crate::board::Line;
 use crate::fault;
 use crate::replica::{Replica, Role};
 use crate::stream::Found;
-use crate::sys::{self, complain};
-use crate::table::{Interest, Table, Withdrawn};
+use crate::sys::{self, complain, die};
+use crate::table::{Interest, POLLED, Table, Withdrawn};
 
 /// What `epoll_ctl` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,11 +154,36 @@ impl Replica {
         });
     }
 
+    /// The server waits for these from here on, and for nothing else. Returns what it has waited for so far.
+    pub fn wait_only_for(&mut self, wanted: &BTreeMap<RawFd, Interest>) -> BTreeMap<RawFd, Interest> {
+        let before = self.table.interests.clone();
+        for (fd, interest) in self.table.changes_to(wanted) {
+            let change = match interest {
+                None => Change::Delete,
+                Some(interest) if before.contains_key(&fd) => Change::Modify(interest),
+                Some(interest) => Change::Add(interest),
+            };
+            if let Err(errno) = self.change_interest(fd, change) {
+                die(&format!("the server cannot wait for descriptor {fd}: error {errno}"));
+            }
+        }
+        before
+    }
+
+    /// The server waits at its epoll instance, and no more for what it has polled.
+    pub fn stop_polling(&mut self) {
+        if std::mem::take(&mut self.table.is_polled) {
+            let mut rest = self.table.interests.clone();
+            rest.retain(|_, interest| interest.epoll != POLLED);
+            self.wait_only_for(&rest);
+        }
+    }
+
     /// Changes what the server waits for. Returns the errno why not.
     pub fn change_interest(&mut self, fd: RawFd, change: Change) -> Result<(), i32> {
         let before = self.table.interests.get(&fd).copied();
         let wanted = match (change, before) {
-            (Change::Add(_), Some(_)) => return Err(libc::EEXIST),
+            (Change::Add(_), Some(before)) if before.epoll != POLLED => return Err(libc::EEXIST),
             (Change::Modify(_) | Change::Delete, None) => return Err(libc::ENOENT),
             (Change::Add(interest) | Change::Modify(interest), _) => Some(interest),
             (Change::Delete, _) => None,

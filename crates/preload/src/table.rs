@@ -40,6 +40,9 @@ impl Connection {
     }
 }
 
+/// Of what a server waits for by `poll` and `select`, instead of an epoll instance's number.
+pub const POLLED: RawFd = -1;
+
 /// What a server wants to hear of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
@@ -47,7 +50,7 @@ pub struct Interest {
     pub events: u32,
     /// What comes back with them.
     pub data: u64,
-    /// At which epoll instance.
+    /// At which epoll instance, or [`POLLED`].
     pub epoll: RawFd,
 }
 
@@ -89,6 +92,8 @@ pub struct Table {
     pub withdrawn: BTreeMap<RawFd, Withdrawn>,
     /// What the server waits for.
     pub interests: BTreeMap<RawFd, Interest>,
+    /// Some of it has been waited for by `poll` or `select`.
+    pub is_polled: bool,
     /// The connections that it waits to be able to write to; of those that are waited for edge-triggered, where there has been no room since it was told of some.
     pub wants_room: BTreeSet<u32>,
     /// Connections so far.
@@ -173,6 +178,14 @@ impl Table {
         self.closed.contains(&cookie)
     }
 
+    /// How what the server waits for is to change for it to be these alone. Those that it waits for in the same way already are none of them.
+    pub fn changes_to(&self, wanted: &BTreeMap<RawFd, Interest>) -> Vec<(RawFd, Option<Interest>)> {
+        let gone = self.interests.keys().filter(|fd| !wanted.contains_key(fd)).map(|fd| (*fd, None));
+        let new =
+            wanted.iter().filter(|(fd, interest)| self.interests.get(fd) != Some(interest)).map(|(fd, interest)| (*fd, Some(*interest)));
+        gone.chain(new).collect()
+    }
+
     /// Notes what the server wants to hear of a descriptor; `None`: nothing. Returns what it was before.
     pub fn set_interest(&mut self, fd: RawFd, interest: Option<Interest>) -> Option<Interest> {
         if let Some(slot) = self.slot_of(fd) {
@@ -181,6 +194,7 @@ impl Table {
                 false => self.wants_room.remove(&slot),
             };
         }
+        self.is_polled |= interest.is_some_and(|interest| interest.epoll == POLLED);
         match interest {
             Some(interest) => self.interests.insert(fd, interest),
             None => self.interests.remove(&fd),
@@ -212,6 +226,22 @@ mod tests {
         table.put(1, connection(9));
         assert!(table.has_closed(101) && !table.has_closed(109));
         assert_eq!((table.slot_of(FIRST_FD + 1), table.slot_of(FIRST_FD + 3), table.slot_of(2)), (Some(1), None, None));
+    }
+
+    #[test]
+    fn what_is_polled_in_the_same_way_again_changes_nothing() {
+        let mut table = Table::default();
+        let interest = |events: i32| Interest { events: events as u32, data: 7, epoll: POLLED };
+        let (reads, writes) = (interest(libc::EPOLLIN), interest(libc::EPOLLOUT));
+        let wanted = BTreeMap::from([(3, reads), (4, reads)]);
+        assert_eq!(table.changes_to(&wanted), [(3, Some(reads)), (4, Some(reads))]);
+        assert!(!table.is_polled);
+        for (fd, interest) in table.changes_to(&wanted) {
+            table.set_interest(fd, interest);
+        }
+        assert!(table.is_polled);
+        assert_eq!(table.changes_to(&wanted), []);
+        assert_eq!(table.changes_to(&BTreeMap::from([(4, writes), (5, reads)])), [(3, None), (4, Some(writes)), (5, Some(reads))]);
     }
 
     #[test]

@@ -14,20 +14,20 @@ macro_rules! kernel {
 
 mod files;
 mod processes;
+mod waits;
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 
-use libc::{clockid_t, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use libc::{clockid_t, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 
 use crate::birth::{self, with_run};
 use crate::main_thread::{InLibrary, in_server};
-use crate::replica::{Wait, with};
-use crate::serving::Change;
+use crate::replica::with;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
-use crate::table::{Interest, Table};
-use crate::{clock, fault, fiber, socket, sys, threads, turnstile};
+use crate::table::Table;
+use crate::{clock, fault, socket, sys, threads, turnstile};
 
 /// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -450,154 +450,6 @@ unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mu
         return 0;
     }
     kernel!(SYS_getsockopt, fd, level, name, value, len) as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-    if in_server() {
-        let _library = InLibrary::enter();
-        // SAFETY: the caller gives an event where one is needed.
-        let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
-        if let Some(changed) = change_interest(epoll, operation, fd, event) {
-            return changed.map_or_else(fail, |()| 0);
-        }
-    }
-    kernel!(SYS_epoll_ctl, epoll, operation, fd, event) as c_int
-}
-
-fn change_interest(epoll: c_int, operation: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Option<Result<(), c_int>> {
-    let captured = with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd)));
-    if captured != Some(true) {
-        with_run(|run| match event {
-            Some(event) if operation != libc::EPOLL_CTL_DEL => {
-                run.internal.insert((epoll, fd), event);
-            }
-            _ => {
-                run.internal.remove(&(epoll, fd));
-            }
-        });
-        return None;
-    }
-    let mut interest = Interest { events: 0, data: 0, epoll };
-    if let Some(event) = event {
-        interest = Interest { events: event.events, data: event.u64, epoll };
-    }
-    if interest.events & libc::EPOLLONESHOT as u32 != 0 {
-        die("the server waits for a connection once, which this version does not capture");
-    }
-    let change = match operation {
-        libc::EPOLL_CTL_ADD => Change::Add(interest),
-        libc::EPOLL_CTL_MOD => Change::Modify(interest),
-        libc::EPOLL_CTL_DEL => Change::Delete,
-        _ => return Some(Err(libc::EINVAL)),
-    };
-    with_run(|run| {
-        run.epolls.insert(epoll);
-        if run.epolls.len() > 1 && !turnstile::is_on() {
-            die("the server waits for connections at two epoll instances, which this version does not capture");
-        }
-    });
-    if let Some(changed) = with(|replica| replica.change_interest(fd, change)) {
-        return Some(changed);
-    }
-    with_run(|run| {
-        let wanted = if change == Change::Delete { None } else { Some(interest) };
-        run.early.set_interest(fd, wanted);
-    });
-    Some(Ok(()))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout_ms: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { epoll_pwait(epoll, events, most, timeout_ms, std::ptr::null()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    most: c_int,
-    timeout_ms: c_int,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    if in_server() {
-        let library = InLibrary::enter();
-        if turnstile::is_on() {
-            let waited = turnstile::wait_at(epoll, usize::try_from(most).unwrap_or(0), timeout_ms);
-            for (at, event) in waited.iter().flatten().enumerate() {
-                // SAFETY: the caller gives room for `most` events, and no more are delivered.
-                unsafe { events.add(at).write_unaligned(*event) };
-            }
-            return waited.map_or_else(fail, |waited| waited.len() as c_int);
-        }
-        if let Some((delivered, signals)) = wait(epoll, most, timeout_ms) {
-            for (at, (_, event)) in delivered.iter().enumerate() {
-                // SAFETY: the caller gives room for `most` events, and no more are delivered.
-                unsafe { events.add(at).write_unaligned(*event) };
-            }
-            drop(library);
-            let is_interrupted = delivered.is_empty() && !signals.is_empty();
-            for number in signals {
-                // SAFETY: a plain call; a handler is the server's.
-                unsafe { libc::raise(number) };
-            }
-            return if is_interrupted { fail(libc::EINTR) } else { delivered.len() as c_int };
-        }
-    }
-    kernel!(SYS_epoll_pwait, epoll, events, most, timeout_ms, mask, 8usize) as c_int
-}
-
-/// What there is at epoll instances.
-type Events = Vec<(RawFd, libc::epoll_event)>;
-
-/// Waits at the server's epoll instance: gives way to the node. `None`: it is not captured, or there are no replicas so far.
-fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Events, Vec<c_int>)> {
-    if with_run(|run| run.epolls.contains(&epoll)) != Some(true) {
-        return None;
-    }
-    if !birth::is_born() {
-        // A server that does not wait is still busy with its start, and may have files half read.
-        if timeout_ms == 0 || !threads::all_rest() {
-            return None;
-        }
-        birth::bear();
-    }
-    threads::await_rest();
-    let now = clock::real().monotonic_ns;
-    let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now + ms * 1_000_000);
-    with(|replica| {
-        replica.come_back();
-        replica.wait = Wait { most: usize::try_from(most).unwrap_or(0), until_ns };
-    });
-    loop {
-        fiber::to_library();
-        if let Some(node) = with(|replica| replica.fork.take()).flatten() {
-            birth::fork(node);
-            continue;
-        }
-        let has_something = with(|replica| !replica.delivery.is_empty() || !replica.signals.is_empty());
-        if has_something == Some(true) || until_ns.is_some() {
-            break;
-        }
-        // A round of nothing that the server is to hear of: it waits for as long as it takes.
-        with(|replica| replica.come_back());
-    }
-    with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-    if in_server() && !descriptors.is_null() {
-        // SAFETY: the caller gives so many.
-        let polled = unsafe { std::slice::from_raw_parts(descriptors, count as usize) };
-        // memcached's logger polls clients that watch. With the error it sends them nothing.
-        if takes_turns().is_some() && polled.iter().any(|one| is_captured(one.fd)) {
-            return fail(libc::EINVAL);
-        }
-        polled.iter().for_each(|one| refuse(one.fd, "poll"));
-    }
-    kernel!(SYS_poll, descriptors, count, timeout_ms) as c_int
 }
 
 /// Memory without a file that the server would share with its children. Replicas are forks, and are not to share it with each other.

@@ -69,7 +69,7 @@ pub struct Arguments {
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with epoll.
+    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with epoll, poll or select.
     #[arg(long)]
     untried: bool,
     /// The server and its arguments.

@@ -2,6 +2,7 @@
 
 mod memcached;
 mod nginx;
+mod polling;
 mod saved;
 mod slow;
 mod software;

@@ -1,0 +1,78 @@
+//! Servers that wait for their clients by `poll`, by `select`, and by `epoll` and `poll` in turn, in three replicas.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use super::{Service, library};
+
+/// More than a connection's window and the kernel's buffers hold.
+const LONG_BYTES: usize = 6 << 20;
+
+fn begin(how: &str) -> Option<Service> {
+    // What is called so may be a script that starts it.
+    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
+    let Some(python) = asked.ok().and_then(|asked| String::from_utf8(asked.stdout).ok()).filter(|python| !python.is_empty()) else {
+        std::io::stderr().write_all(b"\nSKIPPED: no server in Python was run in replicas: there is none\n\n").expect("standard error");
+        return None;
+    };
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
+    command.args(["run", "--json", "--untried", "--preload"]).arg(library()).args(["--", &python]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/run/polling.py")).args([how, &port.to_string()]);
+    Some(Service::begin(command, port))
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(service: &Service) -> Client {
+        Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")))
+    }
+
+    fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).expect("the connection stands");
+    }
+
+    /// What has been counted, and the length of what came with it.
+    fn answer(&mut self) -> (u64, usize) {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).expect("the connection stands") > 0, "the connection has ended");
+        let (count, rest) = line.trim_end().split_once(':').unwrap_or_else(|| panic!("{line:?}"));
+        assert!(rest.bytes().all(|byte| byte == b'x'));
+        (count.parse().unwrap_or_else(|_| panic!("{line:?}")), rest.len())
+    }
+}
+
+#[test]
+fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and_counts() {
+    for how in ["poll", "select", "both"] {
+        let Some(mut service) = begin(how) else { return };
+        let mut clients = [Client::connect(&service), Client::connect(&service)];
+        let mut count = 0;
+        for _ in 0..2 {
+            for client in &mut clients {
+                client.send("1\n2\n");
+                assert_eq!([client.answer(), client.answer()], [(count + 1, 1), (count + 2, 2)], "{how}");
+                count += 2;
+            }
+            // A request that is half there, and an answer that is half sent, when the leader dies.
+            clients[0].send("1");
+            clients[1].send(&format!("{LONG_BYTES}\n"));
+            assert_eq!(service.kill_leader(), 2, "{how}: no connection is lost");
+            assert_eq!(clients[1].answer(), (count + 1, LONG_BYTES), "{how}");
+            clients[0].send("0\n");
+            assert_eq!(clients[0].answer(), (count + 2, 10), "{how}");
+            count += 2;
+            service.await_replicas();
+        }
+        let [gone, mut left] = clients;
+        drop(gone);
+        left.send("0\n");
+        assert_eq!(left.answer(), (count + 1, 0), "{how}");
+        assert_eq!(service.kill_leader(), 1, "{how}: one has gone");
+        service.await_replicas();
+        service.stop();
+    }
+}
