@@ -240,13 +240,12 @@ pub(super) fn sched_process_exit(maps: Maps, says_whether_last: bool) -> Vec<Ins
     program.end()
 }
 
-/// `sched_process_exec(task, number_before, binary)`: another program runs in the thread, which has the number of its process from now on. Of the one before nothing is left.
+/// `sched_process_exec(task, number_before, binary)`: another program runs in the thread, which has the number of its process from now on. Of the one before nothing is left. The
+/// number that the thread had before is not marked: the kernel gave it away before it loaded the program, so it may be another thread's by now.
 pub(super) fn sched_process_exec(maps: Maps) -> Vec<Instruction> {
     let mut program = Program::new(maps);
-    program.load(R9, R1, 8);
     program.who(R6);
     program.draw();
-    program.mark(THREADS, R9);
     program.mark(THREADS, R6);
     program.constant(SHIFT_RIGHT, R6, 32);
     program.wake(R6, 0);
