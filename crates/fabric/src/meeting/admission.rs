@@ -14,13 +14,15 @@ const MAX_MEMBERS: usize = 256;
 pub(crate) fn admit(
     ours: Identity,
     max_clients: usize,
-    connections: impl Iterator<Item = (Identity, bool)> + Clone,
+    mut connections: impl Iterator<Item = (Identity, bool)> + Clone,
     newcomer: Identity,
 ) -> Result<(), Refusal> {
     if connections.clone().any(|(identity, live)| live && identity == newcomer) {
         return Err(Refusal::new(Code::Duplicate, "the two are connected already"));
     }
-    let count = connections.filter(|(identity, _)| identity.kind == newcomer.kind).count();
+    let count = connections.clone().filter(|(identity, _)| identity.kind == newcomer.kind).count();
+    // Its own earlier connection makes room for it: where that has lost its socket only, it stands until this one takes its place.
+    let count = count - usize::from(connections.any(|(identity, _)| identity == newcomer));
     let (limit, what) = match newcomer.kind {
         PeerKind::Client => (max_clients, "clients"),
         PeerKind::Member => (MAX_MEMBERS, "members"),
@@ -78,6 +80,16 @@ mod tests {
             (refusal.code, refusal.text.as_str()),
             (Code::Full, "member n9 (incarnation 1) serves 2 clients already, at most 2 are allowed")
         );
+    }
+
+    #[test]
+    fn a_process_that_comes_back_takes_its_own_place_and_no_second_one() {
+        let ours = Identity { kind: PeerKind::Member, ..client(1) };
+        let full = [(client(1), false), (client(2), true)];
+        assert!(admit(ours, 2, full.into_iter(), client(1)).is_ok());
+        assert!(admit(ours, 2, full.into_iter(), client(3)).is_err());
+        let twice = [(client(1), false), (client(1), false), (client(2), true)];
+        assert!(admit(ours, 2, twice.into_iter(), client(1)).is_err());
     }
 
     #[test]

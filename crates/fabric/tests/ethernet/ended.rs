@@ -149,7 +149,7 @@ impl Two {
 }
 
 #[test]
-fn who_ends_tcp_connections_takes_nobody_away() {
+fn an_attacker_that_ends_tcp_connections_takes_nobody_away() {
     let mut two = Two::meet();
     for round in 1..=20 {
         two.way.as_mut().expect("open").reset();
@@ -161,7 +161,7 @@ fn who_ends_tcp_connections_takes_nobody_away() {
 }
 
 #[test]
-fn who_lets_no_tcp_connection_by_takes_nobody_away_and_a_death_is_noticed_all_the_same() {
+fn an_attacker_that_lets_no_tcp_connection_by_takes_nobody_away_and_a_death_is_noticed_all_the_same() {
     let mut two = Two::meet();
     let mut way = two.way.take().expect("open");
     way.reset();
