@@ -1,5 +1,7 @@
 //! The orderly end of a life: nobody waits for who has said goodbye.
 
+use std::time::Duration;
+
 use martlet_protocol::engine::{Leaving, LeavingPatience, LeavingStep};
 use martlet_protocol::replica::Application;
 
@@ -12,6 +14,9 @@ use crate::stop::Stop;
 
 /// For how long a node that ends waits for others. That its vote is not needed has to be on the disks of those who stay, with durability `sync`, and those may be slow.
 const PATIENCE: LeavingPatience = LeavingPatience { last_copy_ns: 10_000_000_000, leave_ns: 500_000_000, needed_ns: 10_000_000_000 };
+
+/// How long a node that was asked to end may take. One that takes longer hangs.
+pub const LONGEST_END: Duration = Duration::from_nanos(PATIENCE.in_all_ns());
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// Leaves the cluster in order: what was executed is answered, a learner gets the state if nobody else has it, and the others

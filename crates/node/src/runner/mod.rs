@@ -32,6 +32,7 @@ use crate::warden::Registration;
 
 use policy::SecondProcess;
 
+pub use leaving::LONGEST_END;
 pub use policy::ProcessPolicy;
 
 pub(crate) use disk::belonged;

@@ -18,6 +18,15 @@ pub struct LeavingPatience {
     pub needed_ns: u64,
 }
 
+impl LeavingPatience {
+    /// How long the end of a replica lasts at most.
+    pub const fn in_all_ns(self) -> u64 {
+        // What follows the answers is one wait.
+        let last = if self.leave_ns > self.needed_ns { self.leave_ns } else { self.needed_ns };
+        self.last_copy_ns + self.leave_ns + last
+    }
+}
+
 /// What a replica that ends is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeavingStep {

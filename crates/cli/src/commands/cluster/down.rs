@@ -1,12 +1,13 @@
 //! `martlet cluster down`
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
+use martlet_node::LONGEST_END;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
@@ -29,11 +30,18 @@ pub struct Arguments {
     which: Which,
 }
 
+/// The usual: what a node waits for before it ends is over by then, so that only one that hangs is killed.
+const GRACE_S: u64 = LONGEST_END.as_secs() + 2;
+/// How long the last node of a cluster has to end by itself before it is told that nobody is left to wait for.
+const LAST: Duration = Duration::from_secs(1);
+/// How often it is looked whether a node has ended, while several are to.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// How long nodes may take to end, of the commands that end some.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Grace {
     /// How long a node may take to end, in seconds.
-    #[arg(long = "grace", value_name = "SECONDS", default_value_t = 5, value_parser = number::<u64>(..))]
+    #[arg(long = "grace", value_name = "SECONDS", default_value_t = GRACE_S, value_parser = number::<u64>(..))]
     seconds: u64,
 }
 
@@ -108,20 +116,35 @@ pub fn stop_all(directory: &Directory, grace: Duration) -> Outcome<Vec<(u16, &'s
             None => directory.forget_process(node)?,
         }
     }
-    let until = std::time::Instant::now() + grace;
-    let mut ended = Vec::new();
-    for (node, handle) in running {
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        let doing = format!("cannot wait for node {node}");
-        let how = if handle.wait_gone(left).context(&doing)? {
-            "ended"
-        } else {
-            handle.signal(Signal::KILL).context(format_args!("cannot signal node {node}"))?;
-            while !handle.wait_gone(Duration::from_secs(1)).context(&doing)? {}
-            "did not end in time and was killed"
-        };
-        directory.forget_process(node)?;
-        ended.push((node, how));
+    // Where all the cluster's nodes end, the last one waits in vain for those who are to go on without it.
+    let cluster = directory.cluster().ok().flatten();
+    let all = cluster.is_some_and(|cluster| directory.nodes_here(&cluster).len() == cluster.config().nodes.len());
+    let until = Instant::now() + grace;
+    let (mut ended, mut last_since) = (Vec::new(), None);
+    while !running.is_empty() {
+        let late = Instant::now() >= until;
+        for (node, handle) in std::mem::take(&mut running) {
+            let how = if handle.wait_gone(LOOK).context(format_args!("cannot wait for node {node}"))? {
+                "ended"
+            } else if late {
+                handle.signal(Signal::KILL).context(format_args!("cannot signal node {node}"))?;
+                while !handle.wait_gone(Duration::from_secs(1)).context(format_args!("cannot wait for node {node}"))? {}
+                "did not end in time and was killed"
+            } else {
+                running.push((node, handle));
+                continue;
+            };
+            directory.forget_process(node)?;
+            ended.push((node, how));
+        }
+        if let ([(node, handle)], true) = (&running[..], all)
+            && last_since.get_or_insert_with(Instant::now).elapsed() >= LAST
+        {
+            // Another request cuts short what it waits for.
+            handle.signal(Signal::TERM).context(format_args!("cannot signal node {node}"))?;
+            last_since = Some(Instant::now() + grace);
+        }
     }
+    ended.sort_unstable();
     Ok(ended)
 }
