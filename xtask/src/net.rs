@@ -11,14 +11,16 @@ use crate::{ci, hosts};
 const USAGE: &str = "\
 Usage: cargo xtask net [--engine NAME] [--rounds N] [-- COMMAND]
 
-A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round kills a node and starts it again, then cuts a host's link and
-mends it; a write has to be acknowledged after each, and nothing that was acknowledged may be lost. Behind `--`: a command that runs on the first host instead,
-with the cluster's directory in MARTLET_DIR.
+A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
+view, kills its node and starts it again, then cuts its link and mends it; a write has to be acknowledged after each, and nothing that was acknowledged may be
+lost. Behind `--`: a command that runs on the first host instead, with the cluster's directory in MARTLET_DIR.
 ";
 
 /// How long anything may take that is waited for: what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOSTS: usize = 3;
+/// How often a host's TCP connections are reset in a row.
+const RESETS: usize = 10;
 
 /// What is wanted.
 struct Wanted {
@@ -76,6 +78,20 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     for round in 0..wanted.rounds {
         let (victim, witness) = (round % HOSTS, (round + 1) % HOSTS);
         hosts.wait_until_whole(witness)?;
+        let (before, mut longest) = (hosts.view(witness)?, Duration::ZERO);
+        for _ in 0..RESETS {
+            hosts.reset(victim)?;
+            longest = longest.max(hosts.write(witness)?);
+        }
+        hosts.wait_until_whole(witness)?;
+        let after = hosts.view(witness)?;
+        if after != before {
+            return Err(format!("the TCP connections of node {victim} were reset, and view {before} was followed by view {after}"));
+        }
+        println!(
+            "the TCP connections of node {victim} reset {RESETS} times: view {before} goes on, a write takes {} ms at most",
+            longest.as_millis()
+        );
         hosts.kill(victim);
         let waited = hosts.write(witness)?;
         println!("node {victim} killed: the next write is acknowledged after {} ms", waited.as_millis());
@@ -160,6 +176,22 @@ impl Hosts {
         output.map_err(|e| format!("martlet {}: {e}", arguments.join(" ")))
     }
 
+    /// Resets all TCP connections between that host's node and others, as if each end had sent that to the other.
+    fn reset(&self, host: usize) -> Result<(), String> {
+        let output = self.on(host, "ss").args(["-HKt", "state", "established", "( sport = :7600 or dport = :7600 )"]).output();
+        let output = output.map_err(|e| format!("ss: {e}"))?;
+        if !output.status.success() || output.stdout.is_empty() {
+            return Err(format!("`ss -K` has reset nothing on host {host}; the kernel needs CONFIG_INET_DIAG_DESTROY: {}", text(&output)));
+        }
+        Ok(())
+    }
+
+    /// The view's number, as that host sees it.
+    fn view(&self, host: usize) -> Result<u64, String> {
+        let output = self.martlet(host, &["status", "--json"])?;
+        view_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| format!("no view is shown: {}", text(&output)))
+    }
+
     /// Tries until it succeeds.
     fn until(&self, what: &str, mut done: impl FnMut() -> Result<Result<(), String>, String>) -> Result<Duration, String> {
         let began = Instant::now();
@@ -226,6 +258,13 @@ impl Drop for Hosts {
     }
 }
 
+/// The number of the view in what `martlet status --json` shows.
+fn view_of(shown: &str) -> Option<u64> {
+    let cluster = shown.lines().find(|line| line.contains("\"event\":\"cluster\""))?;
+    let number = cluster.split_once("\"view\":")?.1;
+    number[..number.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+}
+
 /// Whether what `martlet status --json` shows are three nodes that lead or follow.
 fn is_whole(shown: &str) -> bool {
     // One that is being taught calls itself a backup as well.
@@ -242,6 +281,7 @@ mod tests {
         let node = |role: &str| format!("{{\"event\":\"node\",\"role\":\"{role}\"}}\n");
         let cluster =
             |learners, replicas| format!("{{\"event\":\"cluster\",\"learners\":{learners},\"replicas\":{replicas},\"view\":3}}\n");
+        assert_eq!(view_of(&[node("primary"), cluster(0, 3)].concat()), Some(3));
         assert!(is_whole(&[cluster(0, 3), node("backup"), node("primary"), node("backup")].concat()));
         assert!(!is_whole(&[cluster(2, 1), node("backup"), node("primary"), node("backup")].concat()), "two are being taught");
         assert!(!is_whole(&[cluster(0, 3), node("backup"), node("primary")].concat()));
