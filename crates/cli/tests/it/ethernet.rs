@@ -1,5 +1,7 @@
 //! A cluster whose nodes reach each other as ordinary hosts do: by sealed packets, here over the loopback device.
 
+use serde_json::Value;
+
 use crate::cluster::Cluster;
 
 #[test]
@@ -10,6 +12,9 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
         let ports = ["--redis-port", &redis, "--fabric-port", &meeting];
         let up = ["cluster", "up", "--patience", "120", "--fabric", "ethernet", "--engine", engine];
         cluster.run(&[&up[..], &ports[..]].concat()).ok();
+        if engine == "mu" {
+            the_doctor_finds_all_but_the_dead(&cluster);
+        }
         let value = |n: u16| format!("value {n} of {engine}");
         for victim in 0..3 {
             let key = format!("key{victim}");
@@ -30,4 +35,30 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
             assert_eq!(stopped["how"], "ended", "{engine}: {stopped}");
         }
     }
+}
+
+/// What a running cluster shows to this host, and what is said of a node that does not run.
+fn the_doctor_finds_all_but_the_dead(cluster: &Cluster) {
+    let doctor = ["doctor", "--peers", "--seconds", "1"];
+    let objects = cluster.run(&doctor).ok().objects();
+    let of = |objects: &[Value], event: &str| objects.iter().filter(|object| object["event"] == event).cloned().collect::<Vec<_>>();
+    let peers = of(&objects, "peer");
+    assert_eq!(peers.len(), 3, "{objects:?}");
+    for peer in &peers {
+        let least = |value: &Value, least: u64| assert!(value.as_u64() >= Some(least), "{value}: {peer}");
+        least(&peer["looks"], 10);
+        least(&peer["round_trip_us"]["p50"], 1);
+        least(&peer["beat_us"]["max"], 500);
+    }
+    let settings = &of(&objects, "settings")[0];
+    for setting in ["heartbeat_us", "missed", "lease_us", "broadcast_timeout_us"] {
+        assert!(settings[setting].as_u64() > Some(0) && settings["now"][setting].as_u64() > Some(0), "{setting}: {settings}");
+    }
+    cluster.run(&["cluster", "kill", "1"]).ok();
+    let ran = cluster.run(&doctor).code(1);
+    assert!(ran.err.contains("not measured: nodes [1]"), "{}", ran.err);
+    let peers = of(&ran.objects(), "peer");
+    assert_eq!(peers.iter().map(|peer| peer["measured"] == true).collect::<Vec<_>>(), [true, false, true], "{peers:?}");
+    assert!(peers[1]["detail"].as_str().is_some_and(|why| why.contains("does its node run?")), "{}", peers[1]);
+    cluster.up_again().ok();
 }

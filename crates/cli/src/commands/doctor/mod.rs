@@ -1,5 +1,7 @@
 //! `martlet doctor`
 
+mod peers;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,12 +25,18 @@ use serde_json::json;
 ///
 /// Run it with the load that the host will have: an idle host keeps nobody waiting.
 ///
+/// With --peers it looks at the nodes of a cluster of several hosts instead, while they run: how long they take to answer this host, how regularly their hearts
+/// beat, and which timeouts outlast that.
+///
 /// Example: martlet doctor --seconds 10
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How long to watch each core, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = number::<u64>(1..=3600))]
-    seconds: u64,
+    /// How long to watch each core, in seconds; 2 if absent. With --peers: the nodes, all at once; 60 if absent.
+    #[arg(long, value_name = "SECONDS", value_parser = number::<u64>(1..=3600))]
+    seconds: Option<u64>,
+    /// Look at the nodes of the cluster in --dir, and propose lease_us, heartbeat_us, how many may be missed, and broadcast_timeout_us.
+    #[arg(long, requires = "dir")]
+    peers: bool,
     /// How often each way to take a writer's permission away is tried on each RDMA device, while the writer writes. On a new card some hundred are wise.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(1..=10_000))]
     fence_trials: u32,
@@ -54,6 +62,9 @@ const SLEEP: Duration = Duration::from_millis(1);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    if let (true, Some(dir)) = (arguments.peers, &arguments.dir) {
+        return peers::run(&Directory::new(dir).existing_cluster()?, arguments.seconds.unwrap_or(60), format, &interrupt);
+    }
     let drift = match &arguments.dir {
         Some(dir) => {
             let directory = Directory::new(dir);
@@ -69,7 +80,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let cores = sched::allowed_cores().context("cannot tell the cores")?;
     let mut worst = Jitter::default();
     for core in &cores {
-        let jitter = watch(*core, arguments.seconds * 1_000_000_000, &interrupt)?;
+        let jitter = watch(*core, arguments.seconds.unwrap_or(2) * 1_000_000_000, &interrupt)?;
         format.print(
             format_args!(
                 "core {core}: a running thread was stopped for {} us at most, {} times for more than {} us; a sleeping one woke {} us late at most",
