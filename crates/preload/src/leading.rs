@@ -120,7 +120,9 @@ impl Replica {
         if writer.add(&Record::Accept { slot, connection, cookie, listener, peer: &peer, local: &local }) {
             self.table.connections = connection;
             lead.placed.push(placed);
-            ready.add(listener, IN);
+            if self.table.reads(listener) {
+                ready.add(listener, IN);
+            }
         }
     }
 
@@ -218,8 +220,7 @@ impl Replica {
             }
             !is_told
         });
-        let waiting = table.listeners.iter().filter(|(_, queue)| !queue.is_empty()).map(|(fd, _)| *fd);
-        waiting.for_each(|fd| ready.add(fd, IN));
+        table.ready_listeners().for_each(|fd| ready.add(fd, IN));
     }
 
     /// What the kernel has taken makes room, for which some wait.
@@ -282,7 +283,7 @@ impl Replica {
             return;
         }
         let fd = Table::fd_of(slot);
-        let reads = self.table.interests.get(&fd).is_some_and(|interest| interest.reads());
+        let reads = self.table.reads(fd);
         let Some(connection) = self.table.get_mut(slot) else { return };
         let receives = if reads && !connection.stream.has_ended() { IN } else { 0 };
         let sends = if connection.stream.has_unsent() && !connection.broken { OUT } else { 0 };
@@ -296,7 +297,7 @@ impl Replica {
     /// Has the poller watch a listener, if the server does.
     pub fn watch_listener(&mut self, fd: RawFd, watched: bool) {
         if matches!(self.role, Role::Leads(_)) {
-            let wanted = self.table.interests.get(&fd).is_some_and(|interest| interest.reads());
+            let wanted = self.table.reads(fd);
             let bits = |wanted| if wanted { IN } else { 0 };
             if let Err(error) = self.poller.watch(fd, bits(watched), bits(wanted)) {
                 die(&format!("listener {fd} cannot be watched: {error}"));

@@ -583,8 +583,10 @@ impl Replica {
                     self.table.wants_room.remove(&slot);
                 }
                 let has_ended = slot.and_then(|slot| self.table.get(slot)).is_some_and(|connection| connection.stream.has_ended());
-                let ended = if has_ended { interest.events & libc::EPOLLRDHUP as u32 } else { 0 };
-                self.delivery.push((interest.epoll, libc::epoll_event { events: events | ended, u64: interest.data }));
+                let told = interest.told(events, has_ended);
+                if told != 0 {
+                    self.delivery.push((interest.epoll, libc::epoll_event { events: told, u64: interest.data }));
+                }
             }
         }
     }

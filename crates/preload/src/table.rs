@@ -65,6 +65,13 @@ impl Interest {
         self.events & libc::EPOLLOUT as u32 != 0
     }
 
+    /// What it is told where these are so. Of errors and ends a server hears unasked, but not by `poll`, by which it is told nothing that it has not asked for.
+    pub fn told(self, events: u32, has_ended: bool) -> u32 {
+        let unasked = if self.epoll == POLLED { 0 } else { (libc::EPOLLERR | libc::EPOLLHUP) as u32 };
+        let ended = if has_ended { libc::EPOLLRDHUP as u32 } else { 0 };
+        events & (self.events | unasked) | ended & self.events
+    }
+
     /// Whether it wants to hear of what is new alone, and not of what is still so.
     pub fn is_edge(self) -> bool {
         self.events & libc::EPOLLET as u32 != 0
@@ -173,6 +180,16 @@ impl Table {
         Some(connection)
     }
 
+    /// Whether the server waits for a descriptor's input, or for a listener's connections.
+    pub fn reads(&self, fd: RawFd) -> bool {
+        self.interests.get(&fd).is_some_and(|interest| interest.reads())
+    }
+
+    /// The listeners that are ready: where connections wait, and the server for them. Another would take a place in the round from what it does wait for.
+    pub fn ready_listeners(&self) -> impl Iterator<Item = RawFd> {
+        self.listeners.iter().filter(|(fd, queue)| !queue.is_empty() && self.reads(**fd)).map(|(fd, _)| *fd)
+    }
+
     /// Whether the server has closed the connection of this cookie.
     pub fn has_closed(&self, cookie: u64) -> bool {
         self.closed.contains(&cookie)
@@ -242,6 +259,29 @@ mod tests {
         assert!(table.is_polled);
         assert_eq!(table.changes_to(&wanted), []);
         assert_eq!(table.changes_to(&BTreeMap::from([(4, writes), (5, reads)])), [(3, None), (4, Some(writes)), (5, Some(reads))]);
+    }
+
+    #[test]
+    fn a_listener_that_the_server_does_not_wait_for_is_not_ready() {
+        let mut table = Table::default();
+        let interest = |events: i32| Some(Interest { events: events as u32, data: 7, epoll: POLLED });
+        table.listeners.extend([(3, VecDeque::from([0])), (4, VecDeque::from([1])), (5, VecDeque::new()), (6, VecDeque::from([2]))]);
+        table.set_interest(4, interest(libc::EPOLLIN));
+        table.set_interest(5, interest(libc::EPOLLIN));
+        table.set_interest(6, interest(libc::EPOLLOUT));
+        assert_eq!(table.ready_listeners().collect::<Vec<_>>(), [4]);
+    }
+
+    #[test]
+    fn a_server_is_told_what_it_has_asked_for() {
+        let (input, room, end) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32, libc::EPOLLRDHUP as u32);
+        let bad = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let interest = |events, epoll| Interest { events, data: 7, epoll };
+        assert_eq!(interest(room, POLLED).told(input, false), 0);
+        assert_eq!(interest(room, POLLED).told(input | room | bad, true), room);
+        assert_eq!(interest(room, 5).told(input | bad, true), bad);
+        assert_eq!(interest(input | end, 5).told(input | room, true), input | end);
+        assert_eq!(interest(input | end, POLLED).told(input, false), input);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::replica::{Wait, with};
 use crate::serving::Change;
 use crate::sys::{die, fail};
 use crate::table::{Interest, OF_CONNECTIONS, POLLED};
-use crate::{clock, fiber, sys, threads, turnstile};
+use crate::{clock, fiber, threads, turnstile};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
@@ -197,7 +197,8 @@ fn heard(events: u32, wanted: i16) -> i16 {
 
 /// Waits where captured descriptors are among these. `None`: none are, or there are no replicas so far.
 ///
-/// What is no descriptor is said at once, as the kernel does. Others that are not captured are never ready here.
+/// What was a connection and is none any more is said at once, as the kernel does. Others that are not captured are never ready here: of the server's own some are open at one
+/// replica and not at another.
 ///
 /// # Safety
 /// `mask` is a pointer to a set, or null.
@@ -218,7 +219,7 @@ unsafe fn poll_captured(polled: &mut [pollfd], timeout_ns: Option<u64>, mask: *c
         // memcached's logger polls clients that watch. With the error it sends them nothing.
         return Some(Err(libc::EINVAL));
     }
-    let is_bad = |fd: RawFd| fd >= 0 && !wanted.contains_key(&fd) && (OF_CONNECTIONS.contains(&fd) || !sys::is_open(fd));
+    let is_bad = |fd: RawFd| OF_CONNECTIONS.contains(&fd) && !wanted.contains_key(&fd);
     polled.iter_mut().for_each(|one| one.revents = if is_bad(one.fd) { libc::POLLNVAL } else { 0 });
     let bad = polled.iter().filter(|one| one.revents != 0).count();
     let before = with(|replica| replica.wait_only_for(&wanted)).unwrap_or_default();

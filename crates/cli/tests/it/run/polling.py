@@ -9,6 +9,8 @@ how, port = sys.argv[1], int(sys.argv[2])
 listener = socket.create_server(("127.0.0.1", port))
 listener.setblocking(False)
 clients, unread, unsent, count = {}, {}, {}, 0
+# Its own, of which it never hears.
+own, _other = socket.socketpair()
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 poll = select.poll()
@@ -21,13 +23,15 @@ def wait():
     """The descriptors to be read, and those that have room."""
     if how == "both":
         return [fd for fd, _ in epoll.poll(0.5)], []
-    reads, writes = [listener.fileno(), *clients], [fd for fd in clients if unsent[fd]]
+    reads, writes = [own.fileno(), listener.fileno(), *clients], [fd for fd in clients if unsent[fd]]
     if how == "select":
         readable, writable, _ = select.select(reads, writes, reads, 0.5)
+        assert own.fileno() not in readable
         return readable, writable
     for fd in reads:
         poll.register(fd, select.POLLIN | (select.POLLOUT if fd in writes else 0))
     ready = poll.poll(500)
+    assert own.fileno() not in dict(ready)
     return [fd for fd, event in ready if event & select.POLLIN], [fd for fd, event in ready if event & select.POLLOUT]
 
 
@@ -55,15 +59,15 @@ while not stopped:
         *lines, unread[fd] = (unread[fd] + received).split(b"\n")
         for line in lines:
             count += 1
-            # As many bytes as it asks for, so that some have to wait for room.
-            unsent[fd] += b"%d:" % count + b"x" * int(line) + b"\n"
+            # As many bytes as it asks for, so that some have to wait for room; or as many as there are clients.
+            unsent[fd] += b"%d:" % count + b"x" * (len(clients) if line == b"clients" else int(line)) + b"\n"
         writable.append(fd)
     for fd in writable:
         while fd in clients and unsent[fd]:
             room = select.poll()
             room.register(fd, select.POLLOUT)
-            if how == "both" and not room.poll(500):
-                continue
+            if how == "both":
+                assert room.poll(), "a wait without an end has ended with nothing"
             try:
                 unsent[fd] = unsent[fd][clients[fd].send(unsent[fd]) :]
             except BlockingIOError:

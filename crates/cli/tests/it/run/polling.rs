@@ -35,6 +35,11 @@ impl Client {
         self.0.get_mut().write_all(text.as_bytes()).expect("the connection stands");
     }
 
+    /// The first bytes of an answer have come.
+    fn begin_answer(&mut self) {
+        assert!(!self.0.fill_buf().expect("the connection stands").is_empty(), "the connection has ended");
+    }
+
     /// What has been counted, and the length of what came with it.
     fn answer(&mut self) -> (u64, usize) {
         let mut line = String::new();
@@ -69,8 +74,24 @@ fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and
         }
         let [gone, mut left] = clients;
         drop(gone);
-        left.send("0\n");
-        assert_eq!(left.answer(), (count + 1, 0), "{how}");
+        // Some connect while the server waits for room alone. It accepts one at a time, and answers the first one while another has yet to be accepted.
+        left.send(&format!("{LONG_BYTES}\n"));
+        left.begin_answer();
+        let mut queued = [(); 3].map(|()| {
+            let mut client = Client::connect(&service);
+            client.send("0\n");
+            client
+        });
+        assert_eq!(left.answer(), (count + 1, LONG_BYTES), "{how}");
+        let counts = queued.each_mut().map(Client::answer);
+        assert_eq!(counts, [(count + 2, 0), (count + 3, 0), (count + 4, 0)], "{how}");
+        drop(queued);
+        let ask_how_many = || {
+            left.send("clients\n");
+            left.answer().1
+        };
+        // Until it has heard that the others have gone.
+        assert!(std::iter::repeat_with(ask_how_many).any(|clients| clients == 1));
         assert_eq!(service.kill_leader(), 1, "{how}: one has gone");
         service.await_replicas();
         service.stop();
