@@ -99,9 +99,23 @@ pub fn real() -> Stamp {
     Stamp { monotonic_ns: sys::nanoseconds(libc::CLOCK_MONOTONIC), wall_ns: sys::nanoseconds(libc::CLOCK_REALTIME) }
 }
 
+/// A time of seconds and of parts that have so many nanoseconds each. One that is too long to be counted is as long as can be; `None`: it is negative.
+pub fn nanoseconds(seconds: i64, parts: i64, of_ns: u64) -> Option<u64> {
+    let (seconds, parts) = (u64::try_from(seconds).ok()?, u64::try_from(parts).ok()?);
+    Some(seconds.saturating_mul(1_000_000_000).saturating_add(parts.saturating_mul(of_ns)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_time_is_too_long_and_none_is_negative() {
+        assert_eq!(nanoseconds(2, 3, 1_000), Some(2_000_003_000));
+        assert_eq!(nanoseconds(i64::MAX, 0, 1), Some(u64::MAX));
+        assert_eq!(nanoseconds(0, i64::MAX, 1_000), Some(u64::MAX));
+        assert_eq!((nanoseconds(-1, 0, 1), nanoseconds(0, -1, 1)), (None, None));
+    }
 
     #[test]
     fn time_leaps_where_it_is_far_behind_and_never_goes_back() {

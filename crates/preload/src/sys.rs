@@ -141,6 +141,14 @@ pub fn is_open(fd: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) >= 0 }
 }
 
+/// How many descriptors this process may have.
+pub fn most_descriptors() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it points to a place for the limit; nothing is changed.
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0usize, &mut limit) };
+    limit.rlim_cur
+}
+
 /// Makes `fd` another name of `of`, which is closed.
 pub fn move_to(of: OwnedFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: `of` is the caller's; what was `fd` before is closed, as the caller wants.

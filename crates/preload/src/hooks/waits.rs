@@ -16,7 +16,7 @@ use crate::replica::{Wait, with};
 use crate::serving::Change;
 use crate::sys::{die, fail};
 use crate::table::{Interest, OF_CONNECTIONS, POLLED};
-use crate::{clock, fiber, threads, turnstile};
+use crate::{clock, fiber, sys, threads, turnstile};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
@@ -256,13 +256,21 @@ unsafe fn poll_captured(polled: &mut [pollfd], timeout_ns: Option<u64>, mask: *c
 /// # Safety
 /// `descriptors` is a pointer to so many, or null; `mask` to a set, or null.
 unsafe fn poll_at(descriptors: *mut pollfd, count: nfds_t, timeout_ns: Option<u64>, mask: *const sigset_t) -> Option<c_int> {
-    if descriptors.is_null() {
+    // What cannot be polled at all the kernel refuses.
+    if !in_server() || descriptors.is_null() || count > sys::most_descriptors() {
         return None;
     }
+    let count = count as usize;
+    // They need not be aligned.
     // SAFETY: as the caller promises.
-    let polled = unsafe { std::slice::from_raw_parts_mut(descriptors, count as usize) };
+    let mut polled: Vec<pollfd> = (0..count).map(|at| unsafe { descriptors.add(at).read_unaligned() }).collect();
     // SAFETY: as the caller promises.
-    unsafe { poll_captured(polled, timeout_ns, mask) }.map(|ready| ready.map_or_else(fail, |ready| ready as c_int))
+    let ready = unsafe { poll_captured(&mut polled, timeout_ns, mask) }?;
+    for (at, one) in polled.into_iter().enumerate() {
+        // SAFETY: as the caller promises.
+        unsafe { descriptors.add(at).write_unaligned(one) };
+    }
+    Some(ready.map_or_else(fail, |ready| ready as c_int))
 }
 
 #[unsafe(no_mangle)]
@@ -288,8 +296,9 @@ unsafe extern "C" fn __poll_chk(descriptors: *mut pollfd, count: nfds_t, timeout
 unsafe extern "C" fn ppoll(descriptors: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
     // SAFETY: as the caller promises.
     let given = unsafe { timeout.as_ref() }.copied();
+    let Some(timeout_ns) = nanoseconds(given) else { return fail(libc::EINVAL) };
     // SAFETY: as the caller promises.
-    unsafe { poll_at(descriptors, count, given.map(nanoseconds), mask) }.unwrap_or_else(|| {
+    unsafe { poll_at(descriptors, count, timeout_ns, mask) }.unwrap_or_else(|| {
         // The kernel writes what is left into it.
         let mut left = given;
         let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -311,9 +320,12 @@ unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(descriptors, count, timeout, mask) }
 }
 
-fn nanoseconds(time: timespec) -> u64 {
-    let (seconds, ns) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+/// For how long a server waits; `None`: for no such time, which is an error.
+fn nanoseconds(timeout: Option<timespec>) -> Option<Option<u64>> {
+    timeout.map_or(Some(None), |time| {
+        let ns = clock::nanoseconds(time.tv_sec, time.tv_nsec, 1).filter(|_| time.tv_nsec < 1_000_000_000)?;
+        Some(Some(ns))
+    })
 }
 
 /// The three sets of `select`.
@@ -371,6 +383,13 @@ unsafe fn select_captured(count: c_int, sets: &Sets, timeout_ns: Option<u64>, ma
     // SAFETY: as the caller promises.
     unsafe {
         let mut polled = sets.polled(count);
+        // What stands in larger sets, which a program may have made itself, is not read here.
+        if count > libc::FD_SETSIZE as c_int {
+            let _library = InLibrary::enter();
+            if polled.iter().any(|one| is_captured(one.fd)) {
+                return Some(fail(libc::EINVAL));
+            }
+        }
         Some(match poll_captured(&mut polled, timeout_ns, mask)? {
             Ok(_) if polled.iter().any(|one| one.revents & libc::POLLNVAL != 0) => fail(libc::EBADF),
             Ok(_) => sets.write(&polled),
@@ -389,7 +408,11 @@ unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let given = unsafe { timeout.as_mut() };
-    let timeout_ns = given.as_ref().map(|time| nanoseconds(timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1_000 }));
+    let timeout_ns = given.as_ref().map(|time| clock::nanoseconds(time.tv_sec, time.tv_usec, 1_000));
+    if timeout_ns == Some(None) {
+        return fail(libc::EINVAL);
+    }
+    let timeout_ns = timeout_ns.flatten();
     let began = in_server().then(|| clock::shown().monotonic_ns);
     // SAFETY: as the caller promises.
     match unsafe { select_captured(count, &Sets([reads, writes, exceptions]), timeout_ns, std::ptr::null()) } {
@@ -416,8 +439,9 @@ unsafe extern "C" fn pselect(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let given = unsafe { timeout.as_ref() }.copied();
+    let Some(timeout_ns) = nanoseconds(given) else { return fail(libc::EINVAL) };
     // SAFETY: as the caller promises.
-    unsafe { select_captured(count, &Sets([reads, writes, exceptions]), given.map(nanoseconds), mask) }.unwrap_or_else(|| {
+    unsafe { select_captured(count, &Sets([reads, writes, exceptions]), timeout_ns, mask) }.unwrap_or_else(|| {
         let mut left = given;
         let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // What the kernel calls the mask has its length beside it.
