@@ -191,6 +191,8 @@ fn leadership_is_handed_to_the_node_that_is_named() {
     cluster.up_with(&["--engine", "mu"]).ok();
     cluster.greet();
     let said = |ran: Ran| ran.ok().objects()[0].clone();
+    // A virtual machine may be too slow for a hand-over: the leader gives it up, and leads on.
+    let mut may_be_given_up = if fabric().is_empty() { 0 } else { 3 };
     for node in [2_u16, 1, 1] {
         // A leader on a slow machine may lose the lead to others' suspicion at any moment. Then nothing that was seen is about the hand-over, and it is asked for again.
         loop {
@@ -201,6 +203,10 @@ fn leadership_is_handed_to_the_node_that_is_named() {
             let expected = if primary == node.to_string() { 0 } else { 2 };
             // A node that has started over counts anew.
             if cluster.changes_of_leadership().checked_sub(changes).is_none_or(|changed| changed > expected) {
+                continue;
+            }
+            if may_be_given_up > 0 && handed.code == Some(1) && handed.err.contains("leads on, its log says why") {
+                may_be_given_up -= 1;
                 continue;
             }
             let (handed, view) = (said(handed), said(view));
