@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::server::{LOOK, Server};
-use super::{Programs, duration, trouble};
+use super::{Programs, time, trouble};
 use crate::ci::on_path;
 
 const USAGE: &str = "\
@@ -115,14 +115,10 @@ impl Wanted {
             Wanted { languages: all.clone(), lasting: Duration::from_secs(30), kill_every: Duration::from_secs(2), own: Vec::new() };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            let time = |text: &str| {
-                duration(text)
-                    .ok_or_else(|| format!("{arg} is {text:?}; allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m\n\n{USAGE}"))
-            };
             match arg.as_str() {
                 "--languages" => wanted.languages = value()?.split(',').map(str::to_owned).collect(),
-                "--for" => wanted.lasting = time(&value()?)?,
-                "--kill-every" => wanted.kill_every = time(&value()?)?,
+                "--for" => wanted.lasting = time(&arg, &value()?, USAGE)?,
+                "--kill-every" => wanted.kill_every = time(&arg, &value()?, USAGE)?,
                 "--" => wanted.own = args.by_ref().collect(),
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
             }

@@ -42,6 +42,11 @@ fn trouble(what: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", what.display())
 }
 
+/// Reads the value of an option that takes a time.
+fn time(option: &str, text: &str, usage: &str) -> Result<Duration, String> {
+    duration(text).ok_or_else(|| format!("{option} is {text:?}; allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m\n\n{usage}"))
+}
+
 /// Reads `2s`, `500ms`, `10m`.
 fn duration(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

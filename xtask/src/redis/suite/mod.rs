@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::server::{LOOK, Server};
-use super::{Programs, duration, trouble};
+use super::{Programs, time, trouble};
 use known::Known;
 use verdicts::{Difference, Verdict, Verdicts, differences};
 
@@ -53,14 +53,10 @@ impl Wanted {
         let mut wanted = Wanted { units: None, kill_every: None, limit: LIMIT, own: Vec::new() };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            let time = |text: &str| {
-                duration(text)
-                    .ok_or_else(|| format!("{arg} is {text:?}; allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m\n\n{USAGE}"))
-            };
             match arg.as_str() {
                 "--units" => wanted.units = Some(value()?.split(',').map(str::to_owned).collect()),
-                "--kill-every" => wanted.kill_every = Some(time(&value()?)?),
-                "--limit" => wanted.limit = time(&value()?)?,
+                "--kill-every" => wanted.kill_every = Some(time(&arg, &value()?, USAGE)?),
+                "--limit" => wanted.limit = time(&arg, &value()?, USAGE)?,
                 "--" => wanted.own = args.by_ref().collect(),
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
             }
