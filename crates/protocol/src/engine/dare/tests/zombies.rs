@@ -1,7 +1,6 @@
 //! Zombies: servers whose processor is dead, and whose memory answers (DARE section 5, TRAPS 20).
 
-use super::paper::{others, tell_view, until_stable};
-use super::world::{Cluster, id, tiny};
+use super::world::{Cluster, id, others, tell_view, tiny, until_stable};
 use crate::basics::Time;
 use crate::engine::Engine as _;
 use crate::engine::dare::Config;
