@@ -129,9 +129,13 @@ impl Dare {
     /// Takes up to `budget` bytes of what the holder has written. Returns whether there was anything.
     pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, budget: usize, fabric: &mut F, machine: &mut S) -> bool {
         let Some(holder) = self.access.holder.filter(|_| !self.access.broken) else { return false };
+        let before = self.log.tail().index;
         match self.take(holder, budget, fabric, machine) {
             Ok(moved) => {
                 if moved {
+                    if self.log.tail().index > before && self.log.is_complete() {
+                        self.end_search();
+                    }
                     self.show_consumed(fabric);
                 }
                 moved

@@ -112,11 +112,9 @@ pub struct Dare {
     lesson_begun: bool,
     /// When the state was last found to be one that cannot be given to anybody, if that is not long ago.
     unteachable_since: Option<Time>,
-    /// Since when it has looked for the state.
+    /// Since when it has looked for the state, and has yet to find out that what it learned is recent enough.
     incomplete_since: Option<Time>,
     wishes: u64,
-    /// Whom it asked last: another one may have come further.
-    last_teacher: Option<PeerId>,
     roster: Roster,
     /// How many places an operator has asked for, as long as that stands in no entry; 0: as many as members.
     resizing: Option<u8>,
@@ -171,7 +169,6 @@ impl Dare {
             unteachable_since: None,
             incomplete_since: None,
             wishes: 0,
-            last_teacher: None,
             roster: Roster::default(),
             resizing: None,
             suspects_anew: false,
@@ -400,6 +397,7 @@ impl Dare {
             self.releases.break_off();
             self.published = false;
             self.election.failures = 0;
+            self.end_search();
         }
         self.change_group();
         moved

@@ -23,6 +23,8 @@ pub(super) struct Peer {
     pub beat: u64,
     /// Its last wish to be served that has come to an end, or is being met.
     pub heard: u64,
+    /// The number of our latest wish to read its state, since the last search for one has ended; 0: none.
+    pub wished: u64,
     /// Where our reads from it land, once there are any. Nobody else's do as long as it is here: what has been asked for earlier may land late.
     pub slot: Option<usize>,
     /// Reads of more than a word that are on their way from it.
@@ -83,6 +85,7 @@ impl Dare {
             outdated: 0,
             beat: 0,
             heard: 0,
+            wished: 0,
             slot: None,
             reads: 0,
         });

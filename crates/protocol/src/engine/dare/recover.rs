@@ -5,6 +5,8 @@
 //! says how far it has come. Once it has the whole, as of an entry that is committed or stands in its own log, it takes exclusive access to its log, goes on from
 //! there, and has the leader ask it anew.
 
+use std::cmp::Reverse;
+
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Reader};
 use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote};
@@ -177,18 +179,25 @@ impl Dare {
             return;
         }
         if self.log.tail() == before { basics::Mark::DareRejoins } else { basics::Mark::DareJoins }.reach();
-        self.incomplete_since = None;
         tell(fabric, learning.teacher, control::RECOVER, learning.wish << 1);
         self.published = false;
     }
 
-    /// Asks somebody: any server but the leader, and not the same again if there is another.
+    /// The leader writes on behind what was learned, or this server leads itself: the state was recent enough. Next time any other one is asked before the leader again.
+    #[inline]
+    pub(super) fn end_search(&mut self) {
+        if self.incomplete_since.take().is_some() {
+            self.peers.iter_mut().for_each(|peer| peer.wished = 0);
+        }
+    }
+
+    /// Asks somebody: any server but the leader, and each of those that there are, the leader too, before the same again. Some may lag for ever, such as those that the leader does
+    /// not reach: what they teach the leader does not follow up, and it has to be learned anew.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         // What an earlier wish has asked for would land among what this one reads.
         if self.snapshot_reads > 0 {
             return;
         }
-        let last = self.last_teacher;
         let belongs = |id| self.roster.lists(id) || self.log.group().is_some_and(|group| group.contains(id));
         let since = *self.incomplete_since.get_or_insert(now);
         let leader_too = now.since(since) >= LEADER_TOO * self.config.heartbeat_interval_ns;
@@ -198,8 +207,8 @@ impl Dare {
             _ => 0,
         };
         let able = self.peers.iter().filter(|p| p.watch.is_alive() && belongs(p.process));
-        let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).filter(|(rank, ..)| *rank > 0);
-        let teacher = best.max_by_key(|(rank, other, process, _)| (*other, *rank, *process)).map(|(.., teacher)| teacher);
+        let best = able.filter(|p| rank(p) > 0).max_by_key(|p| (Reverse(p.wished), rank(p), p.process));
+        let teacher = best.map(|p| p.id);
         // Where nobody makes sense, they are not asked at the speed of the fabric.
         let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
         if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
@@ -214,7 +223,10 @@ impl Dare {
         let Some(teacher) = teacher else { return };
         basics::Mark::DareWishes.reach();
         self.wishes += 1;
-        self.last_teacher = Some(teacher);
+        let number = self.wishes;
+        if let Some(peer) = self.peer_mut(teacher) {
+            peer.wished = number;
+        }
         // Nobody else's has this number: what stands behind ours in the ring may be for another learner.
         let wish = self.wishes << NODE_BITS | u64::from(self.me.node.0);
         tell(fabric, teacher, control::RECOVER, wish << 1 | 1);

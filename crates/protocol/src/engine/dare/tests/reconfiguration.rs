@@ -2,6 +2,7 @@
 
 use super::world::{Cluster, alike, id, led, others, tell_view, until_stable};
 use crate::engine::dare::layout::{control, term_of, vote_of};
+use crate::engine::test_cluster::Watched as _;
 use crate::engine::{Engine as _, Event};
 use crate::replica::group::Phase;
 use crate::replica::{ResizeError, StateMachine as _};
@@ -153,4 +154,28 @@ fn dare_3_4_a_leader_serves_while_a_server_recovers() {
     assert!(meanwhile > 0);
     cluster.until("level", |c| c.is_level() && c.nodes[3].engine.is_complete());
     assert_eq!(cluster.nodes[3].machine.digest(), cluster.nodes[leader].machine.digest());
+}
+
+#[test]
+fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
+    let (mut cluster, leader, _) = alike(5);
+    let rest: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
+    let (fed, lagging) = rest.split_at(2);
+    lagging.iter().for_each(|n| cluster.part(leader, *n));
+    let tails: Vec<u64> = lagging.iter().map(|n| cluster.nodes[*n].engine.log.tail().position).collect();
+    while tails.iter().any(|tail| cluster.nodes[leader].engine.log.retains(*tail)) {
+        cluster.write_through(leader);
+    }
+    // It reaches the leader, and besides only those that the leader does not reach.
+    cluster.spawn(None);
+    fed.iter().for_each(|n| cluster.part(5, *n));
+    tell_view(&mut cluster, 2, 0..6);
+    let met = |c: &Cluster, n: usize| c.nodes[n].engine.met(id(5)).is_some();
+    cluster.until("they meet", |c| met(c, leader) && lagging.iter().all(|n| met(c, *n)));
+    cluster.until("one that lags is asked", |c| lagging.iter().any(|n| c.control(*n, 5, control::RECOVER) > 0));
+    assert_eq!(cluster.control(leader, 5, control::RECOVER), 0, "the leader is asked last");
+    cluster.until("it is taken in", |c| c.nodes[leader].engine.group().is_some_and(|group| group.contains(id(5))));
+    let index = cluster.write_through(leader);
+    cluster.until("it follows", |c| c.nodes[5].engine.is_complete() && c.nodes[5].engine.applied() >= index);
+    assert_eq!(cluster.nodes[5].machine.digest(), cluster.nodes[leader].machine.digest());
 }
