@@ -1,29 +1,29 @@
-//! A node's log: lines on standard error, which a thread of its own writes.
+//! A node's log: lines on standard error, which a thread writes that lives for as long as there are some.
 //!
 //! Nothing that becomes of the log stops or delays the node. A thread that logs puts its line into a queue and goes on; it never writes, and never waits for one
 //! that does. When standard error takes no more (the disk is full, the reader of a pipe has gone) or takes it too slowly, lines are dropped and counted, and as soon
 //! as lines can be written again a line in their place says how many are missing and why.
 //!
-//! A process that is killed takes with it the lines that still wait, usually none: the writer is woken for each.
+//! A process that is killed takes with it the lines that still wait, usually none: the first one has the [writer started](martlet_fabric::host::errand).
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::panic;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvError, SyncSender, TryRecvError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use martlet_fabric::host::errand;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::thread::{CpuSet, Pid};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use crate::fail::{Context as _, Fail, Outcome};
+use crate::fail::{Fail, Outcome};
 
 /// How many lines may wait to be written, and how many bytes in all.
 const MOST_LINES: usize = 4096;
@@ -33,19 +33,48 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The same when a thread has panicked: others wait for this process to be gone.
 const PATIENCE_IN_PANIC: Duration = Duration::from_millis(50);
 
+/// For how long the writer waits for another line before its thread ends.
+const LINGER: Duration = Duration::from_millis(1);
+
 /// The log of this process, once it has one.
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 
 struct Log {
-    queue: Arc<Queue>,
-    /// The thread that writes.
-    writer: Pid,
+    queue: Queue,
+    /// What the thread that writes has while it does.
+    pen: Mutex<(Writer<StandardError>, Receiver<Line>)>,
+    /// There is such a thread, or it has been asked for.
+    writes: AtomicBool,
+}
+
+impl Log {
+    fn put(self: &Arc<Log>, text: &[u8]) {
+        self.queue.put(text);
+        // AcqRel, as below: the thread that finds this `true` taken back by it finds the line as well.
+        if !self.writes.swap(true, Ordering::AcqRel) {
+            let log = Arc::clone(self);
+            errand::send("martlet-log", Arc::new(move || log.write()));
+        }
+    }
+
+    /// Until no line has come for a while.
+    fn write(&self) {
+        let mut pen = self.pen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (writer, lines) = &mut *pen;
+        loop {
+            writer.write_all_of(lines, &self.queue);
+            self.writes.swap(false, Ordering::AcqRel);
+            if self.queue.is_empty() || self.writes.swap(true, Ordering::AcqRel) {
+                return;
+            }
+        }
+    }
 }
 
 /// From here on what this process logs goes to standard error, as far as RUST_LOG says, and so does what a panic says.
 ///
 /// # Errors
-/// When RUST_LOG makes no sense, or the system refuses a thread.
+/// When RUST_LOG makes no sense.
 pub fn start() -> Outcome {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) if !text.trim().is_empty() => EnvFilter::builder().parse(&text).map_err(|error| {
@@ -57,23 +86,14 @@ pub fn start() -> Outcome {
         _ => EnvFilter::new("info"),
     };
     let (queue, lines) = Queue::new();
-    let (tell, told) = mpsc::channel();
-    let behind = Arc::clone(&queue);
-    let write = move || {
-        // Other threads of a node are waited for, and this one is not.
-        martlet_fabric::host::process::stand_aside();
-        let _ = tell.send(rustix::thread::gettid());
-        Writer::new(StandardError).write_all_of(&lines, &behind);
-    };
-    thread::Builder::new().name("martlet-log".into()).spawn(write).context("cannot start the thread that writes the log")?;
-    let writer = told.recv().context("the thread that writes the log has ended")?;
+    let log = Arc::new(Log { queue, pen: Mutex::new((Writer::new(StandardError), lines)), writes: AtomicBool::new(false) });
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(Lines(Arc::clone(&queue)))
+        .with_writer(Lines(Arc::clone(&log)))
         .with_ansi(io::stderr().is_terminal())
         // It would be by `eprintln!`, which panics where nothing can be written.
         .log_internal_errors(false);
-    if LOG.set(Log { queue, writer }).is_ok() {
+    if LOG.set(log).is_ok() {
         subscriber.init();
         panic::set_hook(Box::new(|info| {
             let thread = thread::current();
@@ -88,16 +108,7 @@ pub fn start() -> Outcome {
 
 /// Puts a text behind what has been logged. Returns whether this process has a log.
 pub fn say(text: &str) -> bool {
-    LOG.get().map(|log| log.queue.put(text.as_bytes())).is_some()
-}
-
-/// Keeps the thread that writes the log off a core: the one that the node's acting thread is bound to.
-pub fn keep_off(core: Option<u16>) {
-    let (Some(log), Some(core)) = (LOG.get(), core) else { return };
-    let mut elsewhere = CpuSet::new();
-    (0..CpuSet::MAX_CPU).filter(|cpu| *cpu != usize::from(core)).for_each(|cpu| elsewhere.set(cpu));
-    // Refused where there is no other core.
-    let _ = rustix::thread::sched_setaffinity(Some(log.writer), &elsewhere);
+    LOG.get().map(|log| log.put(text.as_bytes())).is_some()
 }
 
 /// Waits until all that has been logged is written, for as long as any of it is.
@@ -107,6 +118,8 @@ pub fn finish() {
 
 fn finish_within(patience: Duration) {
     if let Some(log) = LOG.get() {
+        // The thread that is to start the writer may be this one.
+        errand::start_waiting();
         log.queue.await_empty(patience);
     }
 }
@@ -132,10 +145,14 @@ struct Queue {
 }
 
 impl Queue {
-    fn new() -> (Arc<Queue>, Receiver<Line>) {
+    fn new() -> (Queue, Receiver<Line>) {
         let (lines, receiver) = mpsc::sync_channel(MOST_LINES);
         let (waiting, dropped) = (AtomicUsize::new(0), AtomicU64::new(0));
-        (Arc::new(Queue { lines, waiting, dropped, done: Mutex::new(0), progress: Condvar::new() }), receiver)
+        (Queue { lines, waiting, dropped, done: Mutex::new(0), progress: Condvar::new() }, receiver)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
     }
 
     /// Takes a line, or counts that there was no room for it.
@@ -160,7 +177,7 @@ impl Queue {
 
     fn await_empty(&self, patience: Duration) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.waiting.load(Ordering::Relaxed) > 0 {
+        while !self.is_empty() {
             let before = *done;
             let (now, waited) = self.progress.wait_timeout(done, patience).unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() && *now == before {
@@ -172,7 +189,7 @@ impl Queue {
 }
 
 /// How the subscriber writes: a call for each event.
-struct Lines(Arc<Queue>);
+struct Lines(Arc<Log>);
 
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = OneLine<'a>;
@@ -182,7 +199,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-struct OneLine<'a>(&'a Queue);
+struct OneLine<'a>(&'a Arc<Log>);
 
 impl Write for OneLine<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -233,7 +250,7 @@ impl<W: Write> Writer<W> {
         Writer { out, lost: 0, error: None, torn: false }
     }
 
-    /// Until nobody logs any more.
+    /// Until nobody has logged for a while.
     fn write_all_of(&mut self, lines: &Receiver<Line>, queue: &Queue) {
         loop {
             let line = match lines.try_recv() {
@@ -243,9 +260,9 @@ impl<W: Write> Writer<W> {
                     // Nobody may log for long, and what is missing is to be known now.
                     self.lost += queue.dropped.swap(0, Ordering::Relaxed);
                     self.tell_what_is_missing();
-                    match lines.recv() {
+                    match lines.recv_timeout(LINGER) {
                         Ok(line) => line,
-                        Err(RecvError) => return,
+                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
                     }
                 }
             };
@@ -384,7 +401,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_reader_and_where_lines_are_missing_is_told_in_their_place() {
-        let (queue, receiver) = Queue::new();
+        let (mut queue, receiver) = Queue::new();
         let most = MOST_LINES as u64;
         for number in 0..most + 5 {
             queue.put(format!("{number}\n").as_bytes());
@@ -397,15 +414,15 @@ mod tests {
         queue.put(b"none\n");
         let mut writer = Writer::new(Disk { room: usize::MAX, ..Disk::default() });
         // Once the last sender has gone, it ends.
-        let ended = Arc::new(Queue { lines: mpsc::sync_channel(1).0, ..Arc::into_inner(queue).expect("ours alone") });
-        writer.write_all_of(&receiver, &ended);
+        queue.lines = mpsc::sync_channel(1).0;
+        writer.write_all_of(&receiver, &queue);
         let lines = lines(&writer);
         let missing =
             |count: &str| format!("martlet_cluster::log: {count} missing here: standard error was not taken as fast as they came");
         assert_eq!(lines[..2], ["1", "2"]);
         assert_eq!(lines[lines.len() - 3..], [(most - 1).to_string(), missing("5 lines are"), "late".to_owned()]);
-        assert_eq!((ended.waiting.load(Ordering::Relaxed), ended.dropped.load(Ordering::Relaxed)), (0, 1));
-        ended.await_empty(Duration::MAX);
+        assert_eq!((queue.waiting.load(Ordering::Relaxed), queue.dropped.load(Ordering::Relaxed)), (0, 1));
+        queue.await_empty(Duration::MAX);
     }
 
     #[test]

@@ -79,7 +79,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }
-    hooks.started = Some(Box::new(|started| log::keep_off(started.placement.core)));
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");

@@ -162,6 +162,37 @@ fn a_node_whose_processor_time_is_used_up_leaves_in_order() {
     assert!(said.contains("the processor time that this process may use (ulimit -t) is used up"), "{said}");
 }
 
+/// Each further one costs the clients some 30 us after a kill: docs/failover-time.md.
+#[test]
+fn a_node_keeps_one_helper_beside_the_one_that_listens_for_its_sockets() {
+    if !fabric().is_empty() {
+        eprintln!("SKIPPED: on other fabrics there are other helpers");
+        return;
+    }
+    let cluster = Cluster::new();
+    cluster.up_with(&[]).ok();
+    set(&cluster, "value");
+    for (_, pid) in cluster.nodes().values() {
+        let pid = pid.expect("it runs");
+        // What it logs and reads is written and read by threads that end.
+        let mut looks = 0;
+        let names = loop {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+                .expect("it runs")
+                .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            let mut names: Vec<String> = tasks.map(|name| name.trim_end().to_owned()).filter(|name| name != "martlet-crier").collect();
+            names.sort();
+            if !names.iter().any(|name| ["martlet-log", "martlet-file"].contains(&name.as_str())) {
+                break names;
+            }
+            looks += 1;
+            assert!(looks < 1_000_000, "{names:?} stay");
+            std::thread::yield_now();
+        };
+        assert_eq!(names, ["martlet", "martlet-boot"]);
+    }
+}
+
 #[test]
 fn a_second_process_that_dies_is_replaced() {
     let cluster = Cluster::new();

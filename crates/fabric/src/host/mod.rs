@@ -13,7 +13,9 @@
 //! | `probe` | the bare death probe, a reference for measurements |
 //! | `random` | bytes that nobody can guess |
 //! | `process` | what a process sets for itself at its start |
+//! | `errand` | work that may wait for a file system, on threads that live no longer |
 
+pub mod errand;
 pub(crate) mod futex;
 pub mod marks;
 pub(crate) mod memory;

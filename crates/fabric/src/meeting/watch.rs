@@ -6,6 +6,8 @@ use std::time::Instant;
 use rustix::event::PollFd;
 use rustix::time::Timespec;
 
+use crate::host::errand;
+
 /// What to wait for: descriptors, each with what it stands for, and times.
 pub(crate) struct Watch<'a, S> {
     sources: Vec<S>,
@@ -29,8 +31,11 @@ impl<'a, S> Watch<'a, S> {
         self.due = Some(self.due.map_or(when, |due| due.min(when)));
     }
 
-    /// Sleeps until something is ready or due, or a signal has come; what is ready.
+    /// Sleeps until something is ready or due, or a signal has come; what is ready. The [errands](crate::host::errand) of this process are started meanwhile.
     pub(crate) fn wait(mut self) -> io::Result<Vec<S>> {
+        if let Some(due) = errand::next_due() {
+            self.at_latest(due);
+        }
         let timeout = self.due.map(|when| {
             let left = when.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
@@ -40,6 +45,7 @@ impl<'a, S> Watch<'a, S> {
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
+        errand::attend(Instant::now());
         Ok(self.sources.into_iter().zip(&self.fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(source, _)| source).collect())
     }
 }

@@ -15,6 +15,7 @@ use super::peer::Peer;
 use super::rendezvous::{Listener, Rendezvous};
 use super::shared::{Command, Note, Shared};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::host::errand;
 use crate::host::socket::{self, MAX_MESSAGE, Received};
 use crate::meeting::admission;
 use crate::meeting::attempts::{self, Attempts, Times};
@@ -104,6 +105,8 @@ impl Bootstrap {
 
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _errands = errand::on_duty(Arc::new(move || shared.stir()));
         loop {
             let ready = match self.wait() {
                 Ok(ready) => ready,

@@ -260,7 +260,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     // After the undertaker, who would keep the directory locked for longer than this process lives.
     let disk = |error| RunError::Disk { node, error };
     let mut store = Store::open(settings).map_err(disk)?;
-    let file = FileWatch::start(settings).map_err(system("cannot start a thread that looks at the cluster's file"))?;
+    let file = FileWatch::start(settings);
     let mut engine = None;
     // What the machine shows already, where the cluster is founded again from this node.
     let mut gathered = match &store {

@@ -1,11 +1,11 @@
 //! A cluster that has lost its majority for good is founded again from one node: what its nodes do when their cluster's file says so (`docs/membership.md`, "Founded again by an operator").
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use martlet_fabric::host::errand::{self, Standing};
 use martlet_fabric::{Identity, Incarnation, PeerKind};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::engine::Gathered;
@@ -23,28 +23,20 @@ use crate::version;
 /// How often the cluster's file is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Looks at the cluster's file on a thread of its own, since a file can keep whoever reads it waiting.
+/// Looks at the cluster's file on threads of their own, since a file can keep its reader waiting.
 #[derive(Debug)]
 pub(super) struct FileWatch {
     /// The newest generation that the file has been seen to say.
     generation: Arc<AtomicU64>,
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _looks: Option<Standing>,
 }
 
 impl FileWatch {
     /// Of a cluster that a program has made there is no file, and nothing is seen.
-    pub fn start(settings: &Settings) -> std::io::Result<FileWatch> {
-        let (generation, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let file = settings.cluster().file().map(Path::to_owned);
-        let thread = file.map(|file| {
-            let (generation, ends) = (Arc::clone(&generation), Arc::clone(&ends));
-            std::thread::Builder::new().name("martlet-file".into()).spawn(move || {
-                martlet_fabric::host::process::stand_aside();
-                watch(&file, &generation, &ends);
-            })
-        });
-        Ok(FileWatch { generation, ends, thread: thread.transpose()? })
+    pub fn start(settings: &Settings) -> FileWatch {
+        let generation = Arc::new(AtomicU64::new(0));
+        let looks = Look::at(settings, &generation).map(|look| errand::repeat("martlet-file", LOOK, Arc::new(move || look.look())));
+        FileWatch { generation, _looks: looks }
     }
 
     /// Whether the file says that the cluster has been founded again since this one.
@@ -66,31 +58,30 @@ impl FileWatch {
     }
 }
 
-impl Drop for FileWatch {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It panics nowhere, and what it said is of no use any more.
-            let _ = thread.join();
-        }
-    }
+/// What a look at the file needs.
+struct Look {
+    file: PathBuf,
+    generation: Arc<AtomicU64>,
+    /// When the file was last changed, and how long it was, as of the last look.
+    seen: Mutex<Option<(SystemTime, u64)>>,
 }
 
-fn watch(file: &PathBuf, generation: &AtomicU64, ends: &AtomicBool) {
-    let stamp = || std::fs::metadata(file).and_then(|about| Ok((about.modified()?, about.len()))).ok();
-    let mut seen: Option<(SystemTime, u64)> = None;
-    while !ends.load(Ordering::Relaxed) {
-        let now = stamp();
+impl Look {
+    fn at(settings: &Settings, generation: &Arc<AtomicU64>) -> Option<Look> {
+        let file = settings.cluster().file()?.to_owned();
+        Some(Look { file, generation: Arc::clone(generation), seen: Mutex::default() })
+    }
+
+    fn look(&self) {
+        let now = std::fs::metadata(&self.file).and_then(|about| Ok((about.modified()?, about.len()))).ok();
+        let seen = std::mem::replace(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner), now);
         // What is not there, or not valid, says nothing; it is looked at again when it changes.
         if now.is_some()
             && now != seen
-            && let Ok(cluster) = Cluster::load(file)
+            && let Ok(cluster) = Cluster::load(&self.file)
         {
-            generation.fetch_max(cluster.generation(), Ordering::Relaxed);
+            self.generation.fetch_max(cluster.generation(), Ordering::Relaxed);
         }
-        seen = now;
-        std::thread::park_timeout(LOOK);
     }
 }
 
@@ -140,16 +131,17 @@ mod tests {
         write(1);
         let cluster = Cluster::load(&path).expect("valid");
         let settings = Settings::new(cluster, NodeConfig::new(0, "<cluster>")).expect("valid");
-        let watch = FileWatch::start(&settings).expect("a thread");
+        let watch = FileWatch { generation: Arc::default(), _looks: None };
+        let look = Look::at(&settings, &watch.generation).expect("there is a file");
         let until = |wanted: u64| {
-            while watch.generation.load(Ordering::Relaxed) != wanted {
-                std::thread::yield_now();
-            }
+            look.look();
+            assert_eq!(watch.generation.load(Ordering::Relaxed), wanted);
         };
         until(1);
         assert!(!watch.has_moved_on(settings.cluster()), "that is the one it is in");
         assert!(goes_on_from(&settings));
         std::fs::write(&path, "nonsense").expect("ours");
+        until(1);
         write(12);
         until(12);
         assert!(watch.has_moved_on(settings.cluster()));

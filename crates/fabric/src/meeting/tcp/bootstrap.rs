@@ -17,6 +17,7 @@ use super::handshake::{Handshake, Progress};
 use super::shared::{Command, Note, Shared};
 use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::host::errand;
 use crate::meeting::admission;
 use crate::meeting::attempts::{self, Attempts, Times};
 use crate::meeting::handshakes::{End, Failure};
@@ -103,6 +104,8 @@ impl<C: Carrier> Bootstrap<C> {
 
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _errands = errand::on_duty(Arc::new(move || shared.stir()));
         loop {
             let ready = match self.wait() {
                 Ok(ready) => ready,

@@ -1,0 +1,271 @@
+//! Errands: work of a process that may have to wait for a file system, on threads that live no longer than it takes.
+//!
+//! SIGKILL wakes every thread of a process, each has to end, and those that stood aside do so on the processors where clients run: with two helpers that sleep all
+//! day beside the bootstrap thread, a client on such a processor goes on half as fast again after a kill (`martlet bench failover`). So a node has one thread beside
+//! its acting one, the bootstrap thread, and that starts the others when there is something for them to do: the acting thread only rings.
+//!
+//! A process without a bootstrap thread starts the thread of an errand where the errand is sent.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::process::stand_aside;
+
+/// After how long a thread that the system has refused is asked for again.
+const REFUSED: Duration = Duration::from_millis(100);
+
+type Work = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Clone)]
+struct Errand {
+    name: &'static str,
+    work: Work,
+}
+
+impl Errand {
+    /// Starts its thread. `aside`: the caller is one that others wait for.
+    fn start(&self, aside: bool) -> bool {
+        let work = Arc::clone(&self.work);
+        let run = move || {
+            if aside {
+                stand_aside();
+            }
+            work();
+        };
+        thread::Builder::new().name(self.name.into()).spawn(run).is_ok()
+    }
+}
+
+/// One that comes back.
+struct Repeated {
+    errand: Errand,
+    every: Duration,
+    due: Instant,
+    /// It is under way: a file system can keep it for long.
+    out: Arc<AtomicBool>,
+    /// Gone once nobody wants it any more.
+    wanted: Weak<()>,
+}
+
+struct Desk {
+    /// How each bootstrap thread is woken, and its number.
+    on_duty: Vec<(u64, Arc<dyn Fn() + Send + Sync>)>,
+    next_duty: u64,
+    waiting: Vec<Errand>,
+    /// Until then the system is not asked for threads again, since it has refused one.
+    refused: Option<Instant>,
+    repeated: Vec<Repeated>,
+}
+
+static DESK: Mutex<Desk> = Mutex::new(Desk { on_duty: Vec::new(), next_duty: 0, waiting: Vec::new(), refused: None, repeated: Vec::new() });
+
+fn desk() -> MutexGuard<'static, Desk> {
+    DESK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    /// Wakes those on duty. Returns whether there is one.
+    fn ring(&self) -> bool {
+        self.on_duty.iter().for_each(|(_, wake)| wake());
+        !self.on_duty.is_empty()
+    }
+}
+
+/// Has `work` done once, by a thread of that name. It may be called again where the system refused the thread, never once it has begun.
+///
+/// The caller waits for nothing, as long as there is a bootstrap thread.
+pub fn send(name: &'static str, work: Arc<dyn Fn() + Send + Sync>) {
+    let mut desk = desk();
+    desk.waiting.push(Errand { name, work });
+    let is_heard = desk.ring();
+    drop(desk);
+    if !is_heard {
+        start_waiting();
+    }
+}
+
+/// Starts what waits, from this thread: for one that ends the process or panics, and may be the bootstrap thread itself.
+pub fn start_waiting() {
+    let waiting = std::mem::take(&mut desk().waiting);
+    let mut refused = waiting;
+    refused.retain(|errand| !errand.start(true));
+    desk().waiting.extend(refused);
+}
+
+/// Has `work` done again and again by threads of that name, `every` so long after the last one has begun, while the value that is returned lives and the process has a
+/// bootstrap thread; never twice at a time.
+#[must_use]
+pub fn repeat(name: &'static str, every: Duration, work: Arc<dyn Fn() + Send + Sync>) -> Standing {
+    let wanted = Arc::new(());
+    let out = Arc::new(AtomicBool::new(false));
+    let back = Arc::clone(&out);
+    let work = move || {
+        let _back = Back(&back);
+        work();
+    };
+    let errand = Errand { name, work: Arc::new(work) };
+    let mut desk = desk();
+    desk.repeated.push(Repeated { errand, every, due: Instant::now(), out, wanted: Arc::downgrade(&wanted) });
+    desk.ring();
+    drop(desk);
+    Standing { _wanted: wanted }
+}
+
+/// An errand that comes back for as long as this lives.
+#[derive(Debug)]
+pub struct Standing {
+    _wanted: Arc<()>,
+}
+
+struct Back<'a>(&'a AtomicBool);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Says that the calling thread starts errands from here on: it [looks](attend) after each call of `wake`, and when something is [due](next_due).
+pub(crate) fn on_duty(wake: Arc<dyn Fn() + Send + Sync>) -> Duty {
+    let mut desk = desk();
+    let number = desk.next_duty;
+    desk.next_duty += 1;
+    desk.on_duty.push((number, wake));
+    Duty(number)
+}
+
+/// As long as it lives.
+#[derive(Debug)]
+pub(crate) struct Duty(u64);
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        let last = {
+            let mut desk = desk();
+            desk.on_duty.retain(|(number, _)| *number != self.0);
+            desk.on_duty.is_empty()
+        };
+        if last {
+            start_waiting();
+        }
+    }
+}
+
+/// When a thread on duty has to look again, if nothing is sent before.
+pub(crate) fn next_due() -> Option<Instant> {
+    let desk = desk();
+    // What was sent since this thread last looked may have been rung for while it was awake.
+    let waiting = (!desk.waiting.is_empty()).then(|| desk.refused.unwrap_or_else(Instant::now));
+    // One that is still out is looked for again at its next time.
+    desk.repeated.iter().map(|repeated| repeated.due).chain(waiting).min()
+}
+
+/// Starts what waits and what is due.
+pub(crate) fn attend(now: Instant) {
+    let mut refused = std::mem::take(&mut desk().waiting);
+    refused.retain(|errand| !errand.start(false));
+    let mut out = Vec::new();
+    let mut desk = desk();
+    desk.refused = (!refused.is_empty()).then(|| now + REFUSED);
+    desk.waiting.append(&mut refused);
+    desk.repeated.retain(|repeated| repeated.wanted.strong_count() > 0);
+    for repeated in desk.repeated.iter_mut().filter(|repeated| repeated.due <= now) {
+        repeated.due = now + repeated.every;
+        if !repeated.out.swap(true, Ordering::Acquire) {
+            out.push((repeated.errand.clone(), Arc::clone(&repeated.out)));
+        }
+    }
+    drop(desk);
+    for (errand, is_out) in out {
+        if !errand.start(false) {
+            is_out.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// What the other tests of this process do is sent to the same desk.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn serve(until: impl Fn() -> bool) {
+        let (wake, woken) = std::sync::mpsc::channel();
+        let duty = on_duty(Arc::new(move || wake.send(()).expect("it waits")));
+        while !until() {
+            match next_due() {
+                Some(due) => drop(woken.recv_timeout(due.saturating_duration_since(Instant::now()))),
+                None => woken.recv().expect("it is on duty"),
+            }
+            attend(Instant::now());
+        }
+        drop(duty);
+    }
+
+    #[test]
+    fn what_is_sent_is_done_by_another_thread_whether_one_is_on_duty_or_not() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = Arc::new(AtomicUsize::new(0));
+        let sender = thread::current().id();
+        let send_one = || {
+            let done = Arc::clone(&done);
+            send(
+                "errand",
+                Arc::new(move || {
+                    assert_eq!(thread::current().name(), Some("errand"));
+                    assert_ne!(thread::current().id(), sender);
+                    done.fetch_add(1, Ordering::SeqCst);
+                    // Ends the wait of the thread on duty.
+                    desk().ring();
+                }),
+            );
+        };
+        send_one();
+        while done.load(Ordering::SeqCst) < 1 {
+            thread::yield_now();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| serve(|| done.load(Ordering::SeqCst) >= 3));
+            (0..2).for_each(|_| send_one());
+        });
+        assert_eq!(done.load(Ordering::SeqCst), 3, "each once");
+    }
+
+    #[test]
+    fn what_is_left_when_the_last_goes_off_duty_is_done_as_well() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let duty = on_duty(Arc::new(|| {}));
+        let done = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&done);
+        send("errand", Arc::new(move || its.store(true, Ordering::SeqCst)));
+        assert!(!desk().waiting.is_empty() || done.load(Ordering::SeqCst));
+        drop(duty);
+        while !done.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_comes_back_is_never_under_way_twice_and_ends_with_its_handle() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (times, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (count, within) = (Arc::clone(&times), Arc::clone(&inside));
+        let work = move || {
+            assert_eq!(within.fetch_add(1, Ordering::SeqCst), 0, "alone");
+            // Longer than until it is due again.
+            thread::sleep(Duration::from_millis(3));
+            within.fetch_sub(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let standing = repeat("errand", Duration::from_millis(1), Arc::new(work));
+        serve(|| times.load(Ordering::SeqCst) >= 4);
+        drop(standing);
+        attend(Instant::now());
+        assert!(desk().repeated.is_empty(), "nobody wants it any more");
+    }
+}
