@@ -9,6 +9,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::contract::{Memory, RegionName};
+use crate::host::descriptors::kept;
 use crate::invariant;
 use crate::primitive::AtomicU64;
 use crate::pulse::{OwnWord, Pulse};
@@ -55,6 +56,7 @@ fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<Owned
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
     };
+    let fd = kept(fd)?;
     crate::limits::check_file_size(len as u64)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     Ok(fd)
@@ -65,7 +67,7 @@ fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<Owned
 /// It guards against mistakes, not against malice: a process of the same user can reopen it or trace us.
 pub(crate) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    kept(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Checks a descriptor that came from a peer: memory of just this length that can neither shrink nor grow.

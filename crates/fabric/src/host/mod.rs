@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `memory` | memfds, mappings, areas of words |
 //! | `plan` | where regions lie in it |
+//! | `descriptors` | which numbers descriptors have |
 //! | `page` | words that one process makes and others map, outside any fabric |
 //! | `socket` | Unix sockets of whole messages, and who is at the other end |
 //! | `futex` | sleeping on words, and waking |
@@ -15,6 +16,7 @@
 //! | `process` | what a process sets for itself at its start |
 //! | `errand` | work that may wait for a file system, on threads that live no longer |
 
+pub mod descriptors;
 pub mod errand;
 pub(crate) mod futex;
 pub mod marks;

@@ -11,6 +11,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags};
 
+use super::descriptors::kept;
+
 /// The longest message.
 pub const MAX_MESSAGE: usize = 8192;
 /// The most descriptors that travel with one message.
@@ -22,7 +24,7 @@ pub const MAX_FDS: usize = 4;
 /// When the system refuses.
 pub fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    kept(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// The next connection that waits, if any.
@@ -31,7 +33,7 @@ pub fn seqpacket() -> io::Result<OwnedFd> {
 /// When the system refuses, for want of descriptors above all.
 pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(socket) => Ok(Some(socket)),
+        Ok(socket) => kept(socket).map(Some),
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -86,9 +88,11 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
+            fds.extend(rights.map(kept));
         }
     }
+    // For want of descriptors, as where the kernel drops them.
+    let Ok(fds) = fds.into_iter().collect::<io::Result<Vec<OwnedFd>>>() else { return Received::End };
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Received::TooLong;
     }
@@ -154,10 +158,10 @@ const UNSEEN: &str =
 pub fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
-        Ok(raw) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+        Ok(raw) => kept(unsafe { OwnedFd::from_raw_fd(raw) }),
         Err(_) => {
             let pid = Pid::from_raw(peer(socket)?.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
-            Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+            kept(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
     }
 }

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::NodeId;
+use crate::host::descriptors::kept;
 use crate::host::socket;
 
 /// Where the processes of a cluster find each other on a host.
@@ -120,7 +121,7 @@ impl Rendezvous {
     pub fn claim_founding(&self, cluster: &str) -> io::Result<Option<HostLock>> {
         match self {
             Rendezvous::Names => {
-                let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+                let socket = kept(rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)?;
                 match rustix::net::bind(&socket, &self.address(cluster, "founding")?) {
                     Ok(()) => Ok(Some(HostLock { _held: socket })),
                     Err(Errno::ADDRINUSE) => Ok(None),

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use martlet_fabric::host::descriptors::kept;
 use martlet_fabric::host::process::stand_aside;
 
 use super::{Holder, socket, sys};
@@ -98,7 +99,7 @@ pub fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 /// As `socket`.
 pub fn message_socket() -> io::Result<OwnedFd> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
-    unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }
+    kept(unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }?)
 }
 
 /// The name under which the keeper of a process is found; `kind` says of what.

@@ -1,10 +1,11 @@
 //! What wakes a replica's thread that sleeps.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use martlet_fabric::host::descriptors::{duplicate, kept};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 /// Rung for a replica's thread when there is something for it.
@@ -26,8 +27,8 @@ const PROGRAMS_OWN: u64 = 1;
 
 impl Bell {
     pub fn new(rings: bool) -> io::Result<Bell> {
-        let rung = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let sleep = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let rung = kept(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+        let sleep = kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         epoll::add(&sleep, &rung, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Bell { pending: AtomicBool::new(false), rung, sleep, rings })
     }
@@ -62,7 +63,7 @@ impl Bell {
 
     /// What a node watches while its thread sleeps.
     pub fn events(&self) -> io::Result<OwnedFd> {
-        self.sleep.as_fd().try_clone_to_owned()
+        duplicate(&self.sleep)
     }
 
     /// Sleeps until it is rung, or a descriptor of the program's or the node's is readable, or so much time has passed. `false`: the kernel refuses.
@@ -99,6 +100,8 @@ impl std::fmt::Debug for Waker {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     fn is_awake(bell: &Bell) -> bool {

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use martlet_fabric::host::descriptors::{duplicate, kept};
 use martlet_fabric::shm::{Ear, OwnRegions, ParkWord, ShmFabric, Vigil};
 use martlet_protocol::basics::Time;
 use rustix::event::{EventfdFlags, eventfd};
@@ -201,11 +202,11 @@ pub struct Watch {
 impl Watch {
     /// Listens for `stop` and for `sockets`, the application's epoll instance, where the crier makes itself heard.
     pub fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Watch> {
-        let heard = sockets.into_iter().chain([stop]).map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
+        let heard = sockets.into_iter().chain([stop]).map(duplicate).collect::<io::Result<_>>()?;
         let called = match sockets {
             None => None,
             Some(sockets) => {
-                let called = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                let called = kept(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
                 for own in [called.as_fd(), stop] {
                     enter(sockets, own)?;
                 }
@@ -240,7 +241,7 @@ impl Watch {
 
     fn start_crier(&mut self, fabric: &ShmFabric) {
         let Some(called) = &self.called else { return };
-        match called.try_clone().and_then(|call| Crier::start(fabric.own_regions(), call)) {
+        match duplicate(called).and_then(|call| Crier::start(fabric.own_regions(), call)) {
             Ok(crier) => self.crier = Some(crier),
             Err(error) => {
                 tracing::warn!(%error, "no crier: the node sleeps on words in memory only");

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use martlet_fabric::host::descriptors::kept;
 use rustix::io::Errno;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with};
@@ -29,6 +30,7 @@ impl Uevents {
     pub fn listen() -> Result<Uevents, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
+        let socket = kept(socket).map_err(|_| Errno::MFILE)?;
         bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
         Ok(Uevents { socket })
     }
