@@ -309,7 +309,8 @@ impl Replica {
 
     /// Reads what the leader reads for everyone. `None`: it does not.
     pub fn read_told(&mut self, fd: RawFd, into: &mut [u8]) -> Option<Result<i64, i32>> {
-        let at = files::told(fd)?.at;
+        let told_of = files::told(fd)?;
+        let at = told_of.at;
         let (len, mut asked) = (into.len().min(MOST_TOLD_BYTES), false);
         let answer = self.decide(Call::Read, Effect::Once, |_| {
             asked = true;
@@ -323,6 +324,9 @@ impl Replica {
         into[..bytes.len()].copy_from_slice(bytes);
         let end = at + bytes.len() as u64;
         files::move_to(fd, end);
+        if !asked && told_of.is_own() {
+            files::take_out(fd, bytes.len());
+        }
         if !asked && matches!(self.role, Role::Succeeds(_)) {
             // Should a dead leader have read less than the whole, this one reads on behind it.
             files::seek(fd, end);

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use martlet_fabric::host::descriptors;
 use martlet_node::config::{Cluster, ClusterConfig, Idle, Pin, Priority, ThreadsConfig};
 use martlet_node::connections::keeper::{self, Keeps};
 use martlet_node::embed;
@@ -17,10 +18,11 @@ use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
 use crate::machine::{self, Machine, with_replay};
 use crate::main_thread::Confined;
+use crate::own::{self, Pairs};
 use crate::replica::{KEEPER, REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
-use crate::table::Table;
+use crate::table::{OF_CONNECTIONS, OF_LIBRARY, Table};
 use crate::{clock, fault, fiber, files, heart, process, sys, threads};
 
 /// What a captured process goes by from its start.
@@ -36,6 +38,10 @@ pub struct Run {
     pub internal: BTreeMap<(RawFd, RawFd), libc::epoll_event>,
     /// The counters by which its threads wake each other, and their flags.
     pub counters: BTreeMap<RawFd, i32>,
+    /// What it had open before there were replicas under numbers that are the library's since.
+    pub inherited: BTreeSet<RawFd>,
+    /// Its pairs of sockets.
+    pub pairs: Pairs,
     /// The captured descriptors before the birth.
     pub early: Table,
     /// Where the server's output goes, and its errors.
@@ -78,6 +84,8 @@ pub fn is_born() -> bool {
 
 /// Makes replicas of the server, which waits for the first time.
 pub fn bear() {
+    own::prepare();
+    descriptors::keep_within(OF_LIBRARY);
     let board = Board::create().unwrap_or_else(|error| die(&format!("cannot make replicas: {error}")));
     let table = with_run(|run| {
         run.output = saved_output().ok();
@@ -115,8 +123,17 @@ pub fn fork(node: u16) -> bool {
     if pid > 0 {
         let mut status = 0;
         // SAFETY: it waits for its own child; the pointer is to a place for its status.
-        unsafe { libc::waitpid(pid, &mut status, 0) };
+        let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+        if waited == pid && status != 0 {
+            // It has said why it has forked nothing.
+            with(|replica| replica.board.arrived(node));
+        }
         return false;
+    }
+    // As long as its parent waits nothing comes to what they share.
+    let listeners = |replica: &mut Replica| replica.table.listeners.keys().chain(replica.table.withdrawn.keys()).copied().collect();
+    if let Err(error) = own::renew(&with(listeners).unwrap_or_default()) {
+        die(&format!("a fork cannot have descriptors of its own: {error}"));
     }
     // SAFETY: as above, in a process with one thread.
     match unsafe { sys::fork() } {
@@ -138,9 +155,7 @@ fn become_replica(node: u16) {
     keeper::HOLDS.store(false, Ordering::Relaxed);
     keeper::PIPE.store(-1, Ordering::Relaxed);
     fault::note_at(None);
-    if let Err(error) = close_parents_own(&table) {
-        die(&format!("a fork cannot tell its descriptors: {error}"));
-    }
+    close_parents_own();
     table.lingering.clear();
     let slots: Vec<u32> = table.iter().map(|(slot, _)| slot).collect();
     start(node, board, table);
@@ -164,7 +179,7 @@ fn start(node: u16, board: Board, table: Table) {
     let pid = std::process::id() as i32;
     let started = || -> io::Result<()> {
         let own = Holder { node, pid, started: process::started(pid)? };
-        let poller = Poller::new()?;
+        let poller = Poller(sys::kept(Poller::new()?.0)?);
         let control = with_run(|run| Control::connect(&run.name).ok()).flatten();
         if let Some(control) = &control {
             poller.watch(control.fd(), 0, libc::EPOLLIN as u32)?;
@@ -208,8 +223,11 @@ fn threads_config() -> ThreadsConfig {
 
 /// Copies of standard output and error under high numbers, which stay what they are.
 fn saved_output() -> io::Result<[RawFd; 2]> {
-    // SAFETY: plain system calls.
-    let copy = |fd: RawFd| sys::checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 200) }).map(|fd| fd as RawFd);
+    let copy = |fd: RawFd| {
+        // SAFETY: a plain system call.
+        let copied = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, OF_LIBRARY.start) };
+        sys::checked(copied).map(|fd| fd as RawFd)
+    };
     let [output, errors] = [copy(1)?, copy(2)?];
     sys::MESSAGES.store(errors, Ordering::Relaxed);
     Ok([output, errors])
@@ -232,29 +250,13 @@ pub fn show_output(shown: bool) {
     }
 }
 
-/// Closes what was the parent's own: its connections, which this process only knows, and the descriptors of its node. Of its memory the node's fabric has seen to.
-fn close_parents_own(table: &Table) -> io::Result<()> {
-    let (epolls, counters) = with_run(|run| {
-        let waits = run.internal.keys().map(|(epoll, _)| *epoll);
-        (waits.chain(run.epolls.iter().copied()).collect::<BTreeSet<_>>(), run.counters.clone())
-    })
-    .unwrap_or_default();
-    let is_own = |fd: RawFd| fd > 2 && !table.listeners.contains_key(&fd) && !epolls.contains(&fd) && !counters.contains_key(&fd);
-    process::close_what_links_to(&["socket:", "anon_inode:", "/memfd:martlet"], is_own)?;
-    // The parent's would be shared. A thread that waits for something else may have yet to read what one counts.
-    for (fd, flags) in counters {
-        sys::move_to(sys::counter(process::counted(fd)?, flags)?, fd)?;
+/// Closes what was the parent's own: its connections, which this process only knows, and what its library has opened. Of its memory the node's fabric has seen to.
+fn close_parents_own() {
+    let is_servers =
+        |fd: &RawFd| with_run(|run| run.inherited.contains(fd) || run.output.is_some_and(|saved| saved.contains(fd))) == Some(true);
+    for fd in OF_LIBRARY.filter(|fd| !is_servers(fd)) {
+        sys::close(fd);
     }
-    for epoll in epolls {
-        let Poller(fresh) = Poller::new()?;
-        sys::move_to(fresh, epoll)?;
-    }
-    with_run(|run| {
-        for ((epoll, fd), event) in &run.internal {
-            let mut event = *event;
-            // SAFETY: the pointer is to an event.
-            unsafe { libc::syscall(libc::SYS_epoll_ctl, *epoll, libc::EPOLL_CTL_ADD, *fd, &mut event) };
-        }
-    });
-    Ok(())
+    // SAFETY: a plain system call. Of these numbers the server has connections alone.
+    unsafe { libc::syscall(libc::SYS_close_range, OF_CONNECTIONS.start, OF_CONNECTIONS.end - 1, 0) };
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::sys::{self, complain, die};
-use crate::table::OF_CONNECTIONS;
+use crate::table::OF_LIBRARY;
 
 /// What a descriptor of the server's leads to.
 #[derive(Clone, Debug)]
@@ -46,6 +46,32 @@ pub struct ReadByLeader {
     path: Option<CString>,
     /// Where the next read begins, in bytes.
     pub at: u64,
+}
+
+impl ReadByLeader {
+    /// Whether each replica has one of its own, such as a pipe.
+    pub fn is_own(&self) -> bool {
+        self.path.is_none()
+    }
+}
+
+/// Takes out of a pipe or a timer of this replica's what the leader has read of its own, as far as it is there: the server may have written it itself.
+pub fn take_out(fd: RawFd, mut bytes: usize) {
+    let mut waste = [0u8; 4096];
+    while bytes > 0 {
+        let mut waits = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: the pointers are to one live value, and to so many bytes. What is readable is read without waiting.
+        let got = unsafe {
+            if libc::syscall(libc::SYS_poll, &mut waits, 1, 0) != 1 || waits.revents & libc::POLLIN == 0 {
+                return;
+            }
+            libc::syscall(libc::SYS_read, fd, waste.as_mut_ptr(), bytes.min(waste.len()))
+        };
+        match usize::try_from(got) {
+            Ok(got @ 1..) => bytes -= got,
+            _ => return,
+        }
+    }
 }
 
 /// Which file it is, and of which content, as far as the kernel tells without its being read: device, number, bytes, and when it was written.
@@ -89,24 +115,16 @@ pub fn placeholder() -> io::Result<RawFd> {
     // SAFETY: the name ends with a zero byte; the call makes a descriptor, which goes nowhere else.
     let made: io::Result<OwnedFd> =
         unsafe { sys::owned(libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC)) };
-    made.map(OwnedFd::into_raw_fd)
+    sys::numbered(made?.into_raw_fd())
 }
 
 /// Opens a file as the system does.
 ///
-/// Not under a number that a connection may be given: where the server has that many files open it is one behind those.
+/// Not under a number that a connection may be given, or the library: where the server has that many files open it is one behind those.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
     // SAFETY: the path ends with a zero byte.
-    let fd = sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
-        .map(|fd| fd as RawFd)?;
-    if !OF_CONNECTIONS.contains(&fd) {
-        return Ok(fd);
-    }
-    let copy = if flags & libc::O_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // SAFETY: a plain system call.
-    let moved = sys::checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, copy, OF_CONNECTIONS.end) });
-    sys::close(fd);
-    moved.map(|fd| fd as RawFd).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))
+    let fd = sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })?;
+    sys::numbered(fd as RawFd)
 }
 
 /// What the kernel says of an open file.
@@ -246,7 +264,7 @@ pub fn sync_later(fd: RawFd) {
         return;
     }
     // SAFETY: the call makes a descriptor, which goes nowhere else.
-    let copy: io::Result<OwnedFd> = unsafe { sys::owned(libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0)) };
+    let copy: io::Result<OwnedFd> = unsafe { sys::owned(libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, OF_LIBRARY.start)) };
     let Ok(copy) = copy else { return };
     let sync = move || {
         // SAFETY: a plain system call.

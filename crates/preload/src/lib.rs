@@ -17,7 +17,7 @@
 //! | `pace` | how fast, while a newcomer is far behind |
 //! | `takeover` | how a follower becomes the leader, with all connections |
 //! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
-//! | `files` | the files that the server writes |
+//! | `files`, `own` | the files that the server writes; its pipes, pairs of sockets and the like |
 //! | `children` | the processes that it forks |
 //! | `fault` | requests that crash the server, or never end |
 //! | `heart` | signs of life while a request takes long |
@@ -50,6 +50,7 @@ mod hooks;
 mod leading;
 mod machine;
 mod main_thread;
+mod own;
 mod pace;
 mod process;
 mod replay;

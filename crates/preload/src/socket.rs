@@ -150,7 +150,8 @@ impl Pipe {
         // SAFETY: the pointer is to two ints; the descriptors have just been made, for the caller.
         unsafe {
             sys::checked(libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC))?;
-            Ok(Pipe { out: OwnedFd::from_raw_fd(ends[0]), into: OwnedFd::from_raw_fd(ends[1]) })
+            let [out, into] = ends.map(|end| OwnedFd::from_raw_fd(end));
+            Ok(Pipe { out: sys::kept(out)?, into: sys::kept(into)? })
         }
     }
 

@@ -8,7 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
+pub use martlet_fabric::host::descriptors::kept;
 pub use martlet_node::connections::sys::{checked, owned, socket_option};
+
+use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
 
 /// Sets the calling thread's errno.
 pub fn set_errno(errno: c_int) {
@@ -139,6 +142,24 @@ pub fn close(fd: RawFd) -> c_long {
 pub fn is_open(fd: RawFd) -> bool {
     // SAFETY: it only looks at the table of descriptors.
     unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) >= 0 }
+}
+
+/// Gives a descriptor of the server's another number where the kernel has given it one of the library's, or of connections: one behind those.
+///
+/// # Errors
+/// EMFILE, where the server may not have one of so high a number.
+pub fn numbered(fd: RawFd) -> io::Result<RawFd> {
+    if !(OF_LIBRARY.start..OF_CONNECTIONS.end).contains(&fd) {
+        return Ok(fd);
+    }
+    // SAFETY: plain system calls.
+    let moved = unsafe {
+        let closes = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) as c_int & libc::FD_CLOEXEC != 0;
+        let copy = if closes { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        checked(libc::syscall(libc::SYS_fcntl, fd, copy, OF_CONNECTIONS.end))
+    };
+    close(fd);
+    moved.map(|fd| fd as RawFd).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))
 }
 
 /// How many descriptors this process may have.

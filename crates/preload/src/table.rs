@@ -7,8 +7,12 @@ use std::os::fd::RawFd;
 use crate::socket::is_unix;
 use crate::stream::Stream;
 
-/// The descriptor of the connection in slot 0. Below it is room for those that the server and the library open otherwise, whose numbers differ between replicas.
+/// The descriptor of the connection in slot 0.
 pub const FIRST_FD: RawFd = 256;
+
+/// The descriptors that the library opens and keeps: replicas differ in them. What the server opens otherwise is below them, or above [those of connections](OF_CONNECTIONS), and has
+/// the same number at every replica.
+pub const OF_LIBRARY: Range<RawFd> = 160..FIRST_FD;
 
 /// The descriptors that connections may have.
 pub const OF_CONNECTIONS: Range<RawFd> = FIRST_FD..FIRST_FD + crate::board::SLOTS as RawFd;

@@ -333,13 +333,20 @@ unsafe extern "C" fn fstat64(fd: c_int, into: *mut Stat) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
     let made = kernel!(SYS_pipe2, ends, flags) as c_int;
-    if made == 0 && in_server() && birth::is_born() {
-        // SAFETY: the caller gives room for two, which the kernel has filled.
-        let (out, into) = unsafe { (*ends, *ends.add(1)) };
-        files::forget(into);
-        files::keep_told(out, None);
+    if made != 0 || !in_server() {
+        return made;
     }
-    made
+    // SAFETY: the caller gives room for two, which the kernel has filled.
+    match unsafe { super::number_ends(ends) } {
+        Ok([out, into]) => {
+            if birth::is_born() {
+                files::forget(into);
+                files::keep_told(out, None);
+            }
+            0
+        }
+        Err(errno) => fail(errno),
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -301,7 +301,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     match processes::replicated(|replica| replica.take_withdrawn(domain, plain)) {
         Some(Some(fd)) => fd,
-        _ => kernel!(SYS_socket, domain, kind, protocol) as c_int,
+        _ => numbered(kernel!(SYS_socket, domain, kind, protocol) as c_int),
     }
 }
 
@@ -617,13 +617,67 @@ unsafe extern "C" fn usleep(us: libc::useconds_t) -> c_int {
 /// By counters a server's threads wake each other. Each replica has its own.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn eventfd(first: std::ffi::c_uint, flags: c_int) -> c_int {
-    let fd = kernel!(SYS_eventfd2, first, flags) as c_int;
-    if fd >= 0
-        && let Some(_library) = takes_turns()
-    {
+    let fd = numbered(kernel!(SYS_eventfd2, first, flags) as c_int);
+    if fd >= 0 && in_server() {
+        let _library = InLibrary::enter();
         with_run(|run| run.counters.insert(fd, flags));
     }
     fd
+}
+
+/// Each replica has its own timers, but what is read of them is the leader's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
+    let fd = numbered(kernel!(SYS_timerfd_create, clock, flags) as c_int);
+    if fd >= 0 && in_server() {
+        crate::files::keep_told(fd, None);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int {
+    let made = kernel!(SYS_socketpair, domain, kind, protocol, ends) as c_int;
+    if made != 0 || !in_server() {
+        return made;
+    }
+    let _library = InLibrary::enter();
+    // SAFETY: the caller gives room for two, which the kernel has filled.
+    let done = unsafe { number_ends(ends) };
+    if let Ok(ends) = done {
+        crate::own::note_pair(ends);
+    }
+    done.map_or_else(fail, |_| 0)
+}
+
+/// What the server has just opened, under a number that it may have. It is its caller's to fail.
+fn numbered(fd: c_int) -> c_int {
+    if fd < 0 || !in_server() {
+        return fd;
+    }
+    sys::numbered(fd).unwrap_or_else(|error| fail(sys::errno_of(error)))
+}
+
+/// The same of both ends of something. Where one cannot have it both are closed.
+///
+/// # Safety
+/// `ends` is a pointer to two descriptors, which have just been opened for the caller.
+unsafe fn number_ends(ends: *mut c_int) -> Result<[RawFd; 2], c_int> {
+    // SAFETY: as the caller promises.
+    let both = unsafe { [*ends, *ends.add(1)] }.map(sys::numbered);
+    match both {
+        [Ok(first), Ok(second)] => {
+            // SAFETY: as the caller promises.
+            unsafe { (*ends, *ends.add(1)) = (first, second) };
+            Ok([first, second])
+        }
+        both => {
+            for fd in both.into_iter().flatten() {
+                sys::close(fd);
+            }
+            Err(libc::EMFILE)
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

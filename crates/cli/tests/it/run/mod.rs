@@ -1,8 +1,10 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod descriptors;
 mod memcached;
 mod nginx;
 mod polling;
+mod python;
 mod saved;
 mod slow;
 mod software;

@@ -1,28 +1,12 @@
 //! Servers that wait for their clients by `poll`, by `select`, and by `epoll` and `poll` in turn, in three replicas.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Command;
+use std::net::TcpStream;
 
-use super::{Service, library};
+use super::{Service, python};
 
 /// More than a connection's window and the kernel's buffers hold.
 const LONG_BYTES: usize = 6 << 20;
-
-fn begin(how: &str) -> Option<Service> {
-    // What is called so may be a script that starts it.
-    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
-    let Some(python) = asked.ok().and_then(|asked| String::from_utf8(asked.stdout).ok()).filter(|python| !python.is_empty()) else {
-        std::io::stderr().write_all(b"\nSKIPPED: no server in Python was run in replicas: there is none\n\n").expect("standard error");
-        return None;
-    };
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
-    command.args(["run", "--json", "--untried", "--preload"]).arg(library()).args(["--", &python]);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/run/polling.py")).args([how, &port.to_string()]);
-    Some(Service::begin(command, port))
-}
 
 struct Client(BufReader<TcpStream>);
 
@@ -53,7 +37,7 @@ impl Client {
 #[test]
 fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and_counts() {
     for how in ["poll", "select", "both"] {
-        let Some(mut service) = begin(how) else { return };
+        let Some(mut service) = python::server("polling.py", &[how]) else { return };
         let mut clients = [Client::connect(&service), Client::connect(&service)];
         let mut count = 0;
         for _ in 0..2 {

@@ -1,0 +1,113 @@
+"""A server that has descriptors of its own beside its clients', and tells what it finds there."""
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+
+port = int(sys.argv[1])
+listener = socket.create_server(("127.0.0.1", port))
+listener.setblocking(False)
+# More than the library opens.
+pairs = [socket.socketpair() for _ in range(40)]
+datagrams = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+out, into = os.pipe()
+again = os.dup(into)
+counter = os.eventfd(3, os.EFD_NONBLOCK)
+libc = ctypes.CDLL(None, use_errno=True)
+timer = libc.timerfd_create(1, 0)
+# It leads to nobody who is a client.
+alien = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+alien.connect(("127.0.0.1", port))
+# Those that it is to have at every replica, but for its epoll instance, which has the lowest number that is free.
+own = [int(name) for name in os.listdir("/proc/self/fd")]
+own = [fd for fd in own if fd < 160 and os.path.exists(f"/proc/self/fd/{fd}")]
+late = []
+opened = []
+clients, unread = {}, {}
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+epoll = select.epoll()
+epoll.register(listener, select.EPOLLIN)
+
+
+def put(text):
+    for number, (one, _) in enumerate(pairs):
+        one.send(b"%s%d" % (text, number))
+    datagrams[0].send(text)
+    datagrams[0].send(b"second")
+    os.write(into, text)
+    os.write(again, b"again")
+    os.eventfd_write(counter, 2)
+    # That one it opens while it serves.
+    if not late:
+        late.extend(os.pipe())
+    os.write(late[1], text)
+    return b"put"
+
+
+def take():
+    found = [other.recv(64, socket.MSG_DONTWAIT) for _, other in pairs]
+    found += [datagrams[1].recv(64, socket.MSG_DONTWAIT) for _ in range(2)]
+    found += [os.read(out, 64), b"%d" % os.eventfd_read(counter), os.read(late[0], 64)]
+    return b" ".join(found)
+
+
+def open_some():
+    opened.extend([*os.pipe(), *(end.detach() for end in socket.socketpair()), os.open("/dev/null", os.O_RDONLY), os.dup(out)])
+    return b" ".join(b"%d" % fd for fd in opened)
+
+
+def close_them():
+    while opened:
+        os.close(opened.pop())
+    return b"closed"
+
+
+def wait_for_timer():
+    # At once, and never again.
+    libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 1), None)
+    return b"%d" % int.from_bytes(os.read(timer, 8), "little")
+
+
+def send_to_alien():
+    try:
+        return b"%d" % alien.send(b"x")
+    except OSError as error:
+        return errno.errorcode[error.errno].encode()
+
+
+def tell_own():
+    return b" ".join(b"%d" % fd for fd in sorted([*own, epoll.fileno(), *late]))
+
+
+def answer(line):
+    words = line.split()
+    if words[0] == b"put":
+        return put(words[1])
+    return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": send_to_alien, b"own": tell_own}[words[0]]()
+
+
+while not stopped:
+    for fd, _ in epoll.poll(0.5):
+        if fd == listener.fileno():
+            client, _ = listener.accept()
+            client.setblocking(False)
+            clients[client.fileno()], unread[client.fileno()] = client, b""
+            epoll.register(client, select.EPOLLIN)
+            continue
+        received = clients[fd].recv(4096)
+        if not received:
+            epoll.unregister(fd)
+            clients.pop(fd).close()
+            continue
+        *lines, unread[fd] = (unread[fd] + received).split(b"\n")
+        for line in lines:
+            clients[fd].send(answer(line) + b"\n")
+# What it closes is its own.
+for one, other in pairs:
+    one.close()
+    other.close()

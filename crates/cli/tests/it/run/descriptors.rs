@@ -1,0 +1,85 @@
+//! A server that has descriptors of its own beside its clients', in three replicas.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::python;
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn ask(&mut self, line: &str) -> String {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).expect("the connection stands");
+        let mut answer = String::new();
+        assert!(self.0.read_line(&mut answer).expect("the connection stands") > 0, "{line}: the connection has ended");
+        answer.trim_end().to_owned()
+    }
+}
+
+/// What it finds once this has been put there.
+fn found(text: &str) -> String {
+    let pairs = (0..40).map(|number| format!("{text}{number} ")).collect::<String>();
+    format!("{pairs}{text} second {text}again 2 {text}")
+}
+
+/// The numbers of a process's descriptors that are no connections and not the library's. What that opens for a moment, as to look at another process, is open at one look and not at
+/// all.
+fn numbers_of(pid: i32) -> BTreeSet<i32> {
+    let look = || -> BTreeSet<i32> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(|fd| *fd < 160).collect()
+    };
+    std::iter::repeat_with(look).take(20).reduce(|all, one| &all & &one).expect("some looks")
+}
+
+#[test]
+fn a_servers_own_descriptors_have_their_numbers_and_their_content_at_every_replica() {
+    let Some(mut service) = python::server("descriptors.py", &[]) else { return };
+    let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
+    // From its start.
+    client.ask("put first");
+    assert_eq!(client.ask("take"), found("first").replace("again 2", "again 5"));
+    let numbers = client.ask("open");
+    client.ask("close");
+    client.ask("put kept");
+    // The followers are forked anew, while there is something to be taken.
+    let runs = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).exists();
+    for _ in 0..2 {
+        let oldest = service.replicas.iter().copied().find(|pid| *pid != service.leader && runs(pid)).expect("three run");
+        kill_process(Pid::from_raw(oldest).expect("a process"), Signal::KILL).expect("it lives");
+        service.await_replicas();
+    }
+    for text in ["kept", "last"] {
+        let own: BTreeSet<i32> = client.ask("own").split(' ').map(|fd| fd.parse().expect("a number")).collect();
+        service.replicas.iter().filter(|pid| runs(pid)).for_each(|pid| assert_eq!(numbers_of(*pid), own, "process {pid}"));
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        assert_eq!(client.ask("take"), found(text));
+        assert_eq!(client.ask("open"), numbers);
+        assert_eq!(client.ask("close"), "closed");
+        assert_eq!(client.ask("timer"), "1");
+        assert_eq!(client.ask("alien"), "EDESTADDRREQ");
+        service.await_replicas();
+        client.ask("put last");
+    }
+    client.ask("take");
+    drop(client);
+    service.stop();
+}
+
+#[test]
+fn a_server_that_may_have_too_few_descriptors_is_refused_and_told_how_many_it_needs() {
+    let Some((command, _)) = python::command("descriptors.py", &[]) else { return };
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 200 && exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    let output = limited.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("may have 200 descriptors (RLIMIT_NOFILE)") && said.contains("more than 256"),
+        "{said}"
+    );
+}
