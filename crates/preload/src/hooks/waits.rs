@@ -298,12 +298,16 @@ unsafe extern "C" fn ppoll(descriptors: *mut pollfd, count: nfds_t, timeout: *co
     let given = unsafe { timeout.as_ref() }.copied();
     let Some(timeout_ns) = nanoseconds(given) else { return fail(libc::EINVAL) };
     // SAFETY: as the caller promises.
-    unsafe { poll_at(descriptors, count, timeout_ns, mask) }.unwrap_or_else(|| {
-        // The kernel writes what is left into it.
-        let mut left = given;
-        let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-        kernel!(SYS_ppoll, descriptors, count, left, mask, 8usize) as c_int
-    })
+    unsafe { poll_at(descriptors, count, timeout_ns, mask).unwrap_or_else(|| ppoll_kernel(descriptors, count, given, mask)) }
+}
+
+/// # Safety
+/// As for `ppoll`.
+unsafe fn ppoll_kernel(descriptors: *mut pollfd, count: nfds_t, timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
+    // The kernel writes what is left into it.
+    let mut left = timeout;
+    let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    kernel!(SYS_ppoll, descriptors, count, left, mask, 8usize) as c_int
 }
 
 /// `ppoll` as programs call it that are built to be checked at runtime.
@@ -316,6 +320,11 @@ unsafe extern "C" fn __ppoll_chk(
     bytes: usize,
 ) -> c_int {
     assert!(count as usize <= bytes / size_of::<pollfd>(), "ppoll of {count} descriptors in {bytes} bytes");
+    // As for `__poll_chk`.
+    if takes_turns().is_some() {
+        // SAFETY: as the caller promises.
+        return unsafe { ppoll_kernel(descriptors, count, timeout.as_ref().copied(), mask) };
+    }
     // SAFETY: as the caller promises.
     unsafe { ppoll(descriptors, count, timeout, mask) }
 }

@@ -2,8 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 
-use super::{Service, python};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Service, library, python};
 
 /// More than a connection's window and the kernel's buffers hold.
 const LONG_BYTES: usize = 6 << 20;
@@ -80,4 +83,37 @@ fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and
         service.await_replicas();
         service.stop();
     }
+}
+
+#[test]
+fn a_signal_comes_while_the_server_waits_with_the_mask_that_it_waits_with() {
+    for how in ["ppoll", "pselect"] {
+        let Some(service) = python::server("masks.py", &[how]) else { return };
+        let mut client = Client::connect(&service);
+        client.send("0\n");
+        assert_eq!(client.answer(), (0, 0), "{how}: none has come");
+        kill_process(Pid::from_child(&service.command), Signal::TERM).expect("it runs");
+        let ask = || {
+            client.send("3\n");
+            client.answer()
+        };
+        assert!(std::iter::repeat_with(ask).any(|answer| answer == (1, 3)), "{how}");
+        drop(client);
+        // The second one, which ends it.
+        service.stop();
+    }
+}
+
+#[test]
+fn a_server_whose_threads_take_turns_polls_what_it_polls_checked() {
+    let Some(python) = python::executable() else { return };
+    let cluster = format!("name = \"run-none\"\nkey = \"{}\"\n[[node]]\nnumber = 0\n", "5a".repeat(32));
+    let asked = Command::new(python)
+        .args(["-c", include_str!("checked.py")])
+        .envs([("MARTLET_RUN", "none"), ("MARTLET_RUN_CLUSTER", cluster.as_str()), ("MARTLET_RUN_TURNSTILE", "1")])
+        .env("LD_PRELOAD", library())
+        .output()
+        .expect("it runs");
+    let (said, errors) = (String::from_utf8_lossy(&asked.stdout), String::from_utf8_lossy(&asked.stderr));
+    assert_eq!(said, "ppoll EINVAL, __ppoll_chk 0, poll EINVAL, __poll_chk 0\n", "{errors}");
 }
