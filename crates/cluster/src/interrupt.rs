@@ -19,7 +19,11 @@ pub fn was_signalled() -> bool {
 
 /// Whether the user wants us to end.
 #[derive(Clone, Debug)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    /// A signal has come that nobody has [taken](Interrupt::take).
+    again: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// From now on Ctrl-C, SIGTERM and SIGHUP raise the flag, and a second one ends the process at once.
@@ -31,24 +35,30 @@ impl Interrupt {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }
         let _ = SIGNALLED.set(Arc::clone(&flag));
-        Ok(Interrupt(flag))
+        Ok(Interrupt { flag, again: Arc::default() })
     }
 
     /// The same for every signal that ends a process and can be caught, and none of them does, however often it comes: for a command that has to put something back first, such
     /// as the terminal, or leaves processes behind. What ends commands often signals them more than once, as `timeout` does: the command, and then its group.
     pub fn install_without_end() -> io::Result<Interrupt> {
-        let flag = Arc::new(AtomicBool::new(false));
+        let (flag, again) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().chain(rest) {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&again))?;
         }
         let _ = SIGNALLED.set(Arc::clone(&flag));
-        Ok(Interrupt(flag))
+        Ok(Interrupt { flag, again })
+    }
+
+    /// Whether a signal has come since it was last asked: for a command that [no signal ends](Interrupt::install_without_end), and that passes each on.
+    pub fn take(&self) -> bool {
+        self.again.swap(false, Ordering::Relaxed)
     }
 
     /// Whether it is up, or standard output takes nothing more.
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed) || crate::output::is_broken()
+        self.flag.load(Ordering::Relaxed) || crate::output::is_broken()
     }
 
     /// An error once it is up.

@@ -29,7 +29,7 @@ use rustix::time::Timespec;
 use serde_json::json;
 
 use self::library::Library;
-use self::replicas::{Line, Replicas, Said};
+use self::replicas::{Ended, Line, Replicas, Said};
 
 /// How often what needs no message is looked at.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -151,8 +151,10 @@ struct Supervisor {
     first: Option<i32>,
     /// When a leader was seen dead.
     leaderless: Option<Instant>,
-    /// How the server has ended by itself, and when.
-    ended: Option<(i32, Instant)>,
+    /// How the server has ended by itself.
+    ended: Ended,
+    /// When it was seen that it has.
+    ended_at: Option<Instant>,
     /// When it was told to end.
     stopping: Option<Instant>,
     /// The leader that has been told so.
@@ -185,7 +187,8 @@ impl Supervisor {
             whole: None,
             first: None,
             leaderless: None,
-            ended: None,
+            ended: Ended::default(),
+            ended_at: None,
             stopping: None,
             told: None,
         })
@@ -204,13 +207,13 @@ impl Supervisor {
             self.reap()?;
             self.say_whole();
             if self.replicas.living.is_empty() && self.first.is_none() {
-                return match self.ended {
-                    Some((0, _)) => Ok(()),
-                    Some((code, _)) => Err(Fail::ended(code as u8, format_args!("the server has ended with code {code}"))),
+                return match self.ended.code() {
+                    Some(0) => Ok(()),
+                    Some(code) => Err(Fail::ended(code as u8, format_args!("the server has ended with code {code}"))),
                     None => Err(Fail::failed("all replicas have died")),
                 };
             }
-            if self.ended.is_some_and(|(_, since)| since.elapsed() > END_PATIENCE) {
+            if self.ended_at.is_some_and(|since| since.elapsed() > END_PATIENCE) {
                 self.kill_all();
             }
             let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
@@ -226,9 +229,12 @@ impl Supervisor {
                     patience.as_secs()
                 )));
             }
-            if interrupt.is_raised() && self.stopping.is_none() {
-                self.stopping = Some(Instant::now());
-                self.starter.tell("STOPPING=1");
+            if interrupt.take() || interrupt.is_raised() && self.stopping.is_none() {
+                if self.stopping.is_none() {
+                    self.starter.tell("STOPPING=1");
+                }
+                // A server may refuse to end, and be told again.
+                (self.stopping, self.told) = (Some(Instant::now()), None);
             }
             if self.stopping.is_some() {
                 self.stop();
@@ -237,8 +243,8 @@ impl Supervisor {
             if self.stopping.is_some_and(|since| since.elapsed() > patience) {
                 return Err(Fail::failed(format_args!("the server has not ended within {} s of SIGTERM", patience.as_secs())));
             }
-            if self.ended.is_none()
-                && self.stopping.is_none()
+            // Also when it was told to end: it may refuse to, and go on.
+            if self.ended_at.is_none()
                 && let Some((from, number)) = self.replicas.fork_wanted(Instant::now())
             {
                 // Should it not hear, another one is asked after a while.
@@ -362,9 +368,9 @@ impl Supervisor {
         }
         // By itself, as it was asked to: so do the others, which execute the same.
         if let Some(code) = status.exit_status()
-            && (led || self.stopping.is_some())
+            && self.ended.note(code, led, self.replicas.leader.is_none() && self.stopping.is_some())
         {
-            self.ended.get_or_insert((code, Instant::now()));
+            self.ended_at.get_or_insert(Instant::now());
         }
         Ok(())
     }

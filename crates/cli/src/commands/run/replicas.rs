@@ -147,6 +147,34 @@ impl Replicas {
     }
 }
 
+/// How the server has ended by itself: as the replica that led has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ended {
+    /// The code, and whether it is a leader's.
+    known: Option<(i32, bool)>,
+}
+
+impl Ended {
+    /// A replica has ended by itself with this code. While nobody leads, and the server is to end, it counts as well, until a leader's is known: one that succeeds may execute the end before
+    /// it has said that it leads. Returns whether it counts.
+    pub fn note(&mut self, code: i32, led: bool, may_succeed: bool) -> bool {
+        match self.known {
+            Some((_, true)) => false,
+            Some((_, false)) if !led => false,
+            _ if led || may_succeed => {
+                self.known = Some((code, led));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The code.
+    pub fn code(self) -> Option<i32> {
+        self.known.map(|(code, _)| code)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +250,23 @@ mod tests {
         assert_eq!(replicas(0b0110, 0).fork_wanted(now), Some((1, 4)), "it does not count so far");
         assert_eq!(replicas(0b1010, 0b1000).fork_wanted(now), Some((1, 2)), "it counts, and lacks rounds");
         assert_eq!(replicas(0b1010, 0).fork_wanted(now), Some((3, 2)));
+    }
+
+    #[test]
+    fn the_servers_code_is_its_leaders() {
+        // Of replicas that end: the code, whether it led, and whether nobody leads while the server is to end.
+        let of = |ends: &[(i32, bool, bool)]| {
+            let mut ended = Ended::default();
+            ends.iter().for_each(|(code, led, may_succeed)| {
+                ended.note(*code, *led, *may_succeed);
+            });
+            ended.code()
+        };
+        assert_eq!(of(&[(3, false, false)]), None, "a follower's is its own");
+        assert_eq!(of(&[(3, false, false), (0, true, false), (4, false, true)]), Some(0));
+        assert_eq!(of(&[(3, false, true), (0, false, true)]), Some(3), "one that succeeded, and had not said so");
+        assert_eq!(of(&[(3, false, true), (0, true, false)]), Some(0));
+        assert_eq!(of(&[(0, true, false), (5, true, false)]), Some(0));
     }
 
     #[test]

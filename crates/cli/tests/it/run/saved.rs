@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::{Client, Service};
 
 /// A directory for a server's files, which goes with the test.
@@ -211,4 +213,35 @@ fn no_request_that_touches_files_ends_a_replica() {
     assert_eq!(client.call(&["CONFIG", "GET", "hz"]), "[hz 35]");
     drop(client);
     service.stop();
+}
+
+#[test]
+fn a_server_that_refuses_to_end_goes_on_and_is_told_each_time_that_it_is_to() {
+    let home = Home::new("refused");
+    let (data, log) = (home.0.join("dump.rdb"), home.0.join("log"));
+    let arguments = ["--dir", home.path(), "--logfile", log.to_str().expect("Unicode"), "--save", "900 1"];
+    let Some(mut service) = Service::start_with(&arguments) else { return };
+    let mut client = service.connect();
+    assert_eq!(client.call(&["SET", "kept", "1"]), "OK");
+    // Where a directory stands it cannot put what it has to save.
+    std::fs::create_dir(&data).expect("a directory");
+    let refused = || std::fs::read_to_string(&log).expect("a log").matches("can't exit").count();
+    for times in 1..=2 {
+        let pid = Pid::from_child(&service.command);
+        kill_process(pid, Signal::TERM).expect("it runs");
+        while refused() < times {
+            // It serves meanwhile.
+            assert_eq!(client.call(&["GET", "kept"]), "1");
+        }
+    }
+    // The next leader is told as well, and is no less protected.
+    assert_eq!(service.kill_leader(), 1, "no connection is lost");
+    service.await_replicas();
+    while refused() < 3 {
+        assert_eq!(client.call(&["GET", "kept"]), "1");
+    }
+    std::fs::remove_dir(&data).expect("it is empty");
+    drop(client);
+    service.stop();
+    assert!(data.is_file(), "it has saved what it had");
 }
