@@ -65,12 +65,12 @@ impl ProcessName {
         Ok(None)
     }
 
-    /// The files that its command line names, as far as they are there. `None`: it cannot be looked at.
+    /// The files and directories that its command line names, as far as they are there. `None`: it cannot be looked at.
     pub fn files_named(&self) -> Option<Vec<PathBuf>> {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).ok().filter(|line| !line.is_empty())?;
         let cwd = fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()?;
         let words = line.split(|byte| *byte == 0).skip(1).filter(|word| !word.is_empty());
-        let files = words.map(|word| cwd.join(OsStr::from_bytes(word))).filter(|path| path.is_file());
+        let files = words.map(|word| cwd.join(OsStr::from_bytes(word))).filter(|path| path.exists());
         Some(files.collect())
     }
 

@@ -61,12 +61,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
             listen.ip(),
         )));
     }
-    if settings.node().answers_hosts {
-        let address = hosts::Service::start(&settings)?;
-        tracing::info!(%address, "answering other hosts");
-    }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.policy = ProcessPolicy::OWN;
+    let mut successor = None;
+    if settings.node().answers_hosts {
+        let prepared = hosts::Successor::prepare(&hooks.stop)?;
+        let address = hosts::Service::start(&settings, prepared.handle())?;
+        successor = Some(prepared);
+        tracing::info!(%address, "answering other hosts");
+    }
     let mut store = store(&settings);
     store.max_clients = make_room(store.max_clients);
     let mut app = KvApp::new(store, Box::new(clock::wall_ns), chance()?).map_err(Fail::failed)?.with_cpu_clock(Box::new(cpu_times));
@@ -82,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");
-    Ok(())
+    successor.map_or(Ok(()), hosts::Successor::begin_again)
 }
 
 /// The file that is meant: the one there, or the only one of a node in that directory.

@@ -8,6 +8,13 @@ use crate::martlet::{Ran, TempDir, command, processes_about, ran, run};
 
 const HOSTS: usize = 3;
 
+#[derive(Debug, PartialEq, Eq)]
+struct Life {
+    node: usize,
+    pid: u64,
+    incarnation: u64,
+}
+
 struct Hosts {
     temp: TempDir,
     prefix: String,
@@ -111,6 +118,16 @@ impl Hosts {
         nodes.map(|node| (node["node"].as_u64().expect("a number"), node["role"].as_str().unwrap_or("none").to_owned())).collect()
     }
 
+    /// The lives of the nodes that host sees.
+    fn lives(&self, host: usize) -> Vec<Life> {
+        let shown = self.martlet(host, &["status"]).objects();
+        let counter = |node: &serde_json::Value, name: &str| node["counters"][name].as_u64();
+        let life = |node: &serde_json::Value| {
+            Some(Life { node: node["node"].as_u64()? as usize, pid: counter(node, "pid")?, incarnation: counter(node, "incarnation")? })
+        };
+        shown.iter().filter(|object| object["event"] == "node").filter_map(life).collect()
+    }
+
     /// The leader's number, once one leads and two follow.
     fn leader_of_three(&self, host: usize) -> usize {
         loop {
@@ -192,16 +209,55 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     hosts.martlet(2, &["host", "join", &hosts.invite(), "--patience", "600"]).ok();
 
     // Each host comes to know all of them, also the one that had joined before the last.
-    let leader = (0..HOSTS).map(|host| hosts.leader_of_three(host)).next_back().expect("one");
+    (0..HOSTS).for_each(|host| _ = hosts.leader_of_three(host));
     assert_eq!(hosts.redis(1, 2, &["SET", "greeting", "hello"]), "OK");
+    are_restarted_one_by_one(&hosts);
+    let leader = hosts.leader_of_three(0);
     hosts.martlet(leader, &["cluster", "kill", &leader.to_string()]).ok();
     let (witness, other) = ((leader + 1) % HOSTS, (leader + 2) % HOSTS);
+    the_last_one_is_needed(&hosts, leader, witness, other);
     while hosts.redis(witness, other, &["GET", "greeting"]) != "hello" {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     hosts.martlet(leader, &["host", "start", "--patience", "600"]).ok();
     hosts.leader_of_three(leader);
     assert_eq!(hosts.redis(leader, leader, &["GET", "greeting"]), "hello");
+}
+
+/// All nodes begin again at the word of one host, and none of them is another process then.
+fn are_restarted_one_by_one(hosts: &Hosts) {
+    let before = hosts.lives(1);
+    let shown = hosts.martlet(1, &["cluster", "restart", "--all", "--patience", "600"]).ok().objects();
+    let order: Vec<u64> =
+        shown.iter().filter(|object| object["event"] == "restarted").filter_map(|object| object["node"].as_u64()).collect();
+    assert_eq!(order.len(), HOSTS, "{shown:?}");
+    assert_eq!(shown.last().expect("a report")["event"], "restarted all");
+    hosts.leader_of_three(1);
+    for (before, after) in before.iter().zip(hosts.lives(1)) {
+        assert!(before.node == after.node && before.pid == after.pid, "the same process: {before:?}, {after:?}");
+        assert!(before.incarnation < after.incarnation, "another life: {before:?}, {after:?}");
+    }
+    assert_eq!(hosts.redis(0, 0, &["GET", "greeting"]), "hello");
+}
+
+/// One of three is dead and another one does not get on: the last one is not restarted, neither there nor from elsewhere.
+fn the_last_one_is_needed(hosts: &Hosts, dead: usize, last: usize, stopped: usize) {
+    let life = |of: usize| hosts.lives(last).into_iter().find(|life| life.node == of);
+    let before = std::iter::repeat_with(|| life(last)).flatten().next().expect("it is seen some time");
+    let pid = std::iter::repeat_with(|| life(stopped)).flatten().next().expect("it is seen some time").pid.to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("it runs").success());
+    signal("-STOP");
+    for from in [last, dead] {
+        let refused = hosts.martlet(from, &["cluster", "restart", &last.to_string(), "--patience", "5"]).code(1).err;
+        assert!(
+            refused.contains(&format!("node {last} is needed and is not restarted: none of the others that run holds the data")),
+            "{refused}"
+        );
+    }
+    let refused = hosts.martlet(last, &["cluster", "restart", "--all", "--patience", "1"]).code(1).err;
+    assert!(refused.contains("not all nodes hold the data and count, and nodes [0, 1, 2] have not been restarted"), "{refused}");
+    assert_eq!(life(last), Some(before), "nothing has been restarted");
+    signal("-CONT");
 }
 
 #[test]

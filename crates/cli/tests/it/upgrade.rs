@@ -45,7 +45,8 @@ impl Build {
     /// The same of a node that is not to be taken in; waits until it has ended, and returns what it has logged meanwhile.
     fn restart_in_vain(&self, cluster: &Cluster, node: &str) -> String {
         let before = log(cluster, node).len();
-        self.run(cluster, &["cluster", "restart", node, "--patience", "0"]).ok();
+        // It cannot see whether the others can do without it.
+        self.run(cluster, &["cluster", "restart", node, "--patience", "0", "--force"]).ok();
         while cluster.nodes()[&node.parse().expect("a number")].0 != "gone" {
             std::thread::yield_now();
         }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use martlet_node::config::{Cluster, ClusterConfig, NodeConfig, NodeEntry, Settings};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
@@ -246,9 +246,15 @@ impl Directory {
         if self.activity(number)? != Activity::Gone {
             return Ok(());
         }
+        let doing = format!("cannot tell whether node {number} runs");
+        let of = |named: &Path| ProcessName::of_command(&["node", "--config"], named).context(&doing);
         let file = self.node_file(number);
-        let found = ProcessName::of_command(&["node", "--config"], &file);
-        if let Some(process) = found.context(format_args!("cannot tell whether node {number} runs"))? {
+        let mut found = of(&file)?;
+        // A service manager may name the directory, in which one node has a file.
+        if found.is_none() && file.exists() && (0..MAX_MEMBERS as u16).all(|other| other == number || !self.node_file(other).exists()) {
+            found = of(&self.0)?;
+        }
+        if let Some(process) = found {
             let pid_file = self.pid_file(number);
             process.write(&pid_file).context(format_args!("cannot write {}", pid_file.display()))?;
         }

@@ -20,8 +20,8 @@ const RELEASE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Directory {
-    /// Whether a process that a file of this directory names was started from here: it was given this node's file, or writes this node's log (the directory may have
-    /// been moved since). What cannot be looked at is believed.
+    /// Whether a process that a file of this directory names was started from here: it was given this node's file or the directory, or writes this node's log (the
+    /// directory may have been moved since). What cannot be looked at is believed.
     pub(super) fn is_of_here(&self, number: u16, process: &ProcessName) -> bool {
         let Some(files) = process.files_named() else { return true };
         let same = |one: &PathBuf, other: &PathBuf| match (fs::metadata(one), fs::metadata(other)) {
@@ -29,7 +29,7 @@ impl Directory {
             _ => false,
         };
         let log = PathBuf::from(format!("/proc/{}/fd/2", process.pid));
-        files.iter().any(|file| same(file, &self.node_file(number))) || same(&log, &self.log_file(number))
+        files.iter().any(|file| same(file, &self.node_file(number)) || same(file, &self.0)) || same(&log, &self.log_file(number))
     }
 
     /// The process of a node that runs, by a file of this directory, and was not started from here.

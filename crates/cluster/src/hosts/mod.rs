@@ -6,7 +6,7 @@
 //! | who asks | under which secret | what for |
 //! |---|---|---|
 //! | a newcomer | of an invitation, which `martlet host invite` has written into the directory and printed as a [`Token`] | a number, the cluster's file and key |
-//! | any host of the cluster | the cluster's key | the list of nodes |
+//! | any host of the cluster | the cluster's key | the list of nodes; that the node of the host that is asked begins again |
 //!
 //! **One host keeps the list**: that of the first node in it that may found the cluster. It alone invites, so no number is given twice; the others ask it for the list
 //! every few seconds and write it into their files. It founds the cluster too, so the list by which the cluster is founded is never an old one.
@@ -18,6 +18,7 @@ mod channel;
 mod hex;
 mod invitation;
 mod newcomer;
+mod restart;
 mod service;
 mod token;
 
@@ -28,12 +29,13 @@ use serde::{Deserialize, Serialize};
 
 pub use channel::TalkError;
 pub use invitation::invite;
-pub use newcomer::{Joining, Welcome, newest_list};
+pub use newcomer::{Joining, Welcome, newest_list, restart};
+pub use restart::{Restart, Successor};
 pub use service::Service;
 pub use token::Token;
 
 /// Of the conversation between hosts. Another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,6 +46,8 @@ enum Request {
     Joined,
     /// The list of nodes.
     List,
+    /// That the node of the host that is asked ends in order and begins again.
+    Restart,
 }
 
 /// What is answered.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use martlet_fabric::NodeId;
 use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry};
 use martlet_node::version;
 use serde::{Deserialize, Serialize};
@@ -120,14 +121,32 @@ fn unexpected(answer: Answer) -> TalkError {
 /// Why it was not to be had.
 pub fn newest_list(cluster: &Cluster, patience: Duration) -> Result<Vec<NodeEntry>, String> {
     let first = keeper(cluster);
-    let at = answers_at(first).ok_or_else(|| format!("node {} has no address at which it could answer other hosts", first.number))?;
-    let ask = || -> Result<Vec<NodeEntry>, TalkError> {
+    match ask(cluster, first, &Request::List, patience).map_err(|why| format!("node {} does not tell it{why}", first.number))? {
+        Answer::List(list) => Ok(list),
+        other => Err(unexpected(other).to_string()),
+    }
+}
+
+/// Has a node end in order and begin again, on whatever host it is. It has begun to end when this returns.
+///
+/// # Errors
+/// Why it does not.
+pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
+    let entry = cluster.node(NodeId(node)).ok_or_else(|| Fail::absent(format_args!("there is no node {node}")))?;
+    let refuses = |why: &dyn std::fmt::Display| Fail::failed(format_args!("node {node} does not begin again{why}"));
+    match ask(cluster, entry, &Request::Restart, patience).map_err(|why| refuses(&why))? {
+        Answer::Noted => Ok(()),
+        other => Err(refuses(&format_args!(": {}", unexpected(other)))),
+    }
+}
+
+/// Asks a node's host for something that every host of the cluster may ask for. The error begins with where that is.
+fn ask(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<Answer, String> {
+    let at = answers_at(node).ok_or(": it has no address at which it could answer other hosts")?;
+    let talk = || -> Result<Answer, TalkError> {
         let mut channel = Channel::ask(at, None, cluster.key().bytes(), &version::protocol().build, patience)?;
-        channel.send(&Request::List)?;
-        match channel.receive()? {
-            Answer::List(list) => Ok(list),
-            other => Err(unexpected(other)),
-        }
+        channel.send(request)?;
+        channel.receive()
     };
-    ask().map_err(|error| format!("node {} does not tell it at {at}: {error}", first.number))
+    talk().map_err(|error| format!(" at {at}: {error}"))
 }

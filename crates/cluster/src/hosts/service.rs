@@ -15,6 +15,7 @@ use martlet_node::version;
 use super::channel::{Channel, Hello};
 use super::invitation::{Invitation, Taken};
 use super::newcomer::{self, Welcome};
+use super::restart::Restart;
 use super::{Answer, Request, TalkError, VERSION, answers_at, keeper};
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
@@ -35,6 +36,8 @@ pub struct Service {
     directory: Directory,
     /// This host's node.
     own: u16,
+    /// By which that begins again.
+    restart: Restart,
 }
 
 impl Service {
@@ -42,7 +45,7 @@ impl Service {
     ///
     /// # Errors
     /// When the node's files are not those of a host, or nobody can listen there.
-    pub fn start(settings: &Settings) -> Outcome<SocketAddr> {
+    pub fn start(settings: &Settings, restart: Restart) -> Outcome<SocketAddr> {
         let file = settings.cluster().file().unwrap_or(Path::new("<cluster>"));
         let directory = Directory::new(file.parent().unwrap_or(Path::new(".")));
         if directory.cluster_file() != file {
@@ -61,7 +64,7 @@ impl Service {
             ))
         })?;
         let listener = TcpListener::bind(at).context(format_args!("cannot answer other hosts at {at}"))?;
-        let service = Service { directory, own: entry.number };
+        let service = Service { directory, own: entry.number, restart };
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(|| {
                 stand_aside();
@@ -132,7 +135,16 @@ impl Service {
                     channel.send(&list)?;
                     return Ok(());
                 }
-                (Request::List, Some(_)) => Answer::Refused("an invitation is for joining, not for the list of nodes".into()),
+                (Request::Restart, None) => {
+                    // Answered first: the process does not outlive what it is asked for by much.
+                    let can = self.restart.check();
+                    channel.send(&can.clone().map_or_else(Answer::Refused, |()| Answer::Noted))?;
+                    if can.is_ok() {
+                        self.restart.ask();
+                    }
+                    return Ok(());
+                }
+                (Request::List | Request::Restart, Some(_)) => Answer::Refused("an invitation is for joining, and for nothing else".into()),
                 (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining takes an invitation".into()),
             };
             channel.send(&answer)?;

@@ -1,10 +1,18 @@
 //! `martlet cluster restart`
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use martlet_cluster::directory::Life;
-use martlet_cluster::fail::Outcome;
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::hosts;
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
+use martlet_cluster::process::Activity;
+use martlet_cluster::watch::observer::{self, Observer, Sight};
+use martlet_cluster::watch::standing;
+use martlet_node::config::Settings;
+use martlet_node::counters::Counter;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
@@ -12,37 +20,119 @@ use super::down::Grace;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Start a node again. One that runs is asked to end first.
+/// Start a node again, or with --all each of them, one after the other. One that runs is asked to end first.
 ///
-/// It comes back as a new incarnation and receives the data from the others.
+/// It comes back as a new incarnation and receives the data from the others. A node that runs is refused that when the others could not go on without it. Of a
+/// cluster of hosts (`martlet host init`) any node can be restarted from any host; a node of another host that does not run is started there. With --all the
+/// leader comes last, each node only when the cluster is whole, and one such command at a time: two from different hosts do not know of each other.
 ///
 /// Example: martlet cluster kill 0 && martlet cluster restart 0
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node's number.
-    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
-    node: u16,
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64), required_unless_present = "all", conflicts_with = "all")]
+    node: Option<u16>,
+    /// All nodes, one after the other.
+    #[arg(long)]
+    all: bool,
+    /// Do it even if the others cannot go on without it, or the data is lost by that.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     grace: Grace,
-    /// How long to wait until the cluster is whole again, in seconds; 0: not at all.
+    /// How long to wait until the cluster is whole again, in seconds, after each node; 0, for one node only: not at all.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,
 }
 
+/// How long a node that runs may take to answer that it will begin again.
+const ANSWER: Duration = Duration::from_secs(10);
+
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let node = arguments.node;
-    let session = Session::open_for(&arguments.which, node, arguments.patience, format)?;
-    let directory = &session.directory;
-    super::down::stop(directory, node, arguments.grace.time())?;
-    let (process, _child) = directory.start(node, Life::OfItsOwn)?;
-    if arguments.patience > 0 {
-        super::up::await_whole(directory, &session.cluster, session.patience, &session.interrupt)?;
+    match arguments.node {
+        Some(node) => {
+            let session = Session::open_for(&arguments.which, node, arguments.patience, format)?;
+            again(&session, node, arguments)
+        }
+        None => all(&Session::open(&arguments.which, arguments.patience, format)?, arguments),
     }
-    format.print(
-        format_args!("node {node} started (process {})", process.pid),
-        || json!({"event": "restarted", "node": node, "pid": process.pid}),
+}
+
+/// All nodes, the leader last.
+fn all(session: &Session, arguments: &Arguments) -> Outcome {
+    if arguments.patience == 0 {
+        return Err(Fail::usage("--patience is 0, and --all restarts a node only when the cluster is whole; allowed is 1 or more"));
+    }
+    let cluster = &session.cluster;
+    let nodes: Vec<u16> = cluster.config().nodes.iter().map(|node| node.number).collect();
+    nodes.iter().try_for_each(|node| session.directory.adopt(*node))?;
+    let began = Instant::now();
+    let mut left = nodes.clone();
+    while !left.is_empty() {
+        let whole = |sights: &[Sight]| observer::is_whole(sights, &nodes) && standing::is_settled(sights, cluster.config().engine);
+        let found = Observer::open(cluster)?.wait_for(session.patience, &session.interrupt, whole)?;
+        let sights = found.map_err(|sights| {
+            let what =
+                format!("not all nodes hold the data and count, and nodes {left:?} have not been restarted; the same command begins anew");
+            observer::not_ready(&what, &sights)
+        })?;
+        let leader = observer::primary(&sights).map(|sight| sight.node);
+        let next = left.iter().position(|node| Some(*node) != leader).unwrap_or(0);
+        again(session, left.remove(next), arguments)?;
+    }
+    let took = began.elapsed();
+    session.format.print(
+        format_args!("all nodes have been restarted, in {:.1} s", took.as_secs_f64()),
+        || json!({"event": "restarted all", "nodes": nodes, "took_ms": took.as_millis() as u64}),
     );
     Ok(())
+}
+
+/// One node.
+fn again(session: &Session, node: u16, arguments: &Arguments) -> Outcome {
+    let (directory, cluster) = (&session.directory, &session.cluster);
+    let elsewhere = session.elsewhere(cluster).contains(&node);
+    let runs = if elsewhere { session.is_seen(cluster, node)? } else { directory.activity(node)? != Activity::Gone };
+    if runs && !arguments.force {
+        session.check_dispensable(cluster, node, "restarted")?;
+    }
+    if elsewhere && !runs {
+        return Err(Fail::failed(format_args!(
+            "node {node} belongs to another host, and does not run or is not reached; there its service manager starts it, or `martlet host start`"
+        )));
+    }
+    // A process that a service manager has started stays the one that it knows.
+    let in_place = elsewhere || runs && Settings::load(&directory.node_file(node)).map_err(Fail::failed)?.node().answers_hosts;
+    if in_place {
+        let mut observer = Observer::open(cluster)?;
+        let life = |sights: &[Sight]| sights.iter().find(|sight| sight.node == node).map_or(0, |sight| sight.counter(Counter::Incarnation));
+        let found = observer.wait_for(session.patience.max(ANSWER), &session.interrupt, |sights| life(sights) != 0)?;
+        let before = life(&found.map_err(|sights| observer::not_ready(&format!("node {node} shows nothing"), &sights))?);
+        hosts::restart(cluster, node, ANSWER)?;
+        await_life(session, &mut observer, node, |sights| life(sights) > before)?;
+    } else {
+        super::down::stop(directory, node, arguments.grace.time())?;
+        directory.start(node, Life::OfItsOwn)?;
+    }
+    if arguments.patience > 0 {
+        super::up::await_whole(directory, cluster, session.patience, &session.interrupt)?;
+    }
+    let pid = directory.process(node)?.map(|process| process.pid);
+    let process = pid.map_or_else(|| "on its host".to_owned(), |pid| format!("process {pid}"));
+    session.format.print(format_args!("node {node} started ({process})"), || json!({"event": "restarted", "node": node, "pid": pid}));
+    Ok(())
+}
+
+/// Waits until a node that begins again is there as another life.
+fn await_life(session: &Session, observer: &mut Observer, node: u16, is_there: impl Fn(&[Sight]) -> bool) -> Outcome {
+    if session.patience.is_zero() {
+        return Ok(());
+    }
+    observer.wait_for(session.patience, &session.interrupt, is_there)?.map(drop).map_err(|sights| {
+        let what =
+            format!("node {node} has ended to begin again, and was not seen since, in {} s; its log says more", session.patience.as_secs());
+        observer::not_ready(&what, &sights)
+    })
 }

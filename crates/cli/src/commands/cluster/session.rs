@@ -113,7 +113,7 @@ impl Session {
         let (engine, fabric) = (cluster.config().engine, cluster.config().fabric);
         let mut why = None;
         if running.iter().chain(&elsewhere).any(|other| *other != node) {
-            let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS.min(self.patience), &self.interrupt, |sights| {
+            let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS, &self.interrupt, |sights| {
                 why = Standing::of(sights, &with_seen(&running, &elsewhere, sights), engine, fabric)
                     .map_or_else(|| Some("nobody shows a view".into()), |standing| standing.objection(node));
                 why.is_none()
@@ -129,9 +129,9 @@ impl Session {
     }
 
     /// Whether a node of another host shows that it runs.
-    fn is_seen(&self, cluster: &Cluster, node: u16) -> Outcome<bool> {
-        let found = Observer::open(cluster)?
-            .wait_for(SECOND_THOUGHTS.min(self.patience), &self.interrupt, |sights| !with_seen(&[], &[node], sights).is_empty())?;
+    pub fn is_seen(&self, cluster: &Cluster, node: u16) -> Outcome<bool> {
+        let found =
+            Observer::open(cluster)?.wait_for(SECOND_THOUGHTS, &self.interrupt, |sights| !with_seen(&[], &[node], sights).is_empty())?;
         Ok(found.is_ok())
     }
 
