@@ -33,7 +33,7 @@ pub fn run(root: &Path, programs: Programs<'_>) -> Outcome {
     };
     println!("   the package is {}", package.display());
     let mut skipped = Vec::new();
-    match verify_unit(root) {
+    match verify_units(root) {
         Ok(None) => {}
         Ok(Some(why)) => skipped.push(why),
         Err(why) => return Outcome::Failed(why),
@@ -98,22 +98,27 @@ fn pack(root: &Path, tool: &Path, programs: Programs<'_>) -> Result<PathBuf, Str
     Ok(package)
 }
 
-/// Has systemd look at the unit. Returns why that was not done.
-fn verify_unit(root: &Path) -> Result<Option<String>, String> {
+/// Has systemd look at the units. Returns why that was not done.
+fn verify_units(root: &Path) -> Result<Option<String>, String> {
     if !on_path("systemd-analyze") {
-        return Ok(Some("systemd-analyze is not installed (Debian's systemd): the unit was not verified".into()));
+        return Ok(Some("systemd-analyze is not installed (Debian's systemd): the units were not verified".into()));
     }
-    let unit = root.join("crates/cli/packaging/redis/martlet-redis.service");
-    let output = Command::new("systemd-analyze")
-        .args(["verify", "--man=no"])
-        .arg(&unit)
-        .output()
-        .map_err(|error| format!("systemd-analyze: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    // That its programs are not installed here is no fault of the unit.
-    let complaints: Vec<&str> =
-        said.lines().filter(|line| line.contains("martlet-redis.service") && !line.contains("is not executable")).collect();
-    if complaints.is_empty() { Ok(None) } else { Err(complaints.join("\n")) }
+    for (folder, name) in [("redis", "martlet-redis.service"), (".", "martlet@.service")] {
+        let unit = root.join("crates/cli/packaging").join(folder).join(name);
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&unit)
+            .output()
+            .map_err(|error| format!("systemd-analyze: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        // A template is looked at as an instance of it. That their programs are not installed here is no fault of the units.
+        let stem = name.trim_end_matches(".service");
+        let complaints: Vec<&str> = said.lines().filter(|line| line.contains(stem) && !line.contains("is not executable")).collect();
+        if !complaints.is_empty() {
+            return Err(complaints.join("\n"));
+        }
+    }
+    Ok(None)
 }
 
 /// Installs, uses and removes it. Returns why that was not done.

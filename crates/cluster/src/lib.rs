@@ -12,6 +12,7 @@
 //! | [`output`], [`fail`], [`interrupt`], [`log`] | how a command prints, fails, ends on Ctrl-C, and where a node logs to |
 //! | [`number`](mod@number) | whole numbers on the command line |
 //! | [`svg`] | shapes and text of drawings |
+//! | [`starter`] | how a service manager is told that a service is there |
 //! | [`scratch`] | directories that go away |
 
 #![forbid(unsafe_code)]
@@ -27,5 +28,6 @@ pub mod output;
 pub mod plan;
 pub mod process;
 pub mod scratch;
+pub mod starter;
 pub mod svg;
 pub mod watch;

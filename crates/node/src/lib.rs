@@ -66,5 +66,5 @@ pub use acting::{ActingError, ActingThread, ActingThreads};
 pub use durable::{DiskError, OnDisk, on_disk};
 pub use os::{clock, cpu, idle, sched, signals, stop};
 use os::{undertaker, warm};
-pub use runner::{Ended, Hooks, LONGEST_END, OnStart, ProcessPolicy, RunError, Started, run};
+pub use runner::{Ended, Hooks, LONGEST_END, Milestone, OnMilestone, OnStart, ProcessPolicy, RunError, Started, run};
 pub use warden::application_of;

@@ -7,12 +7,13 @@ use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::hosts;
 use martlet_cluster::log;
+use martlet_cluster::starter::Starter;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::connections::service::Service;
 use martlet_node::cpu::{CpuOf, cpu_us};
-use martlet_node::{Hooks, ProcessPolicy, clock};
+use martlet_node::{Hooks, Milestone, ProcessPolicy, clock};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -20,7 +21,8 @@ use rustix::process::{Resource, Rlimit, Signal};
 ///
 /// The first such signal makes it leave the cluster in order, a second one ends it at once. What it logs goes to standard error; RUST_LOG
 /// chooses how much (info unless set). A log that cannot be written, or is not read, never holds the node up: lines are
-/// dropped, and once lines can be written again one says how many.
+/// dropped, and once lines can be written again one says how many. A service manager that has set NOTIFY_SOCKET is told READY=1 when the node counts, and
+/// STOPPING=1 when it begins to leave for good.
 ///
 /// Example: martlet node --config martlet-cluster/node-0.toml
 #[derive(Debug, Args)]
@@ -63,6 +65,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.policy = ProcessPolicy::OWN;
+    let starter = Starter::from_environment()?;
     let mut successor = None;
     if settings.node().answers_hosts {
         let prepared = hosts::Successor::prepare(&hooks.stop)?;
@@ -82,6 +85,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }
+    let restart = successor.as_ref().map(hosts::Successor::handle);
+    hooks.milestone = Some(Box::new(move |milestone| match milestone {
+        Milestone::Counts => starter.tell("READY=1\nSTATUS=it counts"),
+        Milestone::Leaves if restart.as_ref().is_some_and(hosts::Restart::is_under_way) => starter.tell("STATUS=it begins again"),
+        Milestone::Leaves => starter.tell("STOPPING=1"),
+    }));
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");

@@ -1,10 +1,11 @@
 //! Three hosts that have nothing in common but a network: `martlet host init`, `invite` and `join`. Each is a network namespace with a directory of its own, which needs
 //! the right to make namespaces; nodes are real processes, and clients are `redis-cli`.
 
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::martlet::{Ran, TempDir, command, processes_about, ran, run};
+use crate::martlet::{Ran, TempDir, command, free_ports, processes_about, ran, run};
 
 const HOSTS: usize = 3;
 
@@ -258,6 +259,36 @@ fn the_last_one_is_needed(hosts: &Hosts, dead: usize, last: usize, stopped: usiz
     assert!(refused.contains("not all nodes hold the data and count, and nodes [0, 1, 2] have not been restarted"), "{refused}");
     assert_eq!(life(last), Some(before), "nothing has been restarted");
     signal("-CONT");
+}
+
+#[test]
+fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_process() {
+    let temp = TempDir::new();
+    let (dir, notify) = (temp.join("shop"), temp.join("notify"));
+    let port = free_ports(3);
+    let [at, redis] = [port, port + 2].map(|port| format!("127.0.0.1:{port}"));
+    run(&["host", "init", "shop", "--listen", &at, "--redis", &redis, "--no-password", "--no-start", "--dir", &dir]).ok();
+    let manager = UnixDatagram::bind(&notify).expect("a socket");
+    let heard = || {
+        let mut heard = [0; 256];
+        let len = manager.recv(&mut heard).expect("it is told");
+        String::from_utf8(heard[..len].to_vec()).expect("text")
+    };
+    // As the unit has it, but for its end with this thread.
+    let mut node = command(&["node", "--config", &dir, "--die-with-parent"]).env("NOTIFY_SOCKET", &notify).spawn().expect("it starts");
+    assert!(heard().starts_with("READY=1\n"));
+
+    let needed = run(&["cluster", "restart", "0", "--dir", &dir]).code(1).err;
+    assert!(needed.contains("node 0 is needed and is not restarted: no other node runs"), "{needed}");
+    let again = run(&["cluster", "restart", "0", "--force", "--patience", "600", "--dir", &dir, "--json"]).ok().objects();
+    assert_eq!((&again[0]["event"], &again[0]["pid"]), (&"restarted".into(), &node.id().into()), "{again:?}");
+    assert_eq!(heard(), "STATUS=it begins again", "a service manager that heard of a stop would not expect it back");
+    assert!(heard().starts_with("READY=1\n"));
+
+    assert!(Command::new("kill").arg(node.id().to_string()).status().expect("it runs").success());
+    assert_eq!(heard(), "STOPPING=1");
+    assert!(node.wait().expect("it was ours").success());
+    run(&["cluster", "down", "--purge", "--dir", &dir]).ok();
 }
 
 #[test]

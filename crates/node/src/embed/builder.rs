@@ -286,7 +286,7 @@ impl<M: StateMachine> Prepared<M> {
         loop {
             let wake = shared.inbox.bell.events();
             let wake = wake.map_err(|error| RunError::System { node: settings.id(), what: "cannot wait for calls", error })?;
-            let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take(), policy };
+            let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take(), milestone: None, policy };
             let program = program.as_mut().map(|program| Program { body: &mut *program.body, handle: program.handle });
             // What the machine, a callback or the program did before it panicked is never used again.
             let ended = catch_unwind(AssertUnwindSafe(|| run(&settings, Serving::new(&mut served, program), Lent(&mut machine), hooks)));

@@ -11,14 +11,14 @@ use martlet_protocol::detector::wardens::{Digest, Secret};
 use martlet_protocol::duty::{Host, Turn};
 use martlet_protocol::engine::Gathered;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
-use martlet_protocol::membership::{ClockBounds, Core, Member, Roles};
+use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
 use martlet_protocol::replica::{Application, Standing, StateMachine as _, UnreadableEntry};
 
-use super::RunError;
 use super::disk::Birth;
 use super::policy::SecondProcess;
 use super::recovery::{FileWatch, goes_on_from};
 use super::rhythm::{Gaps, Posture};
+use super::{Milestone, OnMilestone, RunError};
 use crate::acting::{ActingThread, ActingThreads};
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
@@ -92,6 +92,28 @@ impl Misfits {
     }
 }
 
+/// What is told of this life's milestones, and what has been.
+#[derive(Default)]
+pub(super) struct Milestones {
+    pub(super) hook: Option<OnMilestone>,
+    counts: bool,
+}
+
+impl Milestones {
+    fn tell(&mut self, milestone: Milestone) {
+        if let Some(hook) = &mut self.hook {
+            hook(milestone);
+        }
+    }
+
+    fn has_come_to_count(&mut self) {
+        if !self.counts {
+            self.counts = true;
+            self.tell(Milestone::Counts);
+        }
+    }
+}
+
 /// What goes on into the next life.
 pub(super) struct Parts<E, A: Application> {
     pub app: A,
@@ -121,6 +143,7 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     warden: Option<Rc<Registration>>,
     /// When what the fabric counts was last brought to the counters.
     counted: Time,
+    pub(super) milestones: Milestones,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -199,6 +222,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             misfits: Misfits::default(),
             warden,
             counted: Time(0),
+            milestones: Milestones::default(),
         })
     }
 
@@ -224,7 +248,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         loop {
             // A call that was made after the end had been asked for is not executed, also when that was in the last look before a sleep.
             if self.is_asked_to_end(stop) {
-                return Ok(End::Stopped { left: self.leave(stop) });
+                return Ok(self.end_in_order(stop));
             }
             let turn = self.turn();
             if founding.is_some() {
@@ -262,7 +286,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 return Ok(End::MovesOn(Box::new(moved), gathered));
             }
             if self.is_asked_to_end(stop) {
-                return Ok(End::Stopped { left: self.leave(stop) });
+                return Ok(self.end_in_order(stop));
             }
             if self.agent.host.member.excluded || self.is_outlived() || self.returns_in_vain() {
                 return Ok(End::StartOver);
@@ -302,6 +326,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
     }
 
+    fn end_in_order(&mut self, stop: &Stop) -> End {
+        self.milestones.tell(Milestone::Leaves);
+        End::Stopped { left: self.leave(stop) }
+    }
+
     fn is_asked_to_end(&self, stop: &Stop) -> bool {
         stop.requests() > 0 || self.agent.app.wants_end()
     }
@@ -321,6 +350,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             instruments.counters.set(Counter::RefusedConnections, connections.refused);
             instruments.counters.set(Counter::RefusedBuilds, connections.misfits);
             instruments.counters.set(Counter::MalformedDatagrams, host.member.fabric.malformed_datagrams());
+            let listed = |view: &View| view.members.iter().any(|member| member.id == self.me && !member.roles.has(Roles::LEARNER));
+            if host.member.core.view().is_some_and(listed) {
+                self.milestones.has_come_to_count();
+            }
             if let Some(warden) = &self.warden {
                 // The cluster's file need not list them.
                 warden.watch(host.member.members.iter().map(|(_, process)| process.node));

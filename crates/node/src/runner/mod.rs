@@ -48,6 +48,18 @@ const SKEW_CORES: usize = 16;
 /// Told how a node has been set up.
 pub type OnStart = Box<dyn FnOnce(&Started)>;
 
+/// What a node has come to, which its process may have to tell others on its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// A view lists it, and not as one that is being taught: it counts. Told once a life.
+    Counts,
+    /// It has been asked to end, and begins to leave.
+    Leaves,
+}
+
+/// Is told of milestones, on the node's own thread: it must not wait for anything.
+pub type OnMilestone = Box<dyn FnMut(Milestone)>;
+
 /// What a program gives a node beside its configuration and its application.
 pub struct Hooks {
     /// By which the node is asked to end. Keep a clone.
@@ -58,6 +70,8 @@ pub struct Hooks {
     pub wake: Option<OwnedFd>,
     /// Called once, when the node is on the fabric and before its first turn.
     pub started: Option<OnStart>,
+    /// Told what the node has come to.
+    pub milestone: Option<OnMilestone>,
     /// What the node may change of this process.
     pub policy: ProcessPolicy,
 }
@@ -68,7 +82,7 @@ impl Hooks {
     /// # Errors
     /// When the system has no descriptors left.
     pub fn new() -> io::Result<Hooks> {
-        Ok(Hooks { stop: Stop::new()?, wake: None, started: None, policy: ProcessPolicy::GUEST })
+        Ok(Hooks { stop: Stop::new()?, wake: None, started: None, milestone: None, policy: ProcessPolicy::GUEST })
     }
 }
 
@@ -276,6 +290,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     // As which life, if others have said so.
     let mut known_as = None;
     let mut report = hooks.started;
+    let mut milestone = hooks.milestone;
     let mut resets = 0;
     let mut relisted: Settings;
     let mut settings = settings;
@@ -301,8 +316,10 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
         let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())
             .map_err(system("cannot watch descriptors"))?;
+        life.milestones.hook = milestone.take();
         let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement, &mut second).map_err(system("cannot tell who runs"))?;
         drop(bed);
+        milestone = life.milestones.hook.take();
         // A node that has come back and has not seen a view comes back again; one that knows a view joins those who have it.
         may_return = life.agent.host.member.core.view().is_none();
         let (old, parts, written) = life.end();

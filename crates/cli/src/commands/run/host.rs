@@ -1,14 +1,8 @@
-//! What the host's own tools are to know of the service: which process it is, and for systemd that it is there.
+//! What the host's own tools are to know of the service: which process it is.
 
-use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use martlet_cluster::fail::{Context as _, Outcome};
-
-/// By this variable systemd says where it hears a service.
-pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// The file that names this process, for as long as the service runs.
 #[derive(Debug)]
@@ -29,58 +23,9 @@ impl Drop for PidFile {
     }
 }
 
-/// The process that started this one and wants to hear how the service is, as systemd does of one of `Type=notify`.
-#[derive(Debug)]
-pub struct Starter(Option<SocketAddr>);
-
-impl Starter {
-    /// As the environment says it.
-    ///
-    /// # Errors
-    /// When what it says is no address.
-    pub fn from_environment() -> Outcome<Starter> {
-        let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Ok(Starter(None)) };
-        let address = address(Path::new(&name)).context(format_args!("cannot understand {NOTIFY_SOCKET}={}", name.display()))?;
-        Ok(Starter(Some(address)))
-    }
-
-    /// Tells it. That it does not listen any more is no error: the service does not depend on it.
-    pub fn tell(&self, text: &str) {
-        if let Some(address) = &self.0 {
-            let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(text.as_bytes(), address));
-        }
-    }
-}
-
-/// An address, which is abstract where it begins with an @.
-fn address(name: &Path) -> io::Result<SocketAddr> {
-    match name.as_os_str().as_encoded_bytes() {
-        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
-        [b'/', ..] => SocketAddr::from_pathname(name),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it begins with neither / nor @")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_starter_hears_at_a_path_or_an_abstract_name() {
-        let path = std::env::temp_dir().join(format!("martlet-run-notify-{}", std::process::id()));
-        let abstract_name = format!("@martlet-run-notify-{}", std::process::id());
-        let names = [path.as_path(), Path::new(&abstract_name)];
-        for name in names {
-            let address = address(name).expect("an address");
-            let socket = UnixDatagram::bind_addr(&address).expect("it is free");
-            Starter(Some(address)).tell("READY=1");
-            let mut heard = [0; 16];
-            let len = socket.recv(&mut heard).expect("it was told");
-            assert_eq!(&heard[..len], b"READY=1");
-        }
-        std::fs::remove_file(&path).expect("it is there");
-        assert!(address(Path::new("vsock:2:1")).is_err());
-    }
 
     #[test]
     fn the_file_of_a_process_goes_with_it() {

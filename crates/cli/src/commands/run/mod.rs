@@ -21,6 +21,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format};
+use martlet_cluster::starter::{NOTIFY_SOCKET, Starter};
 use martlet_node::config::EngineKind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -91,7 +92,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         )));
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();
-    let starter = host::Starter::from_environment()?;
+    let starter = Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
     let longest = arguments.longest_request.or(profile.as_ref().map(|profile| profile.longest_request)).unwrap_or(LONGEST_REQUEST_S);
@@ -122,7 +123,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned().context("cannot pass standard error on")?));
     }
     // It is this process that says how the service is.
-    command.env_remove(host::NOTIFY_SOCKET);
+    command.env_remove(NOTIFY_SOCKET);
     let _noted = pid_file.map(host::PidFile::write).transpose()?;
     let first = command.spawn().context(format_args!("cannot start {}", path.display()))?;
     supervisor.first = i32::try_from(first.id()).ok();
@@ -135,7 +136,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 struct Supervisor {
     format: Format,
     /// The process that wants to hear how the service is.
-    starter: host::Starter,
+    starter: Starter,
     /// A majority of the replicas has to live, and not one only.
     needs_majority: bool,
     name: String,
@@ -162,7 +163,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(format: Format, starter: host::Starter, needs_majority: bool, longest: Duration) -> Outcome<Supervisor> {
+    fn new(format: Format, starter: Starter, needs_majority: bool, longest: Duration) -> Outcome<Supervisor> {
         // Replicas are forked by replicas; they become this process's children when those die.
         rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(io::Error::from).context("cannot take in the server's replicas")?;
         let name = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
