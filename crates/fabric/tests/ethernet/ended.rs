@@ -42,12 +42,21 @@ impl Way {
     }
 
     fn reset(&mut self) {
-        self.resets.write_all(&[0]).expect("it listens");
+        self.tell(BOTH);
+    }
+
+    fn tell(&mut self, which: u8) {
+        self.resets.write_all(&[which]).expect("it listens");
     }
 }
 
+/// Which ends hear of a reset: both, or those that have dialled. The others keep what they have, on which nothing comes any more.
+const BOTH: u8 = 0;
+const DIALLED: u8 = 1;
+
 fn relay(listener: &TcpListener, end: SocketAddr, mut told: UnixStream) {
     let mut pairs: Vec<[TcpStream; 2]> = Vec::new();
+    let mut mute = Vec::new();
     let mut buffer = [0; 4096];
     loop {
         let fixed = [PollFd::new(listener, PollFlags::IN), PollFd::new(&told, PollFlags::IN)];
@@ -55,10 +64,17 @@ fn relay(listener: &TcpListener, end: SocketAddr, mut told: UnixStream) {
         poll(&mut fds, None).expect("it waits");
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         if ready[1] {
-            for socket in pairs.drain(..).flatten() {
-                set_socket_linger(&socket, Some(Duration::ZERO)).expect("set");
+            let mut which = [BOTH];
+            let goes_on = told.read(&mut which).expect("it is told") == 1;
+            for [dialled, accepted] in pairs.drain(..) {
+                set_socket_linger(&dialled, Some(Duration::ZERO)).expect("set");
+                if which[0] == BOTH {
+                    set_socket_linger(&accepted, Some(Duration::ZERO)).expect("set");
+                } else {
+                    mute.push(accepted);
+                }
             }
-            if told.read(&mut [0]).expect("it is told") == 0 {
+            if !goes_on {
                 return;
             }
             continue;
@@ -93,9 +109,14 @@ struct Two {
 
 impl Two {
     fn meet() -> Two {
-        let fabrics = [start(1), start(2)];
+        Two::meet_as([1, 2])
+    }
+
+    /// The first one dials, and the one with the smaller number decides whether they may be connected.
+    fn meet_as(nodes: [u16; 2]) -> Two {
+        let fabrics = nodes.map(start);
         let way = Way::to(fabrics[1].listens_at().expect("it listens"));
-        fabrics[0].connect(NodeId(2), way.at);
+        fabrics[0].connect(NodeId(nodes[1]), way.at);
         let mut two = Two { way: Some(way), fabrics, peers: [PeerId(0); 2], tokens: 0 };
         two.peers = [0, 1].map(|n| two.until_up(n));
         two
@@ -158,6 +179,20 @@ fn an_attacker_that_ends_tcp_connections_takes_nobody_away() {
         two.until(|two| two.resumed() >= round);
     }
     assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
+}
+
+/// The socket of the one that was dialled looks as if it were open, and stays so.
+#[test]
+fn one_end_whose_tcp_connection_is_reset_gets_another_one() {
+    for nodes in [[1, 2], [2, 1]] {
+        let mut two = Two::meet_as(nodes);
+        for round in 1..=10 {
+            two.way.as_mut().expect("open").tell(DIALLED);
+            two.write(Region::Lane(LANE), round);
+            two.until(|two| two.resumed() >= round);
+        }
+        assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
+    }
 }
 
 #[test]

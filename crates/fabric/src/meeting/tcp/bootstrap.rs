@@ -225,8 +225,9 @@ impl<C: Carrier> Bootstrap<C> {
     fn shake_hands(&mut self, ready: &[usize]) {
         let mut ended = 0;
         for at in ready {
-            let others = self.connections.iter().map(|c| (c.identity, c.stream().is_some()));
-            let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
+            // Where a connection is to go on with this socket, the one that it has is no reason to have none: its other end may have lost it.
+            let others = |resumes: bool| self.connections.iter().map(move |c| (c.identity, c.stream().is_some() && !resumes));
+            let admit = |identity, resumes| admission::admit(self.party.identity, self.max_clients, others(resumes), identity);
             let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
             let Some((handshake, end)) = step else { continue };
             ended += 1;
@@ -342,7 +343,7 @@ fn advance<C: Carrier>(
     handshake: &mut Handshake<C>,
     party: &Party,
     carrier: &C,
-    admit: impl Fn(Identity) -> Result<(), Refusal>,
+    admit: impl Fn(Identity, bool) -> Result<(), Refusal>,
 ) -> Result<Option<Box<C::Peer>>, Failure> {
     handshake.stream.flush().map_err(|_| Failure::HungUp)?;
     loop {

@@ -45,17 +45,18 @@ impl<C: Carrier> Handshake<C> {
         Ok(handshake)
     }
 
-    /// Takes a message. `admit` says whether a process may be connected now.
+    /// Takes a message. `admit` says whether a process may be connected now, anew or with a connection that both hold and that this handshake gives another socket.
     pub(super) fn handle(
         &mut self,
         party: &Party,
         carrier: &C,
         bytes: &[u8],
-        admit: impl Fn(Identity) -> Result<(), Refusal>,
+        admit: impl Fn(Identity, bool) -> Result<(), Refusal>,
     ) -> Result<Progress<C::Peer>, Refusal> {
         match (self.step, Message::decode(bytes)?) {
             (Step::Hello, Message::Hello(hello)) => {
-                let proof = self.meeting.answer(party, hello, admit)?;
+                // What it holds it says with its offer.
+                let proof = self.meeting.answer(party, hello, |identity| admit(identity, C::ASKS))?;
                 let mine = self.meeting.mine.clone();
                 self.send(&Message::Answer { proof: &proof, hello: &mine })?;
                 self.step = Step::Offer;
@@ -70,7 +71,7 @@ impl<C: Carrier> Handshake<C> {
                 let (identity, spec) = self.meeting.peer().cloned().expect("met before");
                 let (dialled, decides) = (self.meeting.target.is_some(), party.decides(identity));
                 if decides {
-                    admit(identity)?;
+                    admit(identity, C::ASKS)?;
                 }
                 if self.kept.is_none() {
                     self.keep(party, carrier)?;
@@ -80,6 +81,9 @@ impl<C: Carrier> Handshake<C> {
                 let from = self.stream.peer_addr().map_err(|e| format!("its address is not to be had ({e})"))?;
                 let meeting = &self.meeting;
                 let peer = carrier.connect(kept, Introduction { party, meeting, identity, spec: &spec, offer: body, ours: &ours, from })?;
+                if decides {
+                    admit(identity, C::resumes(&peer).is_some())?;
+                }
                 self.ready = Some(Box::new(peer));
                 if !dialled {
                     // Only now: the dialer, once it has our offer, may count on our queue pairs.
@@ -97,7 +101,8 @@ impl<C: Carrier> Handshake<C> {
             }
             (Step::Ready, Message::Ready) => {
                 let (identity, _) = self.meeting.peer().expect("met before");
-                admit(*identity)?;
+                let resumes = self.ready.as_ref().is_some_and(|peer| C::resumes(peer).is_some());
+                admit(*identity, resumes)?;
                 return self.commit();
             }
             (Step::Commit, Message::Commit) => return Ok(Progress::Connected(self.ready.take().expect("connected before"))),
