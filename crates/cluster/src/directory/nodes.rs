@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use martlet_node::config::{Cluster, ClusterConfig, NodeConfig, NodeEntry, Settings};
+use martlet_node::config::{Cluster, ClusterConfig, ListConfig, NodeConfig, NodeEntry, Settings};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 
 use super::{Directory, remove, write_whole};
@@ -140,18 +140,18 @@ impl Directory {
         let mut nodes = cluster.config().nodes.clone();
         nodes.retain(|node| node.number != entry.number);
         nodes.push(entry.clone());
-        self.rewrite(cluster, nodes, |text| ClusterConfig::list(text, entry))
+        self.rewrite(cluster, nodes, None, |text| ClusterConfig::list(text, entry))
     }
 
     /// A node is none of the cluster's any more. Its files stay. Under the lock.
     pub fn unlist_node(&self, cluster: &Cluster, number: u16) -> Outcome<Cluster> {
         let nodes = cluster.config().nodes.iter().filter(|node| node.number != number).cloned().collect();
-        self.rewrite(cluster, nodes, |text| ClusterConfig::unlist(text, number))
+        self.rewrite(cluster, nodes, None, |text| ClusterConfig::unlist(text, number))
     }
 
-    /// The cluster's nodes are these from now on. Under the lock.
-    pub fn take_list(&self, cluster: &Cluster, list: &[NodeEntry]) -> Outcome<Cluster> {
-        self.rewrite(cluster, list.to_vec(), |text| {
+    /// The cluster's nodes are these from now on, as the host has them that keeps the list, which has numbered it so. Under the lock.
+    pub fn take_list(&self, cluster: &Cluster, list: &[NodeEntry], number: ListConfig) -> Outcome<Cluster> {
+        self.rewrite(cluster, list.to_vec(), Some(number), |text| {
             let before = ClusterConfig::from_toml(text)?.nodes;
             let mut changed = text.to_owned();
             // Their order is of weight, so that all from the first difference on are written again.
@@ -175,13 +175,36 @@ impl Directory {
         cluster.with(|config| config.nodes = nodes).map(|_| ()).map_err(Fail::usage)
     }
 
-    fn rewrite(&self, cluster: &Cluster, nodes: Vec<NodeEntry>, change: impl Fn(&str) -> Result<String, String>) -> Outcome<Cluster> {
+    /// The number of the list with these nodes, where hosts have a list each.
+    fn next_list(cluster: &Cluster, nodes: &[NodeEntry]) -> ListConfig {
+        let config = cluster.config();
+        if !config.fabric.traits().spans_hosts || config.nodes == nodes {
+            return config.list;
+        }
+        let keeper = |nodes: &[NodeEntry]| Directory::keeper(nodes).map(|node| node.number);
+        config.list.next(keeper(&config.nodes) == keeper(nodes))
+    }
+
+    /// The node whose host keeps the list of these nodes: the first that may found their cluster.
+    pub fn keeper(nodes: &[NodeEntry]) -> Option<&NodeEntry> {
+        nodes.iter().find(|node| node.may_found())
+    }
+
+    fn rewrite(
+        &self,
+        cluster: &Cluster,
+        nodes: Vec<NodeEntry>,
+        number: Option<ListConfig>,
+        change: impl Fn(&str) -> Result<String, String>,
+    ) -> Outcome<Cluster> {
+        let number = number.unwrap_or_else(|| Directory::next_list(cluster, &nodes));
         // What it would be is looked at before it is written: whoever reads it must find something good.
         Directory::check_nodes(cluster, nodes)?;
         let file = self.cluster_file();
         let doing = format!("cannot change {}", file.display());
         let text = fs::read_to_string(&file).context(&doing)?;
-        let changed = change(&text).map_err(|why| Fail::failed(format_args!("{doing}: {why}")))?;
+        let numbered = |text: String| if number == cluster.config().list { Ok(text) } else { ClusterConfig::of_list(&text, number) };
+        let changed = change(&text).and_then(numbered).map_err(|why| Fail::failed(format_args!("{doing}: {why}")))?;
         if changed != text {
             write_whole(&file, &changed)?;
         }
@@ -334,6 +357,23 @@ mod tests {
         assert_eq!((entry.redis.as_str(), entry.address.as_str()), ("127.0.0.1:7715", "127.0.0.1:7615"));
         directory.list_node(&cluster, &entry).expect("listed");
         assert_eq!(Settings::load(&directory.node_file(4)).expect("valid").verbs_device().name.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn each_change_of_a_list_between_hosts_makes_a_newer_one() {
+        let scratch = Scratch::new("nodes").expect("a directory");
+        let fabric = FabricPlan { port: Some(7611), ..FabricPlan::new(FabricKind::between_ordinary_hosts()) };
+        let (directory, first) = cluster(&scratch, &Plan { fabric, ..plan() });
+        let list = |cluster: &Cluster| (cluster.config().list.reign, cluster.config().list.change);
+        let entry = directory.entry_for(&first, 3, Ports::default()).expect("ports");
+        let four = directory.list_node(&first, &entry).expect("listed");
+        assert_eq!((list(&first), list(&four)), ((0, 0), (0, 1)));
+        assert_eq!(list(&directory.list_node(&four, &entry).expect("again")), (0, 1), "nothing has changed");
+        let without = directory.unlist_node(&four, 0).expect("unlisted");
+        assert_eq!(list(&without), (1, 0), "another node's host keeps it");
+        let taken = ListConfig { reign: 4, change: 2 };
+        let back = directory.take_list(&without, &four.config().nodes, taken).expect("taken");
+        assert_eq!((back.config().list, &back.config().nodes), (taken, &four.config().nodes));
     }
 
     #[test]

@@ -1,15 +1,14 @@
-//! What a host asks of the one that keeps the list.
+//! What a newcomer asks of the host that keeps the list.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use martlet_fabric::NodeId;
-use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry};
+use martlet_node::config::{ClusterConfig, Key, NodeConfig};
 use martlet_node::version;
 use serde::{Deserialize, Serialize};
 
 use super::channel::Channel;
-use super::{Answer, Request, TalkError, Token, answers_at, hex, keeper};
+use super::{Answer, Request, TalkError, Token, hex};
 use crate::fail::{Fail, Outcome};
 
 /// What a newcomer is given.
@@ -108,45 +107,11 @@ fn failed(at: SocketAddr, error: &TalkError) -> Fail {
     }
 }
 
-fn unexpected(answer: Answer) -> TalkError {
+pub(super) fn unexpected(answer: Answer) -> TalkError {
     match answer {
         Answer::Refused(why) => TalkError::Refused(why),
-        Answer::Welcome(_) | Answer::Noted | Answer::List(_) => TalkError::Senseless("an answer to another question".into()),
+        Answer::Welcome(_) | Answer::Noted | Answer::List(_) | Answer::Invited(_) => {
+            TalkError::Senseless("an answer to another question".into())
+        }
     }
-}
-
-/// The list of nodes, as the host has it that keeps it.
-///
-/// # Errors
-/// Why it was not to be had.
-pub fn newest_list(cluster: &Cluster, patience: Duration) -> Result<Vec<NodeEntry>, String> {
-    let first = keeper(cluster);
-    match ask(cluster, first, &Request::List, patience).map_err(|why| format!("node {} does not tell it{why}", first.number))? {
-        Answer::List(list) => Ok(list),
-        other => Err(unexpected(other).to_string()),
-    }
-}
-
-/// Has a node end in order and begin again, on whatever host it is. It has begun to end when this returns.
-///
-/// # Errors
-/// Why it does not.
-pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
-    let entry = cluster.node(NodeId(node)).ok_or_else(|| Fail::absent(format_args!("there is no node {node}")))?;
-    let refuses = |why: &dyn std::fmt::Display| Fail::failed(format_args!("node {node} does not begin again{why}"));
-    match ask(cluster, entry, &Request::Restart, patience).map_err(|why| refuses(&why))? {
-        Answer::Noted => Ok(()),
-        other => Err(refuses(&format_args!(": {}", unexpected(other)))),
-    }
-}
-
-/// Asks a node's host for something that every host of the cluster may ask for. The error begins with where that is.
-fn ask(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<Answer, String> {
-    let at = answers_at(node).ok_or(": it has no address at which it could answer other hosts")?;
-    let talk = || -> Result<Answer, TalkError> {
-        let mut channel = Channel::ask(at, None, cluster.key().bytes(), &version::protocol().build, patience)?;
-        channel.send(request)?;
-        channel.receive()
-    };
-    talk().map_err(|error| format!(" at {at}: {error}"))
 }

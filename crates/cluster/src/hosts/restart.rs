@@ -100,6 +100,11 @@ impl Restart {
         self.asked.load(Ordering::Acquire) && self.stop.requests() == 1
     }
 
+    /// Has it end in order, and not begin again.
+    pub(super) fn end(&self) {
+        self.stop.request_once();
+    }
+
     /// Has it do so.
     pub(super) fn ask(&self) {
         if !self.asked.swap(true, Ordering::AcqRel) {

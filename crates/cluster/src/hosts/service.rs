@@ -13,10 +13,11 @@ use martlet_node::config::{Cluster, NodeEntry, Settings};
 use martlet_node::version;
 
 use super::channel::{Channel, Hello};
-use super::invitation::{Invitation, Taken};
-use super::newcomer::{self, Welcome};
+use super::invitation::{self, Invitation, Taken};
+use super::list::{self, Own};
+use super::newcomer::Welcome;
 use super::restart::Restart;
-use super::{Answer, Request, TalkError, VERSION, answers_at, keeper};
+use super::{Answer, NodeList, Request, TalkError, VERSION, answers_at, keeper};
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 
@@ -34,8 +35,8 @@ const REST: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct Service {
     directory: Directory,
-    /// This host's node.
-    own: u16,
+    /// This host's node, as it was listed when it was started.
+    own: NodeEntry,
     /// By which that begins again.
     restart: Restart,
 }
@@ -64,7 +65,7 @@ impl Service {
             ))
         })?;
         let listener = TcpListener::bind(at).context(format_args!("cannot answer other hosts at {at}"))?;
-        let service = Service { directory, own: entry.number, restart };
+        let service = Service { directory, own: entry.clone(), restart };
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(|| {
                 stand_aside();
@@ -130,11 +131,10 @@ impl Service {
                     channel.send(&answer)?;
                     return Ok(());
                 }
-                (Request::List, None) => {
-                    let list = self.cluster().map_or_else(Answer::Refused, |cluster| Answer::List(cluster.config().nodes.clone()));
-                    channel.send(&list)?;
-                    return Ok(());
-                }
+                (Request::List, None) => self.cluster().map_or_else(Answer::Refused, |cluster| Answer::List(NodeList::of(&cluster))),
+                (Request::Invite { valid_s }, None) => self.invite(valid_s).map_or_else(Answer::Refused, Answer::Invited),
+                (Request::Unlist { number }, None) => self.unlist(number).map_or_else(Answer::Refused, Answer::List),
+                (Request::Take(list), None) => self.take(&list).map_or_else(Answer::Refused, |()| Answer::Noted),
                 (Request::Restart, None) => {
                     // Answered first: the process does not outlive what it is asked for by much.
                     let can = self.restart.check();
@@ -144,7 +144,9 @@ impl Service {
                     }
                     return Ok(());
                 }
-                (Request::List | Request::Restart, Some(_)) => Answer::Refused("an invitation is for joining, and for nothing else".into()),
+                (Request::List | Request::Restart | Request::Invite { .. } | Request::Unlist { .. } | Request::Take(_), Some(_)) => {
+                    Answer::Refused("an invitation is for joining, and for nothing else".into())
+                }
                 (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining takes an invitation".into()),
             };
             channel.send(&answer)?;
@@ -189,7 +191,7 @@ impl Service {
         let _lock = self.directory.lock().map_err(told)?;
         let cluster = self.cluster()?;
         let first = keeper(&cluster).number;
-        if first != self.own {
+        if first != self.own.number {
             return Err(format!("hosts are invited from that of node {first} by now, which keeps the list of nodes"));
         }
         let mut invitation = Invitation::find(&self.directory, id)?;
@@ -203,7 +205,7 @@ impl Service {
             return Err(format!("node {} is reached at {address} already; --listen names another address", other.number));
         }
         let redis = redis.unwrap_or_else(|| {
-            let own = cluster.config().nodes.iter().find(|node| node.number == self.own);
+            let own = cluster.config().nodes.iter().find(|node| node.number == self.own.number);
             own.and_then(NodeEntry::redis_host_port).map_or_else(String::new, |(_, port)| SocketAddr::new(address.ip(), port).to_string())
         });
         let entry = NodeEntry { redis, address: address.to_string(), ..NodeEntry::new(number) };
@@ -249,20 +251,57 @@ impl Service {
     }
 
     fn follow_once(&self) -> Result<(), String> {
-        let cluster = self.cluster()?;
-        if keeper(&cluster).number == self.own {
+        match list::newer(&self.cluster()?, self.own.number, LIST_PATIENCE)? {
+            Some(list) => self.take(&list),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the list, if it is newer. A node that is on it no more ends.
+    fn take(&self, list: &NodeList) -> Result<(), String> {
+        let numbers: Vec<u16> = list.nodes.iter().map(|node| node.number).collect();
+        if !list::take(&self.directory, list)? {
             return Ok(());
         }
-        let list = newcomer::newest_list(&cluster, LIST_PATIENCE)?;
-        if list == cluster.config().nodes {
-            return Ok(());
-        }
-        let _lock = self.directory.lock().map_err(|error| error.to_string())?;
-        let cluster = self.cluster()?;
-        let numbers: Vec<u16> = list.iter().map(|node| node.number).collect();
-        self.directory.take_list(&cluster, &list).map_err(|error| error.to_string())?;
         tracing::info!(?numbers, "the cluster's nodes are others now");
+        match Own::in_list(list, &self.own) {
+            Own::Listed => {}
+            Own::Elsewhere(address) => tracing::warn!(
+                "node {} is reached at {address} by the newest list of nodes, and this one at {}: another host has its number",
+                self.own.number,
+                self.own.address
+            ),
+            Own::Removed => {
+                tracing::warn!(
+                    "node {} has been removed from the cluster, whose nodes are {numbers:?} by now: it ends. To come back, its host has to join anew",
+                    self.own.number
+                );
+                self.restart.end();
+            }
+        }
         Ok(())
+    }
+
+    /// Gives an invitation at the word of another host.
+    fn invite(&self, valid_s: u64) -> Result<String, String> {
+        let told = |error: Fail| error.to_string();
+        let token = invitation::invite(&self.directory, &self.cluster()?, self.own.number, Duration::from_secs(valid_s)).map_err(told)?;
+        Ok(token.to_string())
+    }
+
+    fn unlist(&self, number: u16) -> Result<NodeList, String> {
+        let told = |error: Fail| error.to_string();
+        let _lock = self.directory.lock().map_err(told)?;
+        let cluster = self.cluster()?;
+        let first = keeper(&cluster).number;
+        if first != self.own.number || number == first {
+            return Err(format!(
+                "the list of nodes is kept by the host of node {first} by now, and this is that of node {}",
+                self.own.number
+            ));
+        }
+        tracing::info!(node = number, "a node is none of the cluster's any more");
+        self.directory.unlist_node(&cluster, number).map(|cluster| NodeList::of(&cluster)).map_err(told)
     }
 }
 

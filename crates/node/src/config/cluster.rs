@@ -19,6 +19,7 @@ use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
 use super::fabric::{EthernetConfig, VerbsConfig};
 use super::group::GroupConfig;
+use super::list::ListConfig;
 use super::recovery::RecoveryConfig;
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
@@ -83,6 +84,9 @@ pub struct ClusterConfig {
     /// How it was last founded again from one node, if it ever was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryConfig>,
+    /// Which list of nodes this is, where each host has a file of its own.
+    #[serde(default, skip_serializing_if = "ListConfig::is_first")]
+    pub list: ListConfig,
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
@@ -289,6 +293,7 @@ impl ClusterConfig {
             durability: DurabilityConfig::default(),
             group: GroupConfig::default(),
             recovery: None,
+            list: ListConfig::default(),
             nodes,
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterConfig, NodeEntry, RecoveryConfig};
+use super::{ClusterConfig, ListConfig, NodeEntry, RecoveryConfig};
 
 /// A part of a cluster's file that lists nodes, and nothing else.
 #[derive(Serialize, Deserialize)]
@@ -55,6 +55,28 @@ impl ClusterConfig {
         let changed = format!("{}\n\n{written}", rest.trim_end());
         Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
+}
+
+impl ClusterConfig {
+    /// That file's text with another number of the list.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words.
+    pub fn of_list(text: &str, list: ListConfig) -> Result<String, String> {
+        let mut wanted = ClusterConfig::from_toml(text)?;
+        wanted.list = list;
+        let rest = cut(text, |table| toml::from_str::<Numbered>(table).is_ok());
+        let written = toml::to_string(&Numbered { list }).map_err(|error| error.to_string())?;
+        let changed = format!("{}\n\n{written}", rest.trim_end());
+        Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+    }
+}
+
+/// A part of a cluster's file that says which list of nodes it has, and nothing else.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbered {
+    list: ListConfig,
 }
 
 /// A part of a cluster's file that says how it was last founded again, and nothing else.
@@ -138,6 +160,15 @@ log_ring_bytes = 65536
             (vec![0], ClusterConfig::from_toml(TEXT).expect("good").sizes)
         );
         assert_eq!(ClusterConfig::unlist(TEXT, 9).expect("a good file"), TEXT, "nothing is to be done");
+    }
+
+    #[test]
+    fn a_list_is_numbered_anew_and_the_rest_stays_as_it_was_written() {
+        let [one, two] = [1, 2].map(|change| ListConfig { reign: 3, change });
+        let once = ClusterConfig::of_list(TEXT, one).expect("a good file");
+        assert!(once.starts_with(TEXT) && once.ends_with("[list]\nreign = 3\nchange = 1\n"), "{once}");
+        assert_eq!(ClusterConfig::of_list(&once, two).expect("a good file"), once.replace("change = 1", "change = 2"));
+        assert_eq!(ClusterConfig::from_toml(&once).expect("good").list, one);
     }
 
     #[test]

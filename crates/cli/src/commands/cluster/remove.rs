@@ -1,8 +1,11 @@
 //! `martlet cluster remove`
 
+use std::time::Duration;
+
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::hosts;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, WARN, styled};
 use martlet_node::config::{Cluster, NodeEntry, Role};
@@ -40,6 +43,9 @@ pub struct Arguments {
     which: Which,
 }
 
+/// How long another host may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let number = arguments.node;
     let session = Session::open(&arguments.which, arguments.patience, format)?;
@@ -53,7 +59,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             session.check_dispensable(&cluster, number, "removed")?;
         }
         session.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
-        cluster = directory.unlist_node(&cluster, number)?;
+        cluster = unlist(&session, &cluster, number)?;
     } else {
         // An earlier command may have been broken off behind that point, or before.
         super::down::stop(directory, number, arguments.grace.time())?;
@@ -83,6 +89,25 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         warn_of_few(&cluster, format);
     }
     Ok(())
+}
+
+/// Takes it off the list: of this directory, and of all hosts where each has one of its own that it keeps like the others'.
+fn unlist(session: &Session, cluster: &Cluster, number: u16) -> Outcome<Cluster> {
+    if !session.answers_hosts(cluster) {
+        return session.directory.unlist_node(cluster, number);
+    }
+    let keeper = hosts::keeper(cluster).number;
+    let hosts::Unlisted { cluster, unaware } = hosts::unlist(&session.directory, cluster, number, ANSWER)?;
+    let now = hosts::keeper(&cluster).number;
+    if now != keeper {
+        session.format.say(format_args!("the host of node {now} keeps the list of nodes from now on, and invites others"));
+    }
+    if !unaware.is_empty() {
+        session
+            .format
+            .say(styled(WARN, format!("the hosts of nodes {unaware:?} have not heard of it; they ask for the list by themselves")));
+    }
+    Ok(cluster)
 }
 
 /// The cluster's nodes but for that one, if any is left.

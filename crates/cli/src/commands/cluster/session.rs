@@ -9,7 +9,7 @@ use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing::{self, Standing};
-use martlet_node::config::Cluster;
+use martlet_node::config::{Cluster, Settings};
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::json;
@@ -84,6 +84,12 @@ impl Session {
     pub fn elsewhere(&self, cluster: &Cluster) -> Vec<u16> {
         let here = self.directory.nodes_here(cluster);
         cluster.config().nodes.iter().map(|node| node.number).filter(|number| !here.contains(number)).collect()
+    }
+
+    /// Whether this is a host's directory, of a cluster whose hosts keep one list of nodes.
+    pub fn answers_hosts(&self, cluster: &Cluster) -> bool {
+        let file = |node: &u16| Settings::load(&self.directory.node_file(*node));
+        self.directory.nodes_here(cluster).iter().any(|node| file(node).is_ok_and(|settings| settings.node().answers_hosts))
     }
 
     /// Waits until somebody leads, which a change of the set of nodes needs.

@@ -13,8 +13,8 @@ use super::Existing;
 
 /// Print a token with which one more host joins the cluster.
 ///
-/// A host that has the token can join, once, and has the cluster's key then: carry it as you would carry a password. Only the host that has begun the cluster invites, and
-/// its node has to run until the other host has joined.
+/// A host that has the token can join, once, and has the cluster's key then: carry it as you would carry a password. Any host of the cluster can be asked; it is the one
+/// that keeps the list of nodes that invites, and its node has to run until the other host has joined.
 ///
 /// Example: martlet host invite shop
 #[derive(Debug, Args)]
@@ -26,17 +26,23 @@ pub struct Arguments {
     existing: Existing,
 }
 
-/// How long this host's own node may take to answer.
+/// How long the node may take to answer whose host invites.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (directory, cluster, own) = arguments.existing.open()?;
     let valid = Duration::from_secs(60 * u64::from(arguments.valid));
-    let token = hosts::invite(&directory, &cluster, own, valid)?;
-    // A token that nobody will answer is worth nothing.
-    hosts::newest_list(&cluster, PATIENCE).map_err(|why| {
-        Fail::failed(format_args!("{why}. Does it run? `martlet host start --dir {}` starts it", directory.path().display()))
-    })?;
-    format.print(&token, || json!({"event": "invited", "token": token.to_string(), "valid_minutes": arguments.valid}));
+    let first = hosts::keeper(&cluster);
+    let token = if first.number == own {
+        let token = hosts::invite(&directory, &cluster, own, valid)?;
+        // A token that nobody will answer is worth nothing.
+        hosts::answers(&cluster, first, PATIENCE).map_err(|why| {
+            Fail::failed(format_args!("{why}. Does it run? `martlet host start --dir {}` starts it", directory.path().display()))
+        })?;
+        token.to_string()
+    } else {
+        hosts::invited(&cluster, valid, PATIENCE)?
+    };
+    format.print(&token, || json!({"event": "invited", "token": token, "valid_minutes": arguments.valid}));
     Ok(())
 }

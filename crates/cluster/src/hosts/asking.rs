@@ -1,0 +1,158 @@
+//! What the hosts of a cluster ask each other, under its key.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use martlet_fabric::NodeId;
+use martlet_node::config::{Cluster, NodeEntry};
+use martlet_node::version;
+
+use super::channel::Channel;
+use super::newcomer::unexpected;
+use super::{Answer, NodeList, Request, TalkError, answers_at, keeper};
+use crate::directory::Directory;
+use crate::fail::{Fail, Outcome};
+
+/// Why a host has not done what it was asked for.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    at: Option<SocketAddr>,
+    why: TalkError,
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.at {
+            Some(at) => write!(f, "at {at}: {}", self.why),
+            None => write!(f, "{}", self.why),
+        }
+    }
+}
+
+impl Unanswered {
+    /// Whether nothing was heard of it.
+    fn is_silence(&self) -> bool {
+        matches!(self.why, TalkError::Broken(_))
+    }
+}
+
+fn ask(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<Answer, Unanswered> {
+    let at = answers_at(node);
+    let talk = || -> Result<Answer, TalkError> {
+        let at = at.ok_or_else(|| TalkError::Refused("it has no address at which it could answer other hosts".into()))?;
+        let mut channel = Channel::ask(at, None, cluster.key().bytes(), &version::protocol().build, patience)?;
+        channel.send(request)?;
+        match channel.receive()? {
+            Answer::Refused(why) => Err(TalkError::Refused(why)),
+            answer => Ok(answer),
+        }
+    };
+    talk().map_err(|why| Unanswered { at, why })
+}
+
+fn other(node: &NodeEntry, answer: Answer) -> Unanswered {
+    Unanswered { at: answers_at(node), why: unexpected(answer) }
+}
+
+/// The list of nodes as a node's host has it.
+pub(super) fn list(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Result<NodeList, Unanswered> {
+    match ask(cluster, node, &Request::List, patience)? {
+        Answer::List(list) => Ok(list),
+        answer => Err(other(node, answer)),
+    }
+}
+
+/// Whether a node's process answers other hosts, at that patience.
+///
+/// # Errors
+/// Why it does not.
+pub fn answers(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Outcome {
+    list(cluster, node, patience)
+        .map(drop)
+        .map_err(|why| Fail::failed(format_args!("node {} does not answer other hosts {why}", node.number)))
+}
+
+/// Has a node end in order and begin again, on whatever host it is. It has begun to end when this returns.
+///
+/// # Errors
+/// Why it does not.
+pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
+    let entry = cluster.node(NodeId(node)).ok_or_else(|| Fail::absent(format_args!("there is no node {node}")))?;
+    noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not begin again {why}")))
+}
+
+fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<(), Unanswered> {
+    match ask(cluster, node, request, patience)? {
+        Answer::Noted => Ok(()),
+        answer => Err(other(node, answer)),
+    }
+}
+
+/// An invitation, of the host that keeps the list of nodes.
+///
+/// # Errors
+/// Why there is none, and what is to be done when that host is lost.
+pub fn invited(cluster: &Cluster, valid: Duration, patience: Duration) -> Outcome<String> {
+    let first = keeper(cluster);
+    match ask(cluster, first, &Request::Invite { valid_s: valid.as_secs() }, patience) {
+        Ok(Answer::Invited(token)) => Ok(token),
+        Ok(answer) => Err(Fail::failed(format_args!("node {} does not invite {}", first.number, other(first, answer)))),
+        Err(why) if why.is_silence() => Err(Fail::failed(format_args!(
+            "node {} keeps the list of nodes and is not reached {why}. {}",
+            first.number,
+            when_lost(cluster)
+        ))),
+        Err(why) => Err(Fail::failed(format_args!("node {} does not invite {why}", first.number))),
+    }
+}
+
+/// What can be done when the host is lost that keeps the list.
+fn when_lost(cluster: &Cluster) -> String {
+    let first = keeper(cluster).number;
+    let rest: Vec<NodeEntry> = cluster.config().nodes.iter().filter(|node| node.number != first).cloned().collect();
+    match Directory::keeper(&rest) {
+        Some(next) => format!(
+            "When its host is lost for good, `martlet cluster remove {first}` on this one takes node {first} off the list, and the host of node {} keeps it from then on",
+            next.number
+        ),
+        None => "It is the only node that can found the cluster".into(),
+    }
+}
+
+/// How a node came off the list.
+#[derive(Debug)]
+pub struct Unlisted {
+    /// The cluster without it.
+    pub cluster: Cluster,
+    /// Hosts that have not heard of it; they ask for the list themselves.
+    pub unaware: Vec<u16>,
+}
+
+/// Takes a node, which has left the cluster, off the list of all hosts. Under the lock.
+///
+/// # Errors
+/// When the host is not reached that keeps the list, where that is not the one of this node.
+pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: Duration) -> Outcome<Unlisted> {
+    let first = keeper(cluster).clone();
+    let here = directory.nodes_here(cluster);
+    let cluster = if first.number == number || here.contains(&first.number) {
+        directory.unlist_node(cluster, number)?
+    } else {
+        match ask(cluster, &first, &Request::Unlist { number }, patience) {
+            Ok(Answer::List(list)) => directory.take_list(cluster, &list.nodes, list.number)?,
+            answer => {
+                let why = answer.map_or_else(|why| why, |answer| other(&first, answer));
+                return Err(Fail::failed(format_args!(
+                    "node {number} has left the cluster, and is on the list of nodes still, which the host of node {} keeps: it does not take it off {why}. The same command \
+                     goes on from here. {}",
+                    first.number,
+                    if why.is_silence() { when_lost(cluster) } else { String::new() }
+                )));
+            }
+        }
+    };
+    let list = NodeList::of(&cluster);
+    let told = |node: &&NodeEntry| here.contains(&node.number) || noted(&cluster, node, &Request::Take(list.clone()), patience).is_ok();
+    let unaware = cluster.config().nodes.iter().filter(|node| !told(node)).map(|node| node.number).collect();
+    Ok(Unlisted { cluster, unaware })
+}

@@ -1,0 +1,65 @@
+//! How a host comes to have the newest list of nodes.
+
+use std::time::Duration;
+
+use martlet_node::config::{Cluster, NodeEntry};
+
+use super::{NodeList, asking, keeper};
+use crate::directory::Directory;
+
+/// The newest list that other hosts have, if it is newer than this one's: that of the one that keeps it, and where that is this one, or is not reached, that of any.
+///
+/// # Errors
+/// Why none was to be had.
+pub(super) fn newer(cluster: &Cluster, own: u16, patience: Duration) -> Result<Option<NodeList>, String> {
+    let first = keeper(cluster);
+    let is_newer = |list: &NodeList| list.number > cluster.config().list;
+    let mut silent = None;
+    if first.number != own {
+        match asking::list(cluster, first, patience) {
+            Ok(list) => return Ok(Some(list).filter(is_newer)),
+            Err(why) => silent = Some(format!("node {} does not tell it {why}", first.number)),
+        }
+    }
+    let others = cluster.config().nodes.iter().filter(|node| node.number != own && node.number != first.number);
+    let told = others.filter_map(|node| asking::list(cluster, node, patience).ok());
+    match (told.filter(is_newer).max_by_key(|list| list.number), silent) {
+        (Some(list), _) => Ok(Some(list)),
+        (None, None) => Ok(None),
+        (None, Some(why)) => Err(why),
+    }
+}
+
+/// What has become of this host's own node with a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    Listed,
+    /// Another host's node has its number.
+    Elsewhere(String),
+    Removed,
+}
+
+impl Own {
+    pub(super) fn in_list(list: &NodeList, before: &NodeEntry) -> Own {
+        match list.nodes.iter().find(|node| node.number == before.number) {
+            None => Own::Removed,
+            Some(now) if now.address != before.address => Own::Elsewhere(now.address.clone()),
+            Some(_) => Own::Listed,
+        }
+    }
+}
+
+/// Writes the list, if it is newer than this host's and its node stands in it. Returns whether it was.
+///
+/// # Errors
+/// Why it could not be written.
+pub(super) fn take(directory: &Directory, list: &NodeList) -> Result<bool, String> {
+    let told = |error: crate::fail::Fail| error.to_string();
+    let _lock = directory.lock().map_err(told)?;
+    let cluster = directory.existing_cluster().map_err(told)?;
+    if list.number <= cluster.config().list {
+        return Ok(false);
+    }
+    directory.take_list(&cluster, &list.nodes, list.number).map_err(told)?;
+    Ok(true)
+}
