@@ -6,7 +6,7 @@
 //!
 //! A process without a bootstrap thread starts the thread of an errand where the errand is sent.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,6 +49,7 @@ struct Repeated {
     wanted: Weak<()>,
 }
 
+#[derive(Default)]
 struct Desk {
     /// How each bootstrap thread is woken, and its number.
     on_duty: Vec<(u64, Arc<dyn Fn() + Send + Sync>)>,
@@ -59,10 +60,30 @@ struct Desk {
     repeated: Vec<Repeated>,
 }
 
-static DESK: Mutex<Desk> = Mutex::new(Desk { on_duty: Vec::new(), next_duty: 0, waiting: Vec::new(), refused: None, repeated: Vec::new() });
+/// The desk of a process. A fork has its parent's in its memory, locked for ever if another thread was at it just then, and with nobody on duty: so it gets its own.
+struct Own {
+    pid: u32,
+    desk: Mutex<Desk>,
+}
+
+static OWN: AtomicPtr<Own> = AtomicPtr::new(std::ptr::null_mut());
 
 fn desk() -> MutexGuard<'static, Desk> {
-    DESK.lock().unwrap_or_else(PoisonError::into_inner)
+    let pid = std::process::id();
+    loop {
+        let found = OWN.load(Ordering::Acquire);
+        // SAFETY: what is there was leaked before the release with which it was put there, and nothing but its mutex ever changes.
+        let own = unsafe { found.as_ref::<'static>() };
+        // The parent lives while it forks, so its number is not the fork's.
+        if let Some(own) = own.filter(|own| own.pid == pid) {
+            return own.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        let new = Box::into_raw(Box::new(Own { pid, desk: Mutex::default() }));
+        if OWN.compare_exchange(found, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: it comes from a box, and another thread was first: no other has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
 }
 
 impl Desk {
@@ -248,6 +269,27 @@ mod tests {
         while !done.load(Ordering::SeqCst) {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_fork_has_a_desk_of_its_own_whatever_its_parent_was_doing() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _duty = on_duty(Arc::new(|| {}));
+        let at_the_desk = desk();
+        // SAFETY: the child makes no use of what another thread may hold: it allocates, which the C library sees to, and ends without unwinding.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_empty = desk().on_duty.is_empty();
+            // SAFETY: it ends this process.
+            unsafe { libc::_exit(if is_empty { 7 } else { 8 }) };
+        }
+        assert!(child > 0, "a process");
+        let mut status = 0;
+        // SAFETY: it waits for its own child; the pointer is to a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 7);
+        drop(at_the_desk);
+        assert_eq!(desk().on_duty.len(), 1);
     }
 
     #[test]
