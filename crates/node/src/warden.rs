@@ -63,15 +63,16 @@ struct Shared {
 }
 
 impl Registration {
-    /// Registers, unless the node has no use for it: it is told not to, or sees all deaths by itself. Where it need not be registered, a warden that is not there is waited for,
-    /// and one that cannot be used is complained of.
+    /// Registers, unless the node has no use for it: it is told not to, or sees all deaths by itself and is told of no warden. Where it need not be registered, a warden
+    /// that is not there is waited for, and one that cannot be used is complained of.
     ///
     /// # Errors
     /// When it has to be registered and cannot, and when the system has no descriptors or threads left.
     pub fn start(settings: &Settings) -> Result<Option<Registration>, Error> {
         let config = settings.node().warden.clone();
         let cluster = settings.cluster();
-        if config.usage == UseWarden::Off || cluster.config().fabric.traits().certain_deaths {
+        let sees_deaths = cluster.config().fabric.traits().certain_deaths;
+        if config.usage == UseWarden::Off || sees_deaths && config.usage == UseWarden::Auto && config.socket.is_none() {
             return Ok(None);
         }
         let socket = config.socket.unwrap_or_else(martlet_warden::place::default_socket);
@@ -82,7 +83,7 @@ impl Registration {
                 Ok(warden) => warden,
                 Err(error @ Error::System { .. }) => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "the node goes on without the warden of its host: deaths over the network cost a lease");
+                    tracing::warn!(%error, "the node goes on without the warden of its host: deaths over a network cost a lease");
                     return Ok(None);
                 }
             },

@@ -303,6 +303,16 @@ impl Testbed {
         std::fs::File::open(format!("/proc/{}/stat", child.id())).map(Pulse).context(doing)
     }
 
+    /// Has a node dump core by the signals that say so.
+    pub fn let_dump(&mut self, number: u16) -> Outcome {
+        let Some((child, _)) = &self.node(number).process else {
+            return Err(Fail::failed(format_args!("node {number} cannot dump core: it does not run")));
+        };
+        let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process has a number");
+        let most = rustix::process::Rlimit { current: None, maximum: None };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Core, most).map(|_| ()).context("cannot have a node dump core")
+    }
+
     /// Sends a signal to a node, and returns the moment just before.
     pub fn signal(&mut self, number: u16, signal: Signal) -> Outcome<Time> {
         let doing = format!("cannot signal node {number}");

@@ -64,6 +64,8 @@ pub struct Wardens {
     dir: PathBuf,
     running: Vec<Process>,
     hosts: u16,
+    /// Whether they may have the kernel mark deaths.
+    marks: bool,
 }
 
 impl Wardens {
@@ -87,7 +89,21 @@ impl Wardens {
             }
             std::fs::write(dir.join(format!("{own}.toml")), text).context("cannot write a warden's file")?;
         }
-        Ok(Wardens { dir: dir.into(), running: Vec::new(), hosts })
+        Ok(Wardens { dir: dir.into(), running: Vec::new(), hosts, marks: true })
+    }
+
+    /// Has them do without marks, or with those that the kernel permits.
+    pub fn with_marks(mut self, marks: bool) -> Wardens {
+        self.marks = marks;
+        self
+    }
+
+    /// The one host has so many nodes, which all find its warden.
+    pub fn shared_by(self, nodes: u16) -> Outcome<Wardens> {
+        for node in 1..nodes {
+            std::os::unix::fs::symlink("0.sock", self.socket(node)).context("cannot make a link to the warden's socket")?;
+        }
+        Ok(self)
     }
 
     /// Where programs find the warden of a host.
@@ -99,7 +115,10 @@ impl Wardens {
     pub fn start(&mut self) -> Outcome {
         for host in 0..self.hosts {
             let mut command = own_command()?;
-            command.args(["warden", "run", "--fifo"]).arg("--socket").arg(self.socket(host));
+            command
+                .args(["warden", "run", "--fifo", "--marks", if self.marks { "auto" } else { "off" }])
+                .arg("--socket")
+                .arg(self.socket(host));
             command.arg("--neighbours").arg(self.dir.join(format!("{host}.toml")));
             let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
             self.running.push(Process(child.context("cannot start a warden")?));

@@ -225,9 +225,16 @@ fn failing_over_between_hosts_with_wardens_and_without() {
     // Only a death that is certain is called seen.
     assert!(metrics.iter().any(|metric| metric == "kill to death seen, with wardens"), "{metrics:?}");
     assert!(!metrics.iter().any(|metric| metric == "kill to death seen, without wardens"), "{metrics:?}");
-    let refused = run(&["bench", "--no-reference", "failover", "--wardens", "--failovers", "1"]);
-    assert_eq!(refused.code, Some(2), "{}", refused.err);
-    assert!(refused.err.contains("--wardens with the fabric shm, which shows certain deaths by itself"), "{}", refused.err);
+}
+
+#[test]
+fn failing_over_on_one_host_while_the_primary_dumps_core_with_a_warden_and_without() {
+    let metrics = bench(&["failover", "--wardens", "--how", "dumped", "--failovers", "6"]);
+    for wanted in ["core dump to next acknowledged write, without wardens", "core dump to next acknowledged write, with wardens"] {
+        assert!(metrics.iter().any(|metric| metric == wanted), "{metrics:?}");
+    }
+    let refused = run(&["bench", "--no-reference", "failover", "--unmarked", "--failovers", "1"]).code(2);
+    assert!(refused.err.contains("--wardens"), "{}", refused.err);
 }
 
 #[test]

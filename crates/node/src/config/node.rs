@@ -62,7 +62,7 @@ impl WardenConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UseWarden {
-    /// With the one that is there, or that comes, where the fabric shows no certain deaths by itself.
+    /// With the one that is there, or that comes, where the fabric shows no certain deaths by itself, or a socket is named.
     #[default]
     Auto,
     /// The node does not start without one.

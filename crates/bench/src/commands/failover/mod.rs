@@ -2,7 +2,7 @@
 
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -14,7 +14,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer;
 use martlet_node::clock;
-use martlet_node::config::{ElectionConfig, EngineKind, FabricKind};
+use martlet_node::config::{ElectionConfig, EngineKind};
 use martlet_node::sched::OnCore;
 use martlet_protocol::engine::Leadership;
 use rustix::process::Signal;
@@ -32,7 +32,7 @@ use crate::trial::timeline::Timeline;
 use crate::trial::wardens::{Beat, Wardens};
 use writer::{PATIENCE, ServiceWriter, Writer};
 
-/// From SIGKILL or SIGSTOP of the primary to the next acknowledged write, and where each microsecond went.
+/// From SIGKILL, SIGSTOP or a core dump of the primary to the next acknowledged write, and where each microsecond went.
 ///
 /// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
 /// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
@@ -80,9 +80,12 @@ pub struct Arguments {
     /// Draw how long failovers took into this file too, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Take each node to be on a host of its own, with a warden there, and end the wardens for every other five failovers. For fabrics between hosts.
+    /// Take each node to be on a host of its own, with a warden there, and end the wardens for every other five failovers. On shm there is one warden, which all share.
     #[arg(long)]
     wardens: bool,
+    /// Have the wardens do without marks.
+    #[arg(long, requires = "wardens")]
+    unmarked: bool,
     #[command(flatten)]
     fabric: FabricFlags,
     #[command(flatten)]
@@ -103,6 +106,8 @@ enum How {
     Killed,
     /// SIGSTOP, as Mu's authors delayed their leader.
     Paused,
+    /// SIGABRT, by which it dumps core first, though nodes turn that off for themselves.
+    Dumped,
 }
 
 impl How {
@@ -110,6 +115,7 @@ impl How {
         match self {
             How::Killed => Signal::KILL,
             How::Paused => Signal::STOP,
+            How::Dumped => Signal::ABORT,
         }
     }
 
@@ -118,6 +124,7 @@ impl How {
         match self {
             How::Killed => "kill",
             How::Paused => "pause",
+            How::Dumped => "core dump",
         }
     }
 }
@@ -146,15 +153,19 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
     let election = arguments.election_us.map(|heartbeat_us| ElectionConfig { heartbeat_us, ..ElectionConfig::QUICK });
-    if arguments.wardens && arguments.fabric.kind().traits().certain_deaths {
-        let allowed = FabricKind::names_with(|traits| !traits.certain_deaths);
-        let kind = arguments.fabric.kind();
-        return Err(Fail::usage(format_args!(
-            "--wardens with the fabric {kind}, which shows certain deaths by itself; allowed are {allowed}"
-        )));
-    }
     let scratch = Scratch::new("bench-wardens").context("cannot make a directory")?;
-    let wardens = arguments.wardens.then(|| Wardens::prepare(scratch.path(), NODES, BEAT)).transpose()?;
+    // Where deaths are certain without wardens, all nodes are on one host.
+    let prepare = || match arguments.fabric.kind().traits().certain_deaths {
+        true => Wardens::prepare(scratch.path(), 1, BEAT)?.shared_by(NODES),
+        false => Wardens::prepare(scratch.path(), NODES, BEAT),
+    };
+    let wardens = arguments.wardens.then(prepare).transpose()?.map(|wardens| wardens.with_marks(!arguments.unmarked));
+    report.set("marks", arguments.wardens && !arguments.unmarked);
+    let home = std::env::current_dir().context("cannot tell the directory")?;
+    if arguments.how == How::Dumped {
+        // Where nodes leave their cores, unless the system has a place of its own.
+        std::env::set_current_dir(scratch.path()).context("cannot enter a directory")?;
+    }
     let plan = Plan {
         redis_port,
         service_port: arguments.service.then_some(0),
@@ -193,6 +204,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             continue;
         }
         number += 1;
+        if arguments.how == How::Dumped {
+            remove_cores(scratch.path())?;
+        }
         if arguments.timelines {
             progress.above(|| report.format().print(&failover.timeline, || failover.timeline.json(number as usize)));
         }
@@ -207,12 +221,23 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     drop(striker.writer);
     let left = striker.testbed.end()?;
     let [without, with] = figures;
+    std::env::set_current_dir(home).context("cannot go back to the directory")?;
     let plot = if arguments.wardens { &with } else { &without }.plot(arguments);
     for figures in [without, with] {
         figures.report(report);
     }
     report.draw_and_save(plot, arguments.plot.as_deref())?;
     if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
+}
+
+/// Each is as large as a node.
+fn remove_cores(dir: &Path) -> Outcome {
+    for entry in std::fs::read_dir(dir).context("cannot look for cores")?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("core") {
+            std::fs::remove_file(entry.path()).context("cannot remove a core")?;
+        }
+    }
+    Ok(())
 }
 
 /// One failover, in nanoseconds since the signal. If nobody took over after it, there was none.
@@ -276,12 +301,15 @@ impl Striker<'_> {
             }
         }
         let asleep = pulse.is_asleep()?;
+        if arguments.how == How::Dumped {
+            testbed.let_dump(node)?;
+        }
         let struck = testbed.signal(node, arguments.how.signal())?;
         let free = clock::now();
         let answered = writer.write_elsewhere(node)?;
         drop(on_core);
         let sights = match arguments.how {
-            How::Killed => {
+            How::Killed | How::Dumped => {
                 testbed.await_end(node)?;
                 testbed.await_whole()?
             }
@@ -290,7 +318,7 @@ impl Striker<'_> {
         };
         let mut timeline = Timeline::new(primary, struck, &observer::events(&sights));
         match arguments.how {
-            How::Killed => testbed.spawn(node)?,
+            How::Killed | How::Dumped => testbed.spawn(node)?,
             How::Paused => {
                 timeline = timeline.of_a_pause();
                 testbed.signal(node, Signal::CONT)?;
@@ -378,6 +406,7 @@ impl Figures {
             match arguments.how {
                 How::Killed => "killed",
                 How::Paused => "paused",
+                How::Dumped => "dumped",
             },
             arguments.failovers
         );
