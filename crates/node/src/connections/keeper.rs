@@ -178,15 +178,19 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     };
     let patience = if keeps == Keeps::Service { PATIENCE_OF_SERVICE } else { PATIENCE };
     let (mut looks, mut is_alone) = (0, false);
+    // The one that has been given the connections, and has yet to say that it has them. Should it die before, the keeper of that one has its end of this open, so only the
+    // next one says so by asking.
+    let mut given: RawFd = -1;
     loop {
-        let mut waits = libc::pollfd { fd: listener, events: libc::POLLIN, revents: 0 };
+        // A number below 0 is none that is waited for.
+        let mut waits = [listener, given].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         let mut time = libc::timespec { tv_sec: i64::from(LOOK_MS / 1000), tv_nsec: 0 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
             let lives = || libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica);
             // What comes between this look and the sleep ends the sleep.
             let came = if lives() || is_alone || keeps == Keeps::All {
-                libc::syscall(libc::SYS_ppoll, &mut waits, 1, &mut time, &asleep, size_of::<u64>())
+                libc::syscall(libc::SYS_ppoll, waits.as_mut_ptr(), waits.len(), &mut time, &asleep, size_of::<u64>())
             } else {
                 -1
             };
@@ -196,12 +200,24 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 if !HOLDS.load(Ordering::SeqCst) {
                     end(keeps);
                 }
-                close_others(listener);
+                close_others(listener, given);
             }
             if came <= 0 {
-                looks = if lives { 0 } else { looks + u32::from(came == 0) };
+                looks = if lives || given >= 0 { 0 } else { looks + u32::from(came == 0) };
                 if looks > patience || (looks > 0 && !HOLDS.load(Ordering::Relaxed)) {
                     libc::syscall(libc::SYS_exit_group, 0);
+                }
+                continue;
+            }
+            let mut said = 0u8;
+            if waits[1].revents != 0 {
+                let is_dismissed = libc::syscall(libc::SYS_read, given, &mut said, 1) == 1 && said == DISMISSED;
+                libc::syscall(libc::SYS_close, given);
+                given = -1;
+                if is_dismissed && lives {
+                    SUCCEEDED.store(true, Ordering::SeqCst);
+                } else if is_dismissed {
+                    end(keeps);
                 }
                 continue;
             }
@@ -209,21 +225,18 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
             if client < 0 {
                 continue;
             }
-            let mut said = 0u8;
             if is_ours(client) && libc::syscall(libc::SYS_read, client, &mut said, 1) == 1 {
                 let service = SERVICE.load(Ordering::Acquire);
                 if said == LISTENER && service >= 0 {
                     send(client, GIVEN, &[service]);
                 } else if said == CONNECTIONS && (!lives || LET_GO.load(Ordering::SeqCst)) {
-                    hand_out(client, keeps);
-                    let mut said = 0u8;
-                    if libc::syscall(libc::SYS_read, client, &mut said, 1) == 1 && said == DISMISSED {
-                        if lives {
-                            SUCCEEDED.store(true, Ordering::SeqCst);
-                        } else {
-                            end(keeps);
-                        }
+                    // It asks since the one before it is dead.
+                    let before = std::mem::replace(&mut given, client);
+                    if before >= 0 {
+                        libc::syscall(libc::SYS_close, before);
                     }
+                    hand_out(client, keeps);
+                    continue;
                 } else {
                     send(client, NOT_NOW, &[]);
                 }
@@ -287,10 +300,10 @@ fn is_of_service(fd: RawFd, port: u16) -> bool {
 }
 
 /// Closes all that is not the service's, once the process is dead: somebody may wait for the end of it.
-fn close_others(listener: RawFd) {
+fn close_others(listener: RawFd, given: RawFd) {
     let service = SERVICE.load(Ordering::Acquire);
     let port = if service >= 0 { local_port(service) } else { 0 };
-    let own = [listener, service, LEDGER.load(Ordering::Acquire)];
+    let own = [listener, service, given, LEDGER.load(Ordering::Acquire)];
     let last = own.into_iter().fold(HIGHEST.load(Ordering::Relaxed), RawFd::max) + NEWEST;
     for fd in 0..=last {
         if !own.contains(&fd) && !is_of_service(fd, port) {
@@ -441,5 +454,37 @@ impl Left {
     pub fn dismiss(self) {
         // SAFETY: the pointer is to one byte.
         unsafe { libc::syscall(libc::SYS_sendto, self.keeper.as_raw_fd(), &DISMISSED, 1, libc::MSG_NOSIGNAL, 0usize, 0usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing() {
+        let name = format!("martlet-keeper-test-{}", std::process::id());
+        let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
+        // What is that thread's own the keeper shares.
+        std::thread::spawn(move || {
+            tell.send(start(&own, Keeps::All)).expect("it is waited for");
+            loop {
+                std::thread::park();
+            }
+        });
+        started.recv().expect("it starts").expect("a keeper");
+        assert!(ask(&name).expect("it answers").is_none(), "its process lives, and has let go of nothing");
+        LET_GO.store(true, Ordering::SeqCst);
+        // As of a successor that has died, whose own keeper has its descriptors.
+        let first = ask(&name).expect("it answers").expect("it has let go");
+        let second = ask(&name).expect("it answers").expect("it is served as well");
+        assert!(!SUCCEEDED.load(Ordering::SeqCst), "none has said that it has all");
+        second.dismiss();
+        while !SUCCEEDED.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        drop(first);
+        LET_GO.store(false, Ordering::SeqCst);
+        SUCCEEDED.store(false, Ordering::SeqCst);
     }
 }
