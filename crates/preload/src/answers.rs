@@ -39,6 +39,7 @@ pub enum Call {
     Usage,
     Allocator,
     Leap,
+    Say,
 }
 
 /// The process that asks the system.

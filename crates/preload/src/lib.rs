@@ -18,6 +18,7 @@
 //! | `takeover` | how a follower becomes the leader, with all connections |
 //! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
 //! | `files`, `own` | the files that the server writes; its pipes, pairs of sockets and the like |
+//! | `wording` | output in which the server says what differs between replicas |
 //! | `children` | the processes that it forks |
 //! | `fault` | requests that crash the server, or never end |
 //! | `heart` | signs of life while a request takes long |
@@ -65,3 +66,4 @@ mod table;
 mod takeover;
 mod threads;
 mod turnstile;
+mod wording;

@@ -46,8 +46,13 @@ impl Replica {
         let Some(connection) = self.table.get_mut(slot) else { return Err(libc::EBADF) };
         let stream = &mut connection.stream;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        let taken = stream.takes(wanted);
+        let mut taken = stream.takes(wanted);
         fault::writes();
+        // They may be longer at one replica than at another: so they are taken as a whole, or not at all.
+        let words = if taken > 0 { self.words_for(parts) } else { None };
+        if words.is_some() {
+            taken = wanted;
+        }
         if taken < wanted && self.table.interests.get(&Table::fd_of(slot)).is_some_and(|interest| interest.writes()) {
             self.table.wants_room.insert(slot);
         }
@@ -56,7 +61,9 @@ impl Replica {
         if taken == 0 {
             return if wanted == 0 { Ok(0) } else { Err(libc::EAGAIN) };
         }
-        if taken == wanted {
+        if let Some(words) = words {
+            stream.produce(&[&words]);
+        } else if taken == wanted {
             stream.produce(parts);
         } else {
             let mut left = taken;

@@ -723,13 +723,20 @@ extern "C" fn load() {
     let (Ok(name), Ok(cluster)) = (std::env::var("MARTLET_RUN"), std::env::var("MARTLET_RUN_CLUSTER")) else { return };
     // What the server starts is nobody's replica.
     let refused = std::env::var("MARTLET_RUN_REFUSED").ok();
+    let wording = std::env::var("MARTLET_RUN_WORDING").ok();
     if std::env::var_os("MARTLET_RUN_TURNSTILE").is_some() {
         turnstile::enable();
     }
     let longest = std::env::var("MARTLET_RUN_LONGEST_S").ok();
-    for variable in
-        ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "MARTLET_RUN_TURNSTILE", "MARTLET_RUN_LONGEST_S", "LD_PRELOAD"]
-    {
+    for variable in [
+        "MARTLET_RUN",
+        "MARTLET_RUN_CLUSTER",
+        "MARTLET_RUN_REFUSED",
+        "MARTLET_RUN_WORDING",
+        "MARTLET_RUN_TURNSTILE",
+        "MARTLET_RUN_LONGEST_S",
+        "LD_PRELOAD",
+    ] {
         // SAFETY: this process has one thread so far.
         unsafe { std::env::remove_var(variable) };
     }
@@ -740,6 +747,9 @@ extern "C" fn load() {
         None => {}
     }
     if let Some(Err(error)) = refused.map(|refused| crate::requests::refuse(&refused)) {
+        die(&error);
+    }
+    if let Some(Err(error)) = wording.map(|wording| crate::wording::know_by(&wording)) {
         die(&error);
     }
     if let Err(error) = fault::install() {

@@ -93,6 +93,8 @@ pub struct Profile {
     pub check: fn(&Path, &[String]) -> Outcome<Option<PathBuf>>,
     /// Which requests are refused while it serves, as the library reads it; `None`: it does not speak the protocol of Redis.
     pub refused: Option<fn() -> String>,
+    /// Texts by which its output is known in which replicas differ, such as how much memory is in use: a client is sent the leader's, by whichever replica.
+    pub wording: &'static [&'static str],
     /// Whether its threads are to run one at a time, in one order: one of them executes requests, and others matter to it.
     pub takes_turns: bool,
     /// For how long a request may have it, in seconds, where the user does not say.

@@ -216,6 +216,31 @@ fn no_request_that_touches_files_ends_a_replica() {
 }
 
 #[test]
+fn a_client_that_asks_for_memory_while_some_is_freed_keeps_its_connection() {
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    let fill = "for at = 1, 200000 do redis.call('SADD', KEYS[1], 'member ' .. at) end";
+    for freed in [&["UNLINK", "large"][..], &["FLUSHALL", "ASYNC"]] {
+        assert_eq!(client.call(&["EVAL", fill, "1", "large"]), "nil");
+        // All at once, so that it is asked for in the midst of it.
+        client.send_words(freed);
+        let asks = [&["INFO"][..], &["MEMORY", "STATS"], &["INFO", "memory"], &["INFO", "stats"], &["INFO", "clients"]];
+        asks.iter().for_each(|words| client.send_words(words));
+        client.answer();
+        let all = client.answer();
+        assert!(["used_memory:", "lazyfreed_objects:", "total_net_output_bytes:"].iter().all(|name| all.contains(name)), "{all}");
+        asks[1..].iter().for_each(|_| assert!(client.answer().len() > 100));
+        for _ in 0..2 {
+            service.kill_leader();
+            assert_eq!(client.call(&["DBSIZE"]), "0", "its connection stands");
+            service.await_replicas();
+        }
+    }
+    drop(client);
+    service.stop();
+}
+
+#[test]
 fn a_server_that_refuses_to_end_goes_on_and_is_told_each_time_that_it_is_to() {
     let home = Home::new("refused");
     let (data, log) = (home.0.join("dump.rdb"), home.0.join("log"));
