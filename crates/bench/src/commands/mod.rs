@@ -8,6 +8,7 @@ mod endpoint;
 mod fabric;
 mod failover;
 mod fide;
+mod foreign;
 mod kv;
 mod lane_reader;
 pub mod model;

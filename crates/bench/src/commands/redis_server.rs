@@ -1,85 +1,55 @@
 //! Debian's Redis, to compare with: the server, and the load generator that its users measure with.
 
-use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::scratch::Scratch;
 
-/// How long the server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::foreign::{ForeignServer, installed};
 
-/// An unreplicated redis-server without persistence. It ends with the value.
+/// A redis-server without persistence. It ends with the value.
 #[derive(Debug)]
 pub struct RedisServer {
-    child: Child,
-    port: u16,
+    server: ForeignServer,
     /// The server's directory.
     _scratch: Scratch,
 }
 
 impl RedisServer {
-    /// Starts one. `None`: it is not installed.
+    /// Starts one that is not replicated. `None`: it is not installed.
     pub fn start(port: u16) -> Outcome<Option<RedisServer>> {
+        RedisServer::launch(port, &[])
+    }
+
+    /// Starts a replica of this one.
+    pub fn replicate(&self, port: u16) -> Outcome<Option<RedisServer>> {
+        let primary = self.address();
+        RedisServer::launch(port, &["--replicaof".to_owned(), primary.ip().to_string(), primary.port().to_string()])
+    }
+
+    fn launch(port: u16, more: &[String]) -> Outcome<Option<RedisServer>> {
         if !installed("redis-server") {
             return Ok(None);
         }
-        // Another server that listens there would be measured in its place.
-        drop(TcpListener::bind(("127.0.0.1", port)).context(format_args!("redis-server's port {port}"))?);
-        let server =
-            ["redis-server", "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"].map(str::to_owned);
-        // Debian's setpriv lets the kernel end it with us, should we be killed.
-        let mut command = if installed("setpriv") {
-            let mut command = Command::new("setpriv");
-            command.args(["--pdeathsig", "KILL"]).args(&server);
-            command
-        } else {
-            let mut command = Command::new(&server[0]);
-            command.args(&server[1..]);
-            command
-        };
         // Not where the benchmark was started: a server loads the data that it finds there.
         let scratch = Scratch::new("bench-redis").context("cannot make a temporary directory")?;
-        command.arg("--dir").arg(scratch.path());
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start redis-server")?;
-        let mut server = RedisServer { child, port, _scratch: scratch };
-        let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(server.address()).is_err() {
-            if let Some(status) = server.child.try_wait().context("cannot look at redis-server")? {
-                return Err(Fail::failed(format_args!("redis-server ended: {status}")));
-            }
-            if Instant::now() > until {
-                return Err(Fail::failed("redis-server does not listen"));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(Some(server))
+        let (port_word, dir) = (port.to_string(), scratch.path().display().to_string());
+        let arguments = ["--bind", "127.0.0.1", "--port", &port_word, "--save", "", "--appendonly", "no", "--dir", &dir].map(str::to_owned);
+        let mut server = ForeignServer::start("redis-server", &[&arguments, more].concat(), port)?;
+        server.await_listening()?;
+        Ok(Some(RedisServer { server, _scratch: scratch }))
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        self.server.address()
     }
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.server.pid()
     }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _: io::Result<()> = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn installed(program: &str) -> bool {
-    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
 /// Whether redis-benchmark is there.

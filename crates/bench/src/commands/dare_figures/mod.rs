@@ -1,5 +1,7 @@
 //! `martlet bench dare`: the figures of DARE's evaluation, of all engines, beside the paper's values.
 
+mod applications;
+mod etcd;
 mod latency;
 mod paper;
 mod reconfiguration;
@@ -26,7 +28,8 @@ use crate::trial::testbed::Testbed;
 /// 8a: latency of reads and writes by size, one client and five servers, beside raw writes of as many bytes to four peers. 8b: replies a second by the number
 /// of clients, with three servers, reads only and writes only, of 64 B and at the last of 2048 B. 8c: the same where 95 and 50 of 100 requests read. 9a: writes
 /// a second over time while servers join, fail and are removed, the leader among them, of the first engine (dare, if none is named), and the longest gap
-/// without a reply of each kind of step. Each server is a process; each key has 64 bytes. Clients share one thread, each with one request under way. The paper
+/// without a reply of each kind of step. 9b: as 8a, beside what is installed of others over TCP: five servers of etcd, with their files in memory, and a
+/// redis-server with four replicas, two of which acknowledge each write. Each server is a process; each key has 64 bytes. Clients share one thread, each with one request under way. The paper
 /// had a machine for each server and InfiniBand between them: compare its values by their shape, and engines by their ratios.
 ///
 /// Example: martlet bench dare --figure 8a --plot latency.svg
@@ -38,10 +41,10 @@ pub struct Arguments {
     /// Which engines take part, one after the other, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     engines: Vec<EngineKind>,
-    /// Of 8a: how many requests of each size and kind in each round.
+    /// Of 8a and 9b: how many requests of each size and kind in each round.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = number::<u32>(100..=1_000_000))]
     samples: u32,
-    /// Of 8a: how often the engines take turns, each time as new clusters.
+    /// Of 8a and 9b: how often the engines take turns, each time as new clusters.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u32>(1..=100))]
     rounds: u32,
     /// Of 8b and 8c: the most clients; of 9a: how many.
@@ -50,6 +53,9 @@ pub struct Arguments {
     /// Of 8b and 8c: for how many intervals of 10 ms replies are counted, of each kind and number of clients.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::<u32>(5..=100_000))]
     intervals: u32,
+    /// Of 9b: the first of fifteen ports for the servers of others.
+    #[arg(long, value_name = "PORT", default_value_t = 29811, value_parser = number::<u16>(1..=65_000))]
+    port: u16,
     /// Draw the figure into this file too, as SVG.
     #[arg(long, value_name = "FILE", requires = "figure")]
     plot: Option<PathBuf>,
@@ -74,6 +80,9 @@ enum Shown {
     /// Throughput over time, while servers join, fail and are removed.
     #[value(name = "9a")]
     Reconfiguration,
+    /// Latency by size, beside other applications.
+    #[value(name = "9b")]
+    Applications,
 }
 
 /// Bytes of a key (section 6).
@@ -118,7 +127,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("threads", arguments.threads.describe());
     report.set("client thread", clients::hurry()?);
     let subject = Subject { arguments, engines, fabric: arguments.fabric.plan(None)?, interrupt };
-    for figure in [Shown::Latency, Shown::Throughput, Shown::Workloads, Shown::Reconfiguration] {
+    for figure in [Shown::Latency, Shown::Throughput, Shown::Workloads, Shown::Reconfiguration, Shown::Applications] {
         if arguments.figure.is_some_and(|only| only != figure) {
             continue;
         }
@@ -127,6 +136,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             Shown::Throughput => throughput::measure(&subject, &throughput::PURE, report)?,
             Shown::Workloads => throughput::measure(&subject, &throughput::MIXED, report)?,
             Shown::Reconfiguration => reconfiguration::measure(&subject, report)?,
+            Shown::Applications => applications::measure(&subject, report)?,
         };
         report.draw_and_save(plot, arguments.plot.as_deref())?;
     }

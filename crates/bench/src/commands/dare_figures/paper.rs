@@ -14,3 +14,6 @@ pub const WRITES_PER_S: f64 = 460_000.0;
 pub const READ_MIB_PER_S: f64 = 760.0;
 /// The most that writes of 2048 B transfer, in MiB a second.
 pub const WRITE_MIB_PER_S: f64 = 470.0;
+/// Latency of other applications with five servers, over TCP (Figure 9b): their names, of a write and of a read, in microseconds.
+pub const APPLICATIONS: [(&str, f64, Option<f64>); 4] =
+    [("ZooKeeper", 380.0, Some(120.0)), ("etcd", 50_000.0, Some(1_600.0)), ("PaxosSB", 2_600.0, None), ("Libpaxos", 320.0, None)];
