@@ -25,7 +25,8 @@ use crate::report::plot::{Axis, Plot, Series};
 /// Writes, reads and datagrams between endpoints of this process are timed by size; every other size is fitted, and the rest says how good the fit is. Then a
 /// leader of the engine dare replies to requests without clients, and each reply's median stands beside two forms of the model. In the paper's the issue of one
 /// operation overlaps with the way of another, and it is a lower bound. In the other one operation begins when the one before is done, as stores and loads of
-/// one core do. To either comes what the program itself takes, which is fitted once for writes and once for reads, at 64 B in the smallest group.
+/// one core do. To either comes what the program itself takes, some for a request and some for each follower, which is fitted once for writes and once for
+/// reads, at 64 B in the two smallest groups.
 ///
 /// Example: martlet model latency --servers 3,5,7 --plot operations.svg
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
     samples: u32,
     /// Sizes of groups, separated by commas.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5", value_parser = number::<u16>(3..=7))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5,7", value_parser = number::<u16>(3..=7))]
     servers: Vec<u16>,
     /// Draw the operations into this file too, as SVG.
     #[arg(long, value_name = "FILE")]
@@ -252,14 +253,41 @@ fn say_parameters(fitted: &[Fitted], plan: &FabricPlan, format: Format) {
     format.say(table);
 }
 
-/// The request at which is fitted what the program itself takes, of reads or of writes: in the smallest group.
-fn fitted_at(requests: &[Request], reads: bool) -> Option<usize> {
-    requests.iter().position(|request| request.bytes == if reads { 0 } else { FITTED_AT })
+/// What the program itself takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rest {
+    request: f64,
+    follower: f64,
+}
+
+impl Rest {
+    /// Of these groups and what was measured beyond a form of the model there.
+    fn through(beyond: &[(Group, f64)]) -> Rest {
+        match *beyond {
+            [(smaller, less), (larger, more), ..] => {
+                let follower = (more - less) / f64::from(larger.0 - smaller.0);
+                Rest { request: less - follower * f64::from(smaller.0 - 1), follower }
+            }
+            [(_, all)] => Rest { request: all, follower: 0.0 },
+            [] => Rest { request: 0.0, follower: 0.0 },
+        }
+    }
+
+    fn of(self, group: Group) -> f64 {
+        self.request + self.follower * f64::from(group.0 - 1)
+    }
+}
+
+/// The requests at which is fitted what the program itself takes, of reads or of writes: in the two smallest groups.
+fn fitted_at(requests: &[Request], reads: bool) -> Vec<usize> {
+    let is_such = |request: &Request| request.bytes == if reads { 0 } else { FITTED_AT };
+    (0..requests.len()).filter(|at| is_such(&requests[*at])).take(2).collect()
 }
 
 /// What the program itself takes, by a form.
-fn rest(form: Form, network: &Network, requests: &[Request], reads: bool) -> f64 {
-    fitted_at(requests, reads).map_or(0.0, |at| requests[at].measured - form.of(network, &requests[at]))
+fn rest(form: Form, network: &Network, requests: &[Request], reads: bool) -> Rest {
+    let beyond = |at: usize| (requests[at].group, requests[at].measured - form.of(network, &requests[at]));
+    Rest::through(&fitted_at(requests, reads).into_iter().map(beyond).collect::<Vec<_>>())
 }
 
 fn say_requests(network: &Network, requests: &[Request], format: Format) {
@@ -281,10 +309,10 @@ fn say_requests(network: &Network, requests: &[Request], format: Format) {
         let reads = request.bytes == 0;
         let name = if reads { "read".to_owned() } else { format!("write of {} B", request.bytes) };
         let said = Form::ALL.map(|form| form.of(network, request));
-        let whole = [0, 1].map(|form| said[form] + rests[form][usize::from(reads)]);
+        let whole = [0, 1].map(|form| said[form] + rests[form][usize::from(reads)].of(request.group));
         let error = whole.map(|predicted| predicted / request.measured - 1.0);
         // What was fitted there says nothing.
-        let was_fitted = fitted_at(requests, reads) == Some(number);
+        let was_fitted = fitted_at(requests, reads).contains(&number);
         if !was_fitted {
             worst.iter_mut().zip(error).for_each(|(worst, error)| *worst = worst.max(error.abs()));
         }
@@ -312,8 +340,12 @@ fn say_requests(network: &Network, requests: &[Request], format: Format) {
     let better = usize::from(worst[1] < worst[0]);
     let [write, read] = rests[better];
     let text = format_args!(
-        "The program itself takes {write:.0} ns of a write and {read:.0} ns of a read.\nThe better form here: {}, wrong by {:.1} % at most where \
+        "The program itself takes {:.0} ns of a write and {:.0} more for each follower, {:.0} and {:.0} of a read.\nThe better form here: {}, wrong by {:.1} % at most where \
          nothing was fitted (the other: {:.1} %).",
+        write.request,
+        write.follower,
+        read.request,
+        read.follower,
         Form::ALL[better].name(),
         worst[better] * 100.0,
         worst[1 - better] * 100.0
@@ -321,7 +353,8 @@ fn say_requests(network: &Network, requests: &[Request], format: Format) {
     format.print(text, || {
         json!({
             "model": "latency", "better_form": Form::ALL[better].name(), "worst_error": worst[better], "other_worst_error": worst[1 - better],
-            "program_write_ns": write, "program_read_ns": read,
+            "program_write_ns": write.request, "program_write_ns_per_follower": write.follower, "program_read_ns": read.request,
+            "program_read_ns_per_follower": read.follower,
         })
     });
 }
@@ -351,11 +384,25 @@ fn draw_requests(network: &Network, requests: &[Request]) -> Plot {
         for request in requests.iter().filter(|request| request.group == group && request.bytes > 0) {
             measured.push(request.bytes as f64, request.measured);
             for (form, series) in Form::ALL.into_iter().zip(&mut forms) {
-                series.push(request.bytes as f64, form.of(network, request) + rest(form, network, requests, false));
+                series.push(request.bytes as f64, form.of(network, request) + rest(form, network, requests, false).of(group));
             }
         }
         plot = plot.with(measured);
         plot = forms.into_iter().fold(plot, Plot::with);
     }
     plot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_program_takes_is_split_where_two_groups_are_known() {
+        let rest = Rest::through(&[(Group(3), 250.0), (Group(5), 450.0), (Group(7), 900.0)]);
+        assert_eq!(rest, Rest { request: 50.0, follower: 100.0 });
+        assert_eq!([3, 5, 7].map(|servers| rest.of(Group(servers))), [250.0, 450.0, 650.0]);
+        assert_eq!(Rest::through(&[(Group(5), 80.0)]).of(Group(7)), 80.0);
+        assert_eq!(Rest::through(&[]).of(Group(3)), 0.0);
+    }
 }
