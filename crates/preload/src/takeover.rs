@@ -53,10 +53,15 @@ impl Replica {
     /// Takes over. Everything that is committed has been executed here.
     pub fn take_over(&mut self, before: Vec<Holder>) {
         self.check_answers();
+        // What is opened here comes first: the sockets that are received take the lowest numbers, the library's among them, until each is given its own.
+        let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
+        let asked: Vec<(Holder, io::Result<Left>)> =
+            before.into_iter().map(|holder| (holder, keeper::begin_to_ask(&keeper::name_of(KEEPER, holder)))).collect();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
-        for holder in before {
+        for (holder, asked) in asked {
             let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
-            let kept = keeper::ask(&keeper::name_of(KEEPER, holder))
+            let kept = asked
+                .and_then(Left::receive)
                 .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
                 .inspect_err(gone);
             left.push((holder, kept.ok()));
@@ -73,7 +78,6 @@ impl Replica {
             .collect();
         let (pipes, sockets) = sockets.into_iter().partition::<Vec<(u16, OwnedFd)>, _>(|(_, fd)| socket::is_pipe(fd.as_raw_fd()));
         let sockets = sockets.into_iter().map(|(_, socket)| socket).collect();
-        let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
         keeper::PIPE.store(pipe.out.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         // One that had begun to collect the round behind those that are committed had taken all before it out of the kernel.
         let consumed = left.iter().any(|(holder, _)| self.board.collected(holder.node) > self.round);

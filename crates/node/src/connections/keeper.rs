@@ -397,14 +397,15 @@ fn ask_for(name: &str, what: u8) -> io::Result<Left> {
 /// # Errors
 /// When it has none any more: then its connections are lost. So they are where a process of another user has taken its name since.
 pub fn ask(name: &str) -> io::Result<Option<Left>> {
-    let mut left = ask_for(name, CONNECTIONS)?;
-    loop {
-        match left.take()? {
-            (GIVEN, true) => {}
-            (GIVEN, false) => return Ok(Some(left)),
-            _ => return Ok(None),
-        }
-    }
+    begin_to_ask(name)?.receive()
+}
+
+/// The first half of [`ask`]: no descriptor of the other process is here so far, and none of this process's own is opened after it.
+///
+/// # Errors
+/// When it has no keeper any more.
+pub fn begin_to_ask(name: &str) -> io::Result<Left> {
+    ask_for(name, CONNECTIONS)
 }
 
 /// Asks the keeper of a process for the listener of the service. `None`: it has none so far.
@@ -418,6 +419,20 @@ pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
 }
 
 impl Left {
+    /// The second half of [`ask`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive(mut self) -> io::Result<Option<Left>> {
+        loop {
+            match self.take()? {
+                (GIVEN, true) => {}
+                (GIVEN, false) => return Ok(Some(self)),
+                _ => return Ok(None),
+            }
+        }
+    }
+
     /// Takes one message. Returns how it begins, and whether it held something.
     fn take(&mut self) -> io::Result<(u8, bool)> {
         let (mut byte, mut control) = (0u8, Control([0; Control::BYTES]));

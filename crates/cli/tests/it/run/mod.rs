@@ -417,6 +417,26 @@ fn clients_at_a_unix_socket_keep_their_connections_and_lose_and_double_nothing()
     let _ = std::fs::remove_file(&path);
 }
 
+/// More than there are numbers below the connections' own, which received sockets take first.
+#[test]
+fn hundreds_of_clients_keep_their_connections() {
+    const CLIENTS: usize = 400;
+    let Some(mut service) = Service::start() else { return };
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| service.connect()).collect();
+    let mut count = 0;
+    for _ in 0..2 {
+        assert_eq!(service.kill_leader(), CLIENTS as u64, "no connection is lost");
+        for client in &mut clients {
+            count += 1;
+            client.send(b"INCR shared\r\n");
+            assert_eq!(client.number(), count);
+        }
+        service.await_replicas();
+    }
+    drop(clients);
+    service.stop();
+}
+
 #[test]
 fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again() {
     const CLIENTS: usize = 4;
