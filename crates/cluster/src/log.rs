@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use martlet_fabric::host::errand;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format;
@@ -53,7 +53,22 @@ impl Log {
         // AcqRel, as below: the thread that finds this `true` taken back by it finds the line as well.
         if !self.writes.swap(true, Ordering::AcqRel) {
             let log = Arc::clone(self);
-            errand::send("martlet-log", Arc::new(move || log.write()));
+            if !errand::send("martlet-log", Arc::new(move || log.write())) {
+                // The next line asks again.
+                self.writes.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Writes what waits on the calling thread, which is about to end and can have no other, unless that would have to wait.
+    fn write_here(&self) {
+        let stderr = io::stderr();
+        let stderr = stderr.as_fd();
+        let is_ready =
+            poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
+        if is_ready && let Ok(mut pen) = self.pen.try_lock() {
+            let (writer, lines) = &mut *pen;
+            writer.write_all_of(lines, &self.queue);
         }
     }
 
@@ -119,7 +134,10 @@ pub fn finish() {
 fn finish_within(patience: Duration) {
     if let Some(log) = LOG.get() {
         // The thread that is to start the writer may be this one.
-        errand::start_waiting();
+        let is_started = errand::start_waiting() && log.writes.load(Ordering::Acquire);
+        if !is_started && !log.queue.is_empty() {
+            log.write_here();
+        }
         log.queue.await_empty(patience);
     }
 }

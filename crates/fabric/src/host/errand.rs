@@ -87,32 +87,35 @@ fn desk() -> MutexGuard<'static, Desk> {
 }
 
 impl Desk {
-    /// Wakes those on duty. Returns whether there is one.
-    fn ring(&self) -> bool {
+    /// Wakes those on duty.
+    fn ring(&self) {
         self.on_duty.iter().for_each(|(_, wake)| wake());
-        !self.on_duty.is_empty()
     }
 }
 
-/// Has `work` done once, by a thread of that name. It may be called again where the system refused the thread, never once it has begun.
+/// Has `work` done once, by a thread of that name. Returns whether it is: where there is no bootstrap thread the caller starts it, and the system may refuse the thread. One that
+/// a bootstrap thread is refused it asks for again.
 ///
 /// The caller waits for nothing, as long as there is a bootstrap thread.
-pub fn send(name: &'static str, work: Arc<dyn Fn() + Send + Sync>) {
+pub fn send(name: &'static str, work: Arc<dyn Fn() + Send + Sync>) -> bool {
+    let errand = Errand { name, work };
     let mut desk = desk();
-    desk.waiting.push(Errand { name, work });
-    let is_heard = desk.ring();
-    drop(desk);
-    if !is_heard {
-        start_waiting();
+    if desk.on_duty.is_empty() {
+        drop(desk);
+        return errand.start(true);
     }
+    desk.waiting.push(errand);
+    desk.ring();
+    true
 }
 
-/// Starts what waits, from this thread: for one that ends the process or panics, and may be the bootstrap thread itself.
-pub fn start_waiting() {
-    let waiting = std::mem::take(&mut desk().waiting);
-    let mut refused = waiting;
+/// Starts what waits, from this thread: for one that ends the process or panics, and may be the bootstrap thread itself. Returns whether the system has refused no thread.
+pub fn start_waiting() -> bool {
+    let mut refused = std::mem::take(&mut desk().waiting);
     refused.retain(|errand| !errand.start(true));
-    desk().waiting.extend(refused);
+    let is_done = refused.is_empty();
+    desk().waiting.append(&mut refused);
+    is_done
 }
 
 /// Has `work` done again and again by threads of that name, `every` so long after the last one has begun, while the value that is returned lives and the process has a
@@ -264,7 +267,6 @@ mod tests {
         let done = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&done);
         send("errand", Arc::new(move || its.store(true, Ordering::SeqCst)));
-        assert!(!desk().waiting.is_empty() || done.load(Ordering::SeqCst));
         drop(duty);
         while !done.load(Ordering::SeqCst) {
             thread::yield_now();
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn a_fork_has_a_desk_of_its_own_whatever_its_parent_was_doing() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let _duty = on_duty(Arc::new(|| {}));
+        let duty = on_duty(Arc::new(|| {}));
         let at_the_desk = desk();
         // SAFETY: the child makes no use of what another thread may hold: it allocates, which the C library sees to, and ends without unwinding.
         let child = unsafe { libc::fork() };
@@ -289,7 +291,7 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 7);
         drop(at_the_desk);
-        assert_eq!(desk().on_duty.len(), 1);
+        assert!(desk().on_duty.iter().any(|(number, _)| *number == duty.0), "the parent's is as it was");
     }
 
     #[test]
