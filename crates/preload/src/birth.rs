@@ -122,8 +122,14 @@ pub fn fork(node: u16) -> bool {
     }
     if pid > 0 {
         let mut status = 0;
-        // SAFETY: it waits for its own child; the pointer is to a place for its status.
-        let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+        let waited = loop {
+            // SAFETY: it waits for its own child; the pointer is to a place for its status.
+            let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+            // A signal of the server's ends no wait: what both share has to be left alone until the child is done.
+            if waited >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                break waited;
+            }
+        };
         if waited == pid && status != 0 {
             // It has said why it has forked nothing.
             with(|replica| replica.board.arrived(node));

@@ -262,7 +262,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: std::ffi::c_ulong, argument: *mut
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     refuse(fd, "dup");
-    kernel!(SYS_dup, fd) as c_int
+    numbered(kernel!(SYS_dup, fd) as c_int)
 }
 
 #[unsafe(no_mangle)]
