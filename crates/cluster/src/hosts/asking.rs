@@ -9,7 +9,7 @@ use martlet_node::version;
 
 use super::channel::Channel;
 use super::newcomer::unexpected;
-use super::{Answer, NodeList, Request, TalkError, answers_at, keeper};
+use super::{Answer, NodeList, Request, TalkError, answers_at, keeper, list};
 use crate::directory::Directory;
 use crate::fail::{Fail, Outcome};
 
@@ -135,8 +135,15 @@ pub struct Unlisted {
 pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: Duration) -> Outcome<Unlisted> {
     let first = keeper(cluster).clone();
     let here = directory.nodes_here(cluster);
-    let cluster = if first.number == number || here.contains(&first.number) {
+    let cluster = if here.contains(&first.number) {
         directory.unlist_node(cluster, number)?
+    } else if first.number == number {
+        // The list that follows from this host's has to have all that others have heard of: a node that is not on it would end.
+        let own = here.first().copied().unwrap_or(number);
+        match list::newer(cluster, own, patience) {
+            Ok(Some(newer)) => directory.unlist_node(&directory.take_list(cluster, &newer.nodes, newer.number)?, number)?,
+            Ok(None) | Err(_) => directory.unlist_node(cluster, number)?,
+        }
     } else {
         match ask(cluster, &first, &Request::Unlist { number }, patience) {
             Ok(Answer::List(list)) => directory.take_list(cluster, &list.nodes, list.number)?,

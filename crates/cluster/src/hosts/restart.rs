@@ -107,8 +107,9 @@ impl Restart {
 
     /// Has it do so.
     pub(super) fn ask(&self) {
-        if !self.asked.swap(true, Ordering::AcqRel) {
-            self.stop.request();
+        // A signal that came first has asked it to end, and not to begin again.
+        if !self.asked.swap(true, Ordering::AcqRel) && !self.stop.request_once() {
+            self.asked.store(false, Ordering::Release);
         }
     }
 }
@@ -146,6 +147,9 @@ mod tests {
         stop.request();
         let ends = successor.handle().check().expect_err("it ends");
         assert!(ends.contains("about to end"), "{ends}");
+        // The signal came after the look.
+        successor.handle().ask();
+        assert_eq!((stop.requests(), successor.handle().is_under_way()), (1, false));
         assert!(successor.begin_again().is_ok());
 
         let mut gone = Successor::prepare(&Stop::new().expect("a handle")).expect("a thread").handle();

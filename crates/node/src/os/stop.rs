@@ -48,10 +48,12 @@ impl Inner {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn request_once(&self) {
-        if self.requests.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed).is_ok() {
+    fn request_once(&self) -> bool {
+        let is_first = self.requests.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed).is_ok();
+        if is_first {
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+        is_first
     }
 }
 
@@ -67,9 +69,9 @@ impl Stop {
         self.0.request();
     }
 
-    /// Asks the node to end, unless somebody has: what would cut its orderly end short is a second request, and this is none.
-    pub fn request_once(&self) {
-        self.0.request_once();
+    /// Asks the node to end, unless it has been asked: what would cut its orderly end short is a second request, and this is none. Returns whether this was the first.
+    pub fn request_once(&self) -> bool {
+        self.0.request_once()
     }
 
     /// How often the node has been asked.
