@@ -43,15 +43,16 @@ fn settled(replicas: &[Replica<Text>], right: impl Fn(usize) -> bool) -> usize {
     }
 }
 
-/// Hands leadership over to `to`, or to any other one. A successor that gets no processor can be overtaken, even by the one that hands over: that is told, and asked for again.
+/// Hands leadership over to `to`, or to any other one. A successor that gets no processor can be overtaken, even by the one that hands over, or be let go of and have to be taught
+/// again: that is told, and asked for again.
 /// Returns whether it went where it was to go, and not to a third one.
 fn hand_over(leader: &Replica<Text>, to: Option<u16>) -> bool {
     loop {
         let done = to.map_or_else(|| leader.transfer_leadership(), |to| leader.transfer_leadership_to(to));
         match done {
             Ok(()) => return true,
-            Err(CallError::NotHandedOver { .. }) if leader.role().role == Role::Leader => {}
-            Err(CallError::NotHandedOver { .. } | CallError::NotLeader { .. }) => return false,
+            Err(CallError::NotHandedOver { .. } | CallError::NoSuccessor) if leader.role().role == Role::Leader => std::thread::yield_now(),
+            Err(CallError::NotHandedOver { .. } | CallError::NoSuccessor | CallError::NotLeader { .. }) => return false,
             Err(other) => panic!("{other}"),
         }
     }
