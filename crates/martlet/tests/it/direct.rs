@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use martlet::config::{Execution, Idle, ThreadsConfig};
 use martlet::counters::Counter;
-use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, Stop, StopError, Turn};
+use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StopError, Turn};
 
 use crate::cluster::{Text, Way, cluster_that, in_every_way, threads};
 
@@ -345,7 +345,9 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
         while read.lock().expect("no panic").is_none() {
             std::thread::yield_now();
         }
-        stops.iter().for_each(Stop::request_once);
+        for stop in &stops {
+            stop.request_once();
+        }
     });
     let load = first.join().expect("no panic");
     let went = matches!(load.handed_over, Some(Ok(()) | Err(CallError::NotHandedOver { .. } | CallError::NotLeader { .. })));
