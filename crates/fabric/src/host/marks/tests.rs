@@ -310,7 +310,8 @@ fn a_signal_that_a_tracer_takes_away_is_no_death() {
     // SAFETY: plain system calls about our own child, into a live variable.
     unsafe {
         assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0), 0);
-        victim.signal(libc::SIGTERM);
+        // To the thread that is traced: of a process's signals another thread may be given one.
+        assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGTERM), 0);
         let mut status = 0;
         assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
         assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTERM, "{status:#x}");
