@@ -142,6 +142,7 @@ pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: D
         let own = here.first().copied().unwrap_or(number);
         match list::newer(cluster, own, patience) {
             Ok(Some(newer)) => directory.unlist_node(&directory.take_list(cluster, &newer.nodes, newer.number)?, number)?,
+            // That the keeper itself says nothing is why it is removed.
             Ok(None) | Err(_) => directory.unlist_node(cluster, number)?,
         }
     } else {
