@@ -186,13 +186,30 @@ fn an_attacker_that_ends_tcp_connections_takes_nobody_away() {
 fn one_end_whose_tcp_connection_is_reset_gets_another_one() {
     for nodes in [[1, 2], [2, 1]] {
         let mut two = Two::meet_as(nodes);
-        for round in 1..=10 {
+        // A second apart where the one that still has a socket decides.
+        for round in 1..=3 {
             two.way.as_mut().expect("open").tell(DIALLED);
             two.write(Region::Lane(LANE), round);
             two.until(|two| two.resumed() >= round);
         }
         assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
     }
+}
+
+/// Both dial when they have lost their connection.
+#[test]
+fn a_connection_that_both_ends_have_lost_goes_on_with_one_socket() {
+    let mut two = Two::meet();
+    let mut back = Way::to(two.fabrics[0].listens_at().expect("it listens"));
+    two.fabrics[1].connect(NodeId(1), back.at);
+    for round in 1..=20 {
+        two.way.as_mut().expect("open").reset();
+        back.reset();
+        two.write(Region::Lane(LANE), round);
+        two.until(|two| two.resumed() >= round);
+    }
+    assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().resumed), [20, 20]);
+    assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
 }
 
 #[test]

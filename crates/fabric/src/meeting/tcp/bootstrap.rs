@@ -28,11 +28,17 @@ use crate::meeting::{Party, Refusal, describe};
 const TIMES: Times =
     Times { handshake: Duration::from_secs(30), first_pause: Duration::from_millis(2), longest_pause: Duration::from_millis(200) };
 
+/// How long a connection keeps a socket that it has gone on with, before it goes on with another one although this one looks open. Both ends may dial when they lose the
+/// one before; were both accepted, either end could keep the one that the other one closes.
+const SETTLED: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 struct Connection {
     peer: PeerId,
     identity: Identity,
     socket: Socket,
+    /// When it last went on with another socket.
+    resumed: Option<Instant>,
 }
 
 /// The TCP connection on which a connection was agreed.
@@ -56,6 +62,11 @@ impl Connection {
 
     fn stands(&self) -> bool {
         !matches!(self.socket, Socket::Lost)
+    }
+
+    /// Whether its socket counts against another one, by which both ends would go on.
+    fn is_settling(&self, now: Instant) -> bool {
+        self.resumed.is_some_and(|resumed| now.duration_since(resumed) < SETTLED)
     }
 }
 
@@ -223,10 +234,11 @@ impl<C: Carrier> Bootstrap<C> {
     }
 
     fn shake_hands(&mut self, ready: &[usize]) {
-        let mut ended = 0;
+        let (mut ended, now) = (0, Instant::now());
         for at in ready {
-            // Where a connection is to go on with this socket, the one that it has is no reason to have none: its other end may have lost it.
-            let others = |resumes: bool| self.connections.iter().map(move |c| (c.identity, c.stream().is_some() && !resumes));
+            // Where a connection is to go on with this socket, the one that it has is no reason to have none, unless it is new: its other end may have lost it.
+            let is_taken = move |c: &Connection, resumes: bool| c.stream().is_some() && (!resumes || c.is_settling(now));
+            let others = |resumes: bool| self.connections.iter().map(move |c| (c.identity, is_taken(c, resumes)));
             let admit = |identity, resumes| admission::admit(self.party.identity, self.max_clients, others(resumes), identity);
             let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
             let Some((handshake, end)) = step else { continue };
@@ -261,7 +273,7 @@ impl<C: Carrier> Bootstrap<C> {
             }
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
-        self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream) });
+        self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream), resumed: None });
         self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
         self.tell(Note::Up(id, peer));
@@ -275,6 +287,7 @@ impl<C: Carrier> Bootstrap<C> {
         };
         tracing::info!(peer = standing.0, "met {} anew: the connection stands", describe(connection.identity));
         connection.socket = Socket::Open(handshake.stream);
+        connection.resumed = Some(Instant::now());
         self.shared.count_resumed();
         self.tell(Note::Sure(standing));
     }
