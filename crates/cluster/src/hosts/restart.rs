@@ -72,6 +72,11 @@ impl Successor {
         if !self.restart.is_under_way() {
             return Ok(());
         }
+        // A signal that nobody would look at any more has to end the process.
+        self.restart.stop.give_signals_back().context("cannot give the signals back")?;
+        if !self.restart.is_under_way() {
+            return Ok(());
+        }
         tracing::info!(executable = %self.restart.executable.display(), "begins again");
         // Nothing that is not written yet outlives what follows.
         log::finish();

@@ -106,22 +106,34 @@ impl Stop {
             SIGNALLED.store(Arc::into_raw(Arc::clone(&self.0)).cast_mut(), Ordering::Release);
         }
         drop(changing);
-        for (signal, handler) in [
-            (libc::SIGTERM, on_signal as extern "C" fn(libc::c_int) as usize),
-            (libc::SIGINT, on_signal as extern "C" fn(libc::c_int) as usize),
-            (libc::SIGPIPE, libc::SIG_IGN),
-        ] {
-            // SAFETY: an all-zero sigaction is a valid value.
-            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            action.sa_sigaction = handler;
-            action.sa_flags = libc::SA_RESTART;
-            // SAFETY: the action is initialised and outlives the call; the handler does only what a handler may.
-            if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+        for signal in ASKING {
+            handle(signal, on_signal as extern "C" fn(libc::c_int) as usize)?;
         }
-        Ok(())
+        handle(libc::SIGPIPE, libc::SIG_IGN)
     }
+
+    /// From now on SIGTERM and SIGINT end the process, as they do where nobody handles them: for one whose node has ended, and that looks a last time at whether it was
+    /// asked again before it runs another program in its place. One that came before is counted when the main thread looks, which is the one that handles such signals;
+    /// one that comes later ends the process, and is not lost with it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn give_signals_back(&self) -> io::Result<()> {
+        ASKING.into_iter().try_for_each(|signal| handle(signal, libc::SIG_DFL))
+    }
+}
+
+/// The signals that ask a node to end.
+const ASKING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
+
+/// `handler`: what may stand in a sigaction, and does only what a handler may.
+fn handle(signal: libc::c_int, handler: libc::sighandler_t) -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the action is initialised and outlives the call; the handler is one of this file, or one of the system's two.
+    if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl AsFd for Stop {
@@ -132,6 +144,9 @@ impl AsFd for Stop {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, exit};
+
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
@@ -181,5 +196,26 @@ mod tests {
         let mut fds = [PollFd::new(&other, PollFlags::IN)];
         while !matches!(poll(&mut fds, None), Ok(1)) {}
         assert_eq!(other.requests(), 1);
+    }
+
+    /// In a process of its own, which the signal ends.
+    #[test]
+    fn signals_that_were_given_back_end_the_process() {
+        const CHILD: &str = "MARTLET_TEST_SIGNALS_GIVEN_BACK";
+        let term = || rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("ourselves");
+        if std::env::var_os(CHILD).is_some() {
+            let stop = Stop::new().expect("an eventfd");
+            stop.on_signals().expect("free");
+            term();
+            while !matches!(poll(&mut [PollFd::new(&stop, PollFlags::IN)], None), Ok(1)) {}
+            stop.give_signals_back().expect("ours");
+            assert_eq!(stop.requests(), 1);
+            term();
+            exit(0);
+        }
+        let this = std::env::current_exe().expect("this test");
+        let name = "os::stop::tests::signals_that_were_given_back_end_the_process";
+        let ended = Command::new(this).args(["--exact", name]).env(CHILD, "").output().expect("it runs");
+        assert_eq!(ended.status.signal(), Some(libc::SIGTERM), "{ended:?}");
     }
 }
