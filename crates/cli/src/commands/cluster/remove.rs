@@ -102,12 +102,25 @@ fn unlist(session: &Session, cluster: &Cluster, number: u16) -> Outcome<Cluster>
     if now != keeper {
         session.format.say(format_args!("the host of node {now} keeps the list of nodes from now on, and invites others"));
     }
-    if !unaware.is_empty() {
-        session
-            .format
-            .say(styled(WARN, format!("the hosts of nodes {unaware:?} have not heard of it; they ask for the list by themselves")));
+    let here = session.directory.nodes_here(&cluster);
+    let others = cluster.config().nodes.iter().filter(|node| !here.contains(&node.number)).count();
+    if let Some(warning) = unheard(&unaware, others) {
+        session.format.say(styled(WARN, warning));
     }
     Ok(cluster)
+}
+
+/// What to say where hosts have not heard that a node is on the list no more. `others`: the nodes of other hosts.
+fn unheard(unaware: &[u16], others: usize) -> Option<String> {
+    match unaware.len() {
+        0 => None,
+        // Were it lost, the others would go on with the list of before.
+        all if all == others => Some(format!(
+            "none of the other hosts, those of nodes {unaware:?}, has heard of it: only this one has the new list. They ask for it every few seconds, once they run and reach \
+             this host's node; until one of them has done so, keep that running"
+        )),
+        _ => Some(format!("the hosts of nodes {unaware:?} have not heard of it; they ask for the list by themselves")),
+    }
 }
 
 /// The cluster's nodes but for that one, if any is left.
@@ -134,4 +147,22 @@ fn warn_of_few(cluster: &Cluster, format: Format) {
         _ => return,
     };
     format.say(styled(WARN, what));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_whether_any_other_host_has_heard_of_it() {
+        assert_eq!(unheard(&[], 2), None);
+        assert_eq!(unheard(&[], 0), None, "there is no other host");
+        let some = unheard(&[2], 2).expect("one has not heard");
+        assert!(some.starts_with("the hosts of nodes [2] have not heard of it"), "{some}");
+        let all = unheard(&[1, 2], 2).expect("none has heard");
+        assert!(
+            all.starts_with("none of the other hosts, those of nodes [1, 2], has heard of it: only this one has the new list"),
+            "{all}"
+        );
+    }
 }
