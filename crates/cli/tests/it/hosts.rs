@@ -1,9 +1,10 @@
 //! Three hosts that have nothing in common but a network: `martlet host init`, `invite` and `join`. Each is a network namespace with a directory of its own, which needs
 //! the right to make namespaces; nodes are real processes, and clients are `redis-cli`.
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::martlet::{Ran, TempDir, command, free_ports, processes_about, ran, run};
 
@@ -86,6 +87,10 @@ impl Hosts {
 
     /// The same of a build that passes for another.
     fn martlet_of(&self, host: usize, arguments: &[&str], build: Option<&str>) -> Ran {
+        ran(self.on(host, arguments, build).output().expect("it runs"))
+    }
+
+    fn on(&self, host: usize, arguments: &[&str], build: Option<&str>) -> Command {
         let whole = command(&[arguments, &["--dir", &self.dir(host), "--json"]].concat());
         let mut on_host = Command::new("ip");
         on_host.args(["netns", "exec", &self.namespace(host)]).arg(whole.get_program()).args(whole.get_args());
@@ -96,7 +101,7 @@ impl Hosts {
             };
         }
         on_host.envs(build.map(|build| ("MARTLET_TEST_BUILD", build)));
-        ran(on_host.output().expect("it runs"))
+        on_host
     }
 
     /// At the word of any of them, of the host that keeps the list.
@@ -262,7 +267,23 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
 /// All nodes begin again at the word of one host, and none of them is another process then.
 fn are_restarted_one_by_one(hosts: &Hosts) {
     let before = hosts.lives(1);
-    let shown = hosts.martlet(1, &["cluster", "restart", "--all", "--patience", "600"]).ok().objects();
+    let mut first =
+        hosts.on(1, &["cluster", "restart", "--all", "--patience", "600"], None).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(first.stdout.take().expect("a pipe")).lines();
+    let line = lines.next().expect("it tells of the first node, or fails").expect("text");
+    // It has its turn by then, and keeps it while it stands still.
+    let pid = first.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("it runs").success());
+    signal("-STOP");
+    for what in ["--all", "2"] {
+        let refused = hosts.martlet(2, &["cluster", "restart", what]).code(1).err;
+        let by = format!("`martlet cluster restart --all` (process {pid}) on the host of nodes [1] restarts nodes, since ");
+        assert!(refused.contains(&by), "{refused}");
+    }
+    signal("-CONT");
+    let shown: Vec<String> = [line].into_iter().chain(lines.map(|line| line.expect("text"))).collect();
+    assert!(first.wait().expect("it was ours").success(), "{shown:?}");
+    let shown: Vec<serde_json::Value> = shown.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let order: Vec<u64> =
         shown.iter().filter(|object| object["event"] == "restarted").filter_map(|object| object["node"].as_u64()).collect();
     assert_eq!(order.len(), HOSTS, "{shown:?}");

@@ -213,20 +213,44 @@ impl Directory {
     /// # Errors
     /// When `martlet run` has it, which gives it back when its server ends, and not before.
     pub fn lock(&self) -> Outcome<Lock> {
-        let path = self.0.join("lock");
-        let doing = format!("cannot lock {}", path.display());
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).context(&doing)?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+        match self.lock_if_free()? {
+            Ok(lock) => Ok(lock),
+            Err(taken) => {
                 if let Some(server) = self.server() {
                     let path = self.0.display();
                     return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
                 }
-                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).context(&doing)?;
+                rustix::fs::flock(&taken, rustix::fs::FlockOperation::LockExclusive).context(self.locking())?;
+                Ok(Lock { _file: taken })
             }
-            locked => locked.context(&doing)?,
         }
-        Ok(Lock { _file: file.into() })
+    }
+
+    /// The directory's lock, without waiting: for one that others wait for.
+    ///
+    /// # Errors
+    /// When another command has it.
+    pub fn try_lock(&self) -> Outcome<Lock> {
+        let taken = |_| {
+            Fail::failed(format_args!(
+                "another martlet command is changing the cluster there, in {}; try again when it has ended",
+                self.0.display()
+            ))
+        };
+        self.lock_if_free()?.map_err(taken)
+    }
+
+    fn locking(&self) -> String {
+        format!("cannot lock {}", self.0.join("lock").display())
+    }
+
+    /// The lock, or what another one has locked.
+    fn lock_if_free(&self) -> Outcome<Result<Lock, OwnedFd>> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.0.join("lock")).context(self.locking())?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(file.into())),
+            locked => locked.context(self.locking()).map(|()| Ok(Lock { _file: file.into() })),
+        }
     }
 
     /// The cluster, or `None` when none has been made here.
@@ -548,6 +572,8 @@ mod tests {
         fs::create_dir(directory.path()).expect("made");
         assert!(directory.cluster().expect("readable").is_none());
         let lock = directory.lock().expect("nobody else has it");
+        let taken = directory.try_lock().expect_err("it is ours").to_string();
+        assert!(taken.contains("another martlet command is changing the cluster there"), "{taken}");
         let cluster = directory.create(&plan()).expect("made");
         assert_eq!(cluster.config().nodes.len(), 3);
         assert_eq!(cluster.config().nodes[2].redis, "127.0.0.1:7713");

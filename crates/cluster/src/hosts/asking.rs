@@ -31,7 +31,7 @@ impl std::fmt::Display for Unanswered {
 
 impl Unanswered {
     /// Whether nothing was heard of it.
-    fn is_silence(&self) -> bool {
+    pub(super) fn is_silence(&self) -> bool {
         matches!(self.why, TalkError::Broken(_))
     }
 }
@@ -81,7 +81,7 @@ pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
     noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not begin again {why}")))
 }
 
-fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<(), Unanswered> {
+pub(super) fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<(), Unanswered> {
     match ask(cluster, node, request, patience)? {
         Answer::Noted => Ok(()),
         answer => Err(other(node, answer)),

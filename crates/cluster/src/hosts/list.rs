@@ -49,13 +49,12 @@ impl Own {
     }
 }
 
-/// Writes the list, if it is newer than this host's and its node stands in it. Returns whether it was.
+/// Writes the list, if it is newer than this host's. Returns whether it was. Under the directory's lock.
 ///
 /// # Errors
 /// Why it could not be written.
 pub(super) fn take(directory: &Directory, list: &NodeList) -> Result<bool, String> {
     let told = |error: crate::fail::Fail| error.to_string();
-    let _lock = directory.lock().map_err(told)?;
     let cluster = directory.existing_cluster().map_err(told)?;
     if list.number <= cluster.config().list {
         return Ok(false);

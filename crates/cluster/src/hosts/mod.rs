@@ -27,6 +27,7 @@ mod newcomer;
 mod restart;
 mod service;
 mod token;
+mod turn;
 
 use std::net::SocketAddr;
 
@@ -42,6 +43,7 @@ pub use newcomer::{Joining, Welcome};
 pub use restart::{Restart, Successor};
 pub use service::Service;
 pub use token::Token;
+pub use turn::Turn;
 
 /// Of the conversation between hosts. Another one is refused.
 const VERSION: u32 = 2;
@@ -63,6 +65,8 @@ enum Request {
     Take(NodeList),
     /// That the node of the host that is asked ends in order and begins again.
     Restart,
+    /// That for so many seconds no other command than this one restarts nodes; 0: no longer. `by`: what the others are told.
+    Turn { id: String, by: String, valid_s: u64 },
 }
 
 /// What is answered.

@@ -2,10 +2,10 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use martlet_fabric::host::process::stand_aside;
 use martlet_fabric::{Levels, Protocol};
@@ -17,8 +17,9 @@ use super::invitation::{self, Invitation, Taken};
 use super::list::{self, Own};
 use super::newcomer::Welcome;
 use super::restart::Restart;
+use super::turn::Holder;
 use super::{Answer, NodeList, Request, TalkError, VERSION, answers_at, keeper};
-use crate::directory::Directory;
+use crate::directory::{Directory, Lock};
 use crate::fail::{Context as _, Fail, Outcome};
 
 /// How long one conversation may take.
@@ -39,7 +40,14 @@ pub struct Service {
     own: NodeEntry,
     /// By which that begins again.
     restart: Restart,
+    /// Held by the thread that changes the directory. Others of this process wait for it; for another command none waits, since that may wait for this host's answer.
+    changing: Arc<Mutex<()>>,
+    /// What holds off restarts at the word of others.
+    turn: Arc<Mutex<Holder>>,
 }
+
+/// The lock of the directory, within the process and beyond it.
+type Changing<'a> = (MutexGuard<'a, ()>, Lock);
 
 impl Service {
     /// Begins to answer, and to ask for the list of nodes, where this host is not the one that keeps it.
@@ -65,7 +73,7 @@ impl Service {
             ))
         })?;
         let listener = TcpListener::bind(at).context(format_args!("cannot answer other hosts at {at}"))?;
-        let service = Service { directory, own: entry.clone(), restart };
+        let service = Service { directory, own: entry.clone(), restart, changing: Arc::default(), turn: Arc::default() };
         let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(|| {
                 stand_aside();
@@ -112,6 +120,15 @@ impl Service {
         self.directory.existing_cluster().map_err(|error| error.to_string())
     }
 
+    /// The right to change the directory.
+    ///
+    /// # Errors
+    /// When another command has it.
+    fn change(&self) -> Outcome<Changing<'_>> {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((changing, self.directory.try_lock()?))
+    }
+
     /// One conversation.
     fn hear(&self, stream: TcpStream) -> Result<(), TalkError> {
         let mut invitation = None;
@@ -135,6 +152,15 @@ impl Service {
                 (Request::Invite { valid_s }, None) => self.invite(valid_s).map_or_else(Answer::Refused, Answer::Invited),
                 (Request::Unlist { number }, None) => self.unlist(number).map_or_else(Answer::Refused, Answer::List),
                 (Request::Take(list), None) => self.take(&list).map_or_else(Answer::Refused, |()| Answer::Noted),
+                (Request::Turn { id, by, valid_s }, None) => {
+                    let taken = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take(
+                        &id,
+                        &by,
+                        Duration::from_secs(valid_s),
+                        Instant::now(),
+                    );
+                    taken.map_or_else(Answer::Refused, |()| Answer::Noted)
+                }
                 (Request::Restart, None) => {
                     // Answered first: the process does not outlive what it is asked for by much.
                     let can = self.restart.check();
@@ -144,9 +170,15 @@ impl Service {
                     }
                     return Ok(());
                 }
-                (Request::List | Request::Restart | Request::Invite { .. } | Request::Unlist { .. } | Request::Take(_), Some(_)) => {
-                    Answer::Refused("an invitation is for joining, and for nothing else".into())
-                }
+                (
+                    Request::List
+                    | Request::Restart
+                    | Request::Turn { .. }
+                    | Request::Invite { .. }
+                    | Request::Unlist { .. }
+                    | Request::Take(_),
+                    Some(_),
+                ) => Answer::Refused("an invitation is for joining, and for nothing else".into()),
                 (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining takes an invitation".into()),
             };
             channel.send(&answer)?;
@@ -188,7 +220,7 @@ impl Service {
 
     fn admit(&self, id: &str, address: SocketAddr, redis: Option<String>) -> Result<Welcome, String> {
         let told = |error: Fail| error.to_string();
-        let _lock = self.directory.lock().map_err(told)?;
+        let _changing = self.change().map_err(told)?;
         let cluster = self.cluster()?;
         let first = keeper(&cluster).number;
         if first != self.own.number {
@@ -229,7 +261,7 @@ impl Service {
 
     fn note_complete(&self, id: &str) -> Result<(), String> {
         let told = |error: Fail| error.to_string();
-        let _lock = self.directory.lock().map_err(told)?;
+        let _changing = self.change().map_err(told)?;
         let mut invitation = Invitation::find(&self.directory, id)?;
         let Some(taken) = &mut invitation.taken else { return Err("nobody has taken the invitation".into()) };
         taken.complete = true;
@@ -260,8 +292,11 @@ impl Service {
     /// Has the list, if it is newer. A node that is on it no more ends.
     fn take(&self, list: &NodeList) -> Result<(), String> {
         let numbers: Vec<u16> = list.nodes.iter().map(|node| node.number).collect();
-        if !list::take(&self.directory, list)? {
-            return Ok(());
+        {
+            let _changing = self.change().map_err(|error| error.to_string())?;
+            if !list::take(&self.directory, list)? {
+                return Ok(());
+            }
         }
         tracing::info!(?numbers, "the cluster's nodes are others now");
         match Own::in_list(list, &self.own) {
@@ -291,7 +326,7 @@ impl Service {
 
     fn unlist(&self, number: u16) -> Result<NodeList, String> {
         let told = |error: Fail| error.to_string();
-        let _lock = self.directory.lock().map_err(told)?;
+        let _changing = self.change().map_err(told)?;
         let cluster = self.cluster()?;
         let first = keeper(&cluster).number;
         if first != self.own.number || number == first {

@@ -24,7 +24,7 @@ use crate::commands::Which;
 ///
 /// It comes back as a new incarnation and receives the data from the others. A node that runs is refused that when the others could not go on without it. Of a
 /// cluster of hosts (`martlet host init`) any node can be restarted from any host; a node of another host that does not run is started there. With --all the
-/// leader comes last, each node only when the cluster is whole, and one such command at a time: two from different hosts do not know of each other.
+/// leader comes last, and each node only when the cluster is whole. While one such command runs, one on another host is refused.
 ///
 /// Example: martlet cluster kill 0 && martlet cluster restart 0
 #[derive(Debug, Args)]
@@ -54,10 +54,26 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     match arguments.node {
         Some(node) => {
             let session = Session::open_for(&arguments.which, node, arguments.patience, format)?;
+            let _turn = turn(&session, &node.to_string())?;
             again(&session, node, arguments)
         }
-        None => all(&Session::open(&arguments.which, arguments.patience, format)?, arguments),
+        None => {
+            let session = Session::open(&arguments.which, arguments.patience, format)?;
+            let _turn = turn(&session, "--all")?;
+            all(&session, arguments)
+        }
     }
+}
+
+/// Where the cluster has several hosts, no command on another one restarts nodes meanwhile.
+fn turn(session: &Session, what: &str) -> Outcome<Option<hosts::Turn>> {
+    let cluster = &session.cluster;
+    if !session.answers_hosts(cluster) {
+        return Ok(None);
+    }
+    let here = session.directory.nodes_here(cluster);
+    let process = std::process::id();
+    hosts::Turn::take(cluster, format!("`martlet cluster restart {what}` (process {process}) on the host of nodes {here:?}")).map(Some)
 }
 
 /// All nodes, the leader last.
