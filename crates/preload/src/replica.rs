@@ -25,6 +25,7 @@ use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
 use crate::table::{Connection, Table};
+use crate::wording::Worded;
 use crate::{clock, fiber, heart, process, threads};
 
 /// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
@@ -156,6 +157,8 @@ pub struct Replica {
     pub voids: Vec<Void>,
     /// Up to where it has heard what the system tells leaders.
     pub heard: u64,
+    /// How much of a leader's words the others have been told, if it leads.
+    pub worded: Worded,
     /// The server's children.
     pub children: Children,
     /// It has been forked, or the log has overrun it, and it lacks rounds so far.
@@ -247,6 +250,7 @@ impl Replica {
             signals: Vec::new(),
             voids: Vec::new(),
             heard: 0,
+            worded: Worded::default(),
             children: Children::default(),
             is_newborn: false,
             looked_at_node_ns: 0,

@@ -4,8 +4,12 @@
 //! refused, and here they are found, in the protocol of Redis, in what the log has of a connection. That is the same at every replica, and so is what each server is given: in
 //! place of such a request an unknown one, whose name says what was refused, and why. Its answer is the server's own, in its order among the others, also within a
 //! transaction.
+//!
+//! It is noted as well whether a connection has asked for what replicas [word](crate::wording) differently.
 
 use std::sync::OnceLock;
+
+use crate::wording;
 
 /// The longest line, and the longest request of those that are looked at, in bytes. What is longer the server refuses itself, or is none of those.
 const MOST_BYTES: usize = 64 << 10;
@@ -42,6 +46,24 @@ fn parse(line: &str) -> Option<Refusal> {
     (words[0].len() <= NAME_BYTES).then(|| Refusal { words, harmless, why: why.to_owned() })
 }
 
+/// Which requests matter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched<'w> {
+    refusals: &'w [Refusal],
+    /// Names of those whose answers replicas word differently, in small letters.
+    asking: &'w [String],
+}
+
+impl Watched<'_> {
+    fn is_refused(&self, name: &[u8]) -> bool {
+        self.refusals.iter().any(|refusal| refusal.words[0].as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    fn asks(&self, name: &[u8]) -> bool {
+        self.asking.iter().any(|asking| asking.as_bytes().eq_ignore_ascii_case(name))
+    }
+}
+
 /// What is read of a connection's requests.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
@@ -53,6 +75,8 @@ pub struct Requests {
     arguments: usize,
     /// What came is no request, and the server will end the connection.
     is_lost: bool,
+    /// There was one whose answer replicas word differently, or may have been.
+    has_asked: bool,
 }
 
 /// What is to be done with the next bytes.
@@ -77,20 +101,26 @@ enum Piece<T> {
 impl Requests {
     /// Passes on what comes, but for what is refused.
     pub fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        match REFUSALS.get() {
-            Some(refusals) if !self.is_lost => self.pass_by(refusals, bytes, out),
-            _ => out.extend_from_slice(bytes),
+        let watched = Watched { refusals: REFUSALS.get().map_or(&[], Vec::as_slice), asking: wording::asking() };
+        if self.is_lost || watched.refusals.is_empty() && watched.asking.is_empty() {
+            return out.extend_from_slice(bytes);
         }
+        self.pass_by(watched, bytes, out);
     }
 
-    fn pass_by(&mut self, refusals: &[Refusal], bytes: &[u8], out: &mut Vec<u8>) {
+    /// Whether replicas may word an answer differently that this connection is sent from now on.
+    pub fn has_asked(&self) -> bool {
+        self.has_asked
+    }
+
+    fn pass_by(&mut self, watched: Watched<'_>, bytes: &[u8], out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         let joined = if held.is_empty() { None } else { Some([&held[..], bytes].concat()) };
         let bytes = joined.as_deref().unwrap_or(bytes);
         // Up to `at` they are understood, and up to `passed` in `out`.
         let (mut at, mut passed) = (std::mem::take(&mut self.passes), 0);
         while at < bytes.len() {
-            match self.step(refusals, &bytes[at..]) {
+            match self.step(watched, &bytes[at..]) {
                 Step::Pass(len) => at += len,
                 Step::Refuse(len, instead) => {
                     out.extend_from_slice(&bytes[passed..at]);
@@ -103,7 +133,7 @@ impl Requests {
                     break;
                 }
                 Step::Lose => {
-                    self.is_lost = true;
+                    (self.is_lost, self.has_asked) = (true, true);
                     at = bytes.len();
                 }
             }
@@ -113,7 +143,7 @@ impl Requests {
         out.extend_from_slice(&bytes[passed..end]);
     }
 
-    fn step(&mut self, refusals: &[Refusal], bytes: &[u8]) -> Step {
+    fn step(&mut self, watched: Watched<'_>, bytes: &[u8]) -> Step {
         if self.arguments > 0 {
             return match header(bytes, b'$') {
                 Piece::Whole(len, header) => {
@@ -125,7 +155,7 @@ impl Requests {
             };
         }
         if bytes[0] != b'*' {
-            return line(refusals, bytes);
+            return self.line(watched, bytes);
         }
         let (count, mut at) = match header(bytes, b'*') {
             Piece::Whole(count, len) => (count, len),
@@ -144,14 +174,29 @@ impl Requests {
                 Piece::Part => break,
                 Piece::None => return Step::Lose,
             }
-            if !is_watched(refusals, words[0]) {
+            if !watched.is_refused(words[0]) {
                 break;
             }
         }
         self.arguments = count - words.len();
-        match why_not(refusals, &words) {
+        self.has_asked |= words.first().is_some_and(|name| watched.asks(name));
+        match why_not(watched.refusals, &words) {
             Some(why) if self.arguments == 0 => Step::Refuse(at, instead(&words, why)),
             _ => Step::Pass(at),
+        }
+    }
+
+    /// A request that is a line of words.
+    fn line(&mut self, watched: Watched<'_>, bytes: &[u8]) -> Step {
+        let Some(end) = bytes.iter().take(MOST_BYTES).position(|byte| *byte == b'\n') else {
+            return if bytes.len() < MOST_BYTES { Step::Hold } else { Step::Lose };
+        };
+        let words = bytes[..end].split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+        let words: Vec<&[u8]> = words.map(unquoted).collect();
+        self.has_asked |= words.first().is_some_and(|name| watched.asks(name));
+        match why_not(watched.refusals, &words) {
+            Some(why) => Step::Refuse(end + 1, instead(&words, why)),
+            None => Step::Pass(end + 1),
         }
     }
 }
@@ -190,28 +235,11 @@ fn is_long(bytes: &[u8]) -> bool {
     matches!(header(bytes, b'$'), Piece::Whole(len, _) if len > NAME_BYTES)
 }
 
-/// A request that is a line of words.
-fn line(refusals: &[Refusal], bytes: &[u8]) -> Step {
-    let Some(end) = bytes.iter().take(MOST_BYTES).position(|byte| *byte == b'\n') else {
-        return if bytes.len() < MOST_BYTES { Step::Hold } else { Step::Lose };
-    };
-    let words = bytes[..end].split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-    let words: Vec<&[u8]> = words.map(unquoted).collect();
-    match why_not(refusals, &words) {
-        Some(why) => Step::Refuse(end + 1, instead(&words, why)),
-        None => Step::Pass(end + 1),
-    }
-}
-
 fn unquoted(word: &[u8]) -> &[u8] {
     match word {
         [b'"', word @ .., b'"'] | [b'\'', word @ .., b'\''] => word,
         word => word,
     }
-}
-
-fn is_watched(refusals: &[Refusal], name: &[u8]) -> bool {
-    refusals.iter().any(|refusal| refusal.words[0].as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Why a request of these words is refused, if it is.
@@ -266,7 +294,7 @@ mod tests {
     /// What is passed on of this, given in pieces of so many bytes.
     fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
         let (mut requests, mut out) = (Requests::default(), Vec::new());
-        bytes.chunks(piece).for_each(|part| requests.pass_by(&refusals(), part, &mut out));
+        bytes.chunks(piece).for_each(|part| requests.pass_by(Watched { refusals: &refusals(), asking: &[] }, part, &mut out));
         out
     }
 
@@ -313,6 +341,28 @@ mod tests {
     }
 
     #[test]
+    fn only_one_that_asks_for_what_is_worded_differently_has_asked_for_it() {
+        let asking = ["info".to_owned(), "eval".to_owned()];
+        let has_asked = |bytes: &[u8], piece: usize| {
+            let (mut requests, mut out) = (Requests::default(), Vec::new());
+            let watched = Watched { refusals: &refusals(), asking: &asking };
+            bytes.chunks(piece).for_each(|part| requests.pass_by(watched, part, &mut out));
+            assert_eq!(out, bytes);
+            requests.has_asked()
+        };
+        let inner = String::from_utf8(request(&["INFO"])).expect("text");
+        let stored =
+            [&request(&["SET", "info", &inner])[..], &request(&["GET", "info"]), b"PING info\r\n", &request(&["informal"])].concat();
+        for piece in [1, 2, 5, 1_000] {
+            assert!(!has_asked(&stored, piece), "in pieces of {piece}");
+            for asks in [&request(&["InFo", "memory"])[..], &request(&["eval", &"x".repeat(2 * MOST_BYTES), "0"]), b"info\r\n"] {
+                assert!(has_asked(&[&stored, asks, &stored].concat(), piece), "in pieces of {piece}");
+            }
+            assert!(has_asked(b"*x\r\n", piece), "it is not understood");
+        }
+    }
+
+    #[test]
     fn a_line_of_words_is_a_request() {
         let lines = b"config set maxmemory-policy noeviction\r\nSET a \"sync\"\r\n";
         assert_eq!(passed(lines, 5), lines);
@@ -336,8 +386,8 @@ mod tests {
             let bytes = bytes.as_bytes();
             let (first, rest) = bytes.split_at(cut.min(bytes.len()));
             let (mut requests, mut out) = (Requests::default(), Vec::new());
-            requests.pass_by(&[], first, &mut out);
-            requests.pass_by(&[], rest, &mut out);
+            requests.pass_by(Watched::default(), first, &mut out);
+            requests.pass_by(Watched::default(), rest, &mut out);
             out.extend_from_slice(&requests.held);
             prop_assert_eq!(&out, &bytes);
         }

@@ -9,6 +9,7 @@ use crate::replica::{Replica, Role};
 use crate::stream::Found;
 use crate::sys::{self, complain, die};
 use crate::table::{Interest, POLLED, Table, Withdrawn};
+use crate::wording::Words;
 
 /// What `epoll_ctl` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +47,14 @@ impl Replica {
         let Some(connection) = self.table.get_mut(slot) else { return Err(libc::EBADF) };
         let stream = &mut connection.stream;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        let mut taken = stream.takes(wanted);
+        let (mut taken, has_asked) = (stream.takes(wanted), stream.has_asked());
         fault::writes();
-        // They may be longer at one replica than at another: so they are taken as a whole, or not at all.
-        let words = if taken > 0 { self.words_for(parts) } else { None };
-        if words.is_some() {
-            taken = wanted;
+        let words = if taken > 0 && has_asked { self.words_for(parts) } else { Words::Its };
+        match words {
+            Words::Its => {}
+            // They may be longer at one replica than at another: so they are taken as a whole, or not at all.
+            Words::Leaders(_) => taken = wanted,
+            Words::None => taken = 0,
         }
         if taken < wanted && self.table.interests.get(&Table::fd_of(slot)).is_some_and(|interest| interest.writes()) {
             self.table.wants_room.insert(slot);
@@ -61,7 +64,7 @@ impl Replica {
         if taken == 0 {
             return if wanted == 0 { Ok(0) } else { Err(libc::EAGAIN) };
         }
-        if let Some(words) = words {
+        if let Words::Leaders(words) = words {
             stream.produce(&[&words]);
         } else if taken == wanted {
             stream.produce(parts);

@@ -104,6 +104,11 @@ impl Stream {
         self.end != End::Open
     }
 
+    /// Whether it [may be sent](crate::wording) what replicas word differently: its client has asked for that.
+    pub fn has_asked(&self) -> bool {
+        self.requests.has_asked()
+    }
+
     /// How many bytes a server could read.
     pub fn unread(&self) -> usize {
         self.input.len() - self.read

@@ -12,7 +12,7 @@ pub const PROFILE: Profile = Profile {
     says: "in the foreground, with one worker, all its threads one at a time, and without UDP",
     check,
     refused: None,
-    wording: &[],
+    wording: None,
     takes_turns: true,
     longest_request: 30,
 };

@@ -105,8 +105,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         if let Some(refused) = profile.refused {
             command.env("MARTLET_RUN_REFUSED", refused());
         }
-        if !profile.wording.is_empty() {
-            command.env("MARTLET_RUN_WORDING", profile.wording.join("\n"));
+        if let Some(wording) = profile.wording {
+            command.env("MARTLET_RUN_WORDING", wording.lines());
         }
         if profile.takes_turns {
             command.env("MARTLET_RUN_TURNSTILE", "1");

@@ -13,7 +13,7 @@ pub const PROFILE: Profile = Profile {
     says: "in the foreground, with one process for all requests",
     check,
     refused: None,
-    wording: &[],
+    wording: None,
     takes_turns: false,
     longest_request: 30,
 };

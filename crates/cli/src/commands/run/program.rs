@@ -93,12 +93,28 @@ pub struct Profile {
     pub check: fn(&Path, &[String]) -> Outcome<Option<PathBuf>>,
     /// Which requests are refused while it serves, as the library reads it; `None`: it does not speak the protocol of Redis.
     pub refused: Option<fn() -> String>,
-    /// Texts by which its output is known in which replicas differ, such as how much memory is in use: a client is sent the leader's, by whichever replica.
-    pub wording: &'static [&'static str],
+    /// How its output is known in which replicas differ, such as how much memory is in use: a client is sent the leader's, by whichever replica.
+    pub wording: Option<Wording>,
     /// Whether its threads are to run one at a time, in one order: one of them executes requests, and others matter to it.
     pub takes_turns: bool,
     /// For how long a request may have it, in seconds, where the user does not say.
     pub longest_request: u32,
+}
+
+/// How output is known in which replicas differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Wording {
+    /// The requests that ask for it, by name.
+    pub asking: &'static [&'static str],
+    /// The texts of which one stands in it.
+    pub marks: &'static [&'static str],
+}
+
+impl Wording {
+    /// As the library reads it.
+    pub fn lines(&self) -> String {
+        format!("{}\n{}", self.asking.join(" "), self.marks.join("\n"))
+    }
 }
 
 /// Of a program of this name.

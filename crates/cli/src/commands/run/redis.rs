@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use martlet_cluster::fail::{Fail, Outcome};
 
-use super::program::Profile;
+use super::program::{Profile, Wording};
 
 /// One thread executes requests. What concerns the service as a whole, its process above all, is `martlet run`'s.
 pub const PROFILE: Profile = Profile {
@@ -15,8 +15,11 @@ pub const PROFILE: Profile = Profile {
     check: |_, arguments| check(arguments),
     refused: Some(refused),
     // What is freed beside, by `UNLINK` for one, is freed at another moment by each replica: it is told of by these parts of `INFO`, and by `MEMORY STATS`. As their words are not
-    // of the same length, what replicas count of their output, and of the buffers for it, differs from then on.
-    wording: &["# Clients\r", "# Memory\r", "# Stats\r", "peak.allocated\r"],
+    // of the same length, what replicas count of their output, and of the buffers for it, differs from then on. A script may answer with them.
+    wording: Some(Wording {
+        asking: &["info", "memory", "eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro"],
+        marks: &["# Clients\r", "# Memory\r", "# Stats\r", "peak.allocated\r"],
+    }),
     takes_turns: false,
     longest_request: 600,
 };

@@ -241,6 +241,36 @@ fn a_client_that_asks_for_memory_while_some_is_freed_keeps_its_connection() {
 }
 
 #[test]
+fn a_stored_value_that_looks_like_what_replicas_word_differently_is_read_as_any_other() {
+    /// Of so many clients one answer each is more than is kept of what leaders say.
+    const READERS: usize = 320;
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    let text = client.call(&["INFO"]);
+    // As long as output is that is looked through, and longer.
+    let [short, long] = [120 << 10, 1 << 20].map(|bytes| text.repeat(bytes / text.len()));
+    assert_eq!(client.call(&["SET", "short", &short]), "OK");
+    assert_eq!(client.call(&["SET", "long", &long]), "OK");
+    let mut readers: Vec<Client> = (0..READERS).map(|_| service.connect()).collect();
+    for has_asked in [false, true] {
+        // While the server is at this they all ask, so that it answers them in one round.
+        client.send_words(&["EVAL", "for at = 1, 5e7 do end", "0"]);
+        readers.iter_mut().for_each(|reader| reader.send_words(&["GET", "short"]));
+        assert_eq!(client.answer(), "nil");
+        readers.iter_mut().for_each(|reader| assert!(reader.answer() == short, "something else ({has_asked})"));
+        // From here on they are sent the leader's words.
+        readers.iter_mut().for_each(|reader| assert!(reader.call(&["INFO"]).contains("used_memory:")));
+    }
+    readers.iter_mut().take(20).for_each(|reader| reader.send_words(&["GET", "long"]));
+    assert_eq!(service.kill_leader(), READERS as u64 + 1, "no connection is lost");
+    readers.iter_mut().take(20).for_each(|reader| assert!(reader.answer() == long, "something else"));
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
+    drop((client, readers));
+    service.stop();
+}
+
+#[test]
 fn a_server_that_refuses_to_end_goes_on_and_is_told_each_time_that_it_is_to() {
     let home = Home::new("refused");
     let (data, log) = (home.0.join("dump.rdb"), home.0.join("log"));
