@@ -27,6 +27,9 @@ const LEAST: Duration = Duration::from_secs(15 * 60);
 const GENEROSITY: u32 = 3;
 /// How long to wait for the last words of a step that has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// So many lines on the processes of a step that was late stand in the summary, each no longer than this.
+const NAMED: usize = 40;
+const NAMED_CHARACTERS: usize = 160;
 /// How far a step stands back that goes on beside others. With ten it has a ninth of what somebody else has who wants the same core; a core that nobody wants is
 /// its own.
 const NICENESS: i32 = 10;
@@ -144,7 +147,7 @@ impl Step {
                     None => print!("{word}"),
                     Some(said) => said.extend_from_slice(word.as_bytes()),
                 }
-                (late(self.limit(), &tests), said)
+                (late(self.limit(), &tests, &processes), said)
             }
         };
         let failed = std::mem::take(&mut lock(&listener).failed);
@@ -165,10 +168,17 @@ fn remove_files_of(pids: &[u32]) {
     }
 }
 
-/// A step that has not ended in time.
-fn late(limit: Duration, tests: &[String]) -> Outcome {
-    let midst = if tests.is_empty() { "no test; its processes are named above".into() } else { tests.join(", ") };
-    Outcome::Failed(format!("it has not ended in {} minutes, in the midst of {midst}", limit.as_secs() / 60))
+/// A step that has not ended in time. Its processes are named in the summary too: often no more than the end of what was printed is kept.
+fn late(limit: Duration, tests: &[String], processes: &[String]) -> Outcome {
+    let midst = if tests.is_empty() { "no test".into() } else { tests.join(", ") };
+    let mut why = format!("it has not ended in {} minutes, in the midst of {midst}", limit.as_secs() / 60);
+    for line in processes.iter().take(NAMED) {
+        why.push_str(&format!("\n              {}", line.chars().take(NAMED_CHARACTERS).collect::<String>()));
+    }
+    if processes.len() > NAMED {
+        why.push_str(&format!("\n              and {} lines more, above", processes.len() - NAMED));
+    }
+    Outcome::Failed(why)
 }
 
 fn lock(listener: &Mutex<Listener>) -> MutexGuard<'_, Listener> {
