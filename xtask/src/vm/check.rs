@@ -287,10 +287,11 @@ impl Built {
     }
 }
 
-/// Builds all, with the features that the workspace's tests have: after those nearly all of it stands already.
+/// Builds all, with the features that the workspace's tests have: after those nearly all of it stands already. With every program, though one is asked for: what macros are
+/// built from is shared with what programs are, and without those would be built once more, and all that uses macros with it.
 fn build(root: &Path) -> Result<Built, String> {
     let mut command = cargo(root);
-    command.args(["build", "--workspace", "--test", "verbs", "--test", "it", "--bin", "martlet", "--message-format", "json"]);
+    command.args(["build", "--workspace", "--test", "verbs", "--test", "it", "--bins", "--message-format", "json"]);
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !output.status.success() {
         return Err(format!("the tests and the command cannot be built: {}", output.status));
