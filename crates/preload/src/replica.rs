@@ -96,6 +96,8 @@ pub struct Lead {
     pub pipe: Pipe,
     /// Its first rounds are committed, and nothing is needed any more of the leader before it.
     pub is_settled: bool,
+    /// Its first round is committed, and its server has been given it.
+    pub has_begun: bool,
     /// When it was last looked who counts for commits.
     pub looked_ns: u64,
     /// What was last said of that.
@@ -127,6 +129,7 @@ impl Lead {
             left,
             pipe,
             is_settled: false,
+            has_begun: false,
             looked_ns: 0,
             said: Said::default(),
             pace: Pace::default(),
@@ -400,11 +403,16 @@ impl Replica {
                     // SAFETY: this process is that replica and leads; the reference ends with this block, in which no other is taken.
                     let stage = unsafe { self.board.own_stage(self.node) };
                     self.deliver(&stage[..len]);
-                    self.finish_takeover(here);
+                    if let Role::Leads(lead) = &mut self.role
+                        && !std::mem::replace(&mut lead.has_begun, true)
+                    {
+                        self.board.open();
+                    }
                     Step::GiveWay
                 }
             };
         }
+        self.finish_takeover(here);
         self.board.beat();
         self.take_orders();
         if self.forks_now() {
@@ -500,7 +508,8 @@ impl Replica {
     fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         let now = clock::real().monotonic_ns;
-        if now.saturating_sub(lead.looked_ns) < LOOK_NS {
+        // A successor's clients wait, and looking takes system calls.
+        if !lead.is_settled || now.saturating_sub(lead.looked_ns) < LOOK_NS {
             return;
         }
         let group = group(here);

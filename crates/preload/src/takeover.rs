@@ -173,10 +173,12 @@ impl Replica {
         self.send(slot);
     }
 
-    /// The first round of this leader is committed: nothing is needed any more of those before it.
+    /// The first round of this leader is committed and executed: nothing is needed any more of those before it.
+    ///
+    /// Not before the clients have their answers: to dismiss and to tell wakes processes, which would take the core that the server is to answer on.
     pub fn finish_takeover(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
-        if lead.is_settled {
+        if lead.is_settled || !lead.has_begun {
             return;
         }
         let recovering = self.table.iter().any(|(_, connection)| connection.lost || !connection.recovered.is_empty());
@@ -194,7 +196,6 @@ impl Replica {
                 left.dismiss();
             }
         }
-        self.board.open();
         let connections = self.table.iter().count();
         self.tell(&format!("leads {} {connections}", self.node));
         self.show(here);

@@ -93,6 +93,10 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
 /// When it does not die, or the kernel refuses.
 pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
     let Some(pidfd) = open(holder)? else { return Ok(Found::Dead) };
+    // Mostly it has: that its thread is dead was known before.
+    if has_ended(&pidfd) {
+        return Ok(Found::Dead);
+    }
     let found =
         std::fs::read_to_string(format!("/proc/{}/stat", holder.pid)).ok().and_then(|stat| Found::parse(&stat)).unwrap_or(Found::Dead);
     // SAFETY: plain system calls; the pointer is to one live value.
@@ -117,6 +121,10 @@ pub fn is_dead(holder: Holder) -> bool {
         Ok(None) => return true,
         Err(_) => return false,
     };
+    has_ended(&pidfd)
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut waits = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one live value.
     unsafe { libc::syscall(libc::SYS_poll, &mut waits, 1, 0) == 1 }
