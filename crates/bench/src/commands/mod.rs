@@ -13,6 +13,7 @@ mod kv;
 mod lane_reader;
 pub mod model;
 mod operations;
+mod put;
 mod raise;
 mod redis_server;
 mod replicate;
@@ -52,6 +53,7 @@ enum Bench {
     Failover(failover::Arguments),
     Fide(fide::Arguments),
     Kv(kv::Arguments),
+    Put(put::Arguments),
     Replicate(replicate::Arguments),
     Run(run::Arguments),
     Turns(turns::Arguments),
@@ -82,6 +84,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Fide(arguments) => fide::run(arguments, &mut report, &interrupt)?,
+        Bench::Put(arguments) => put::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
         Bench::Run(arguments) => run::run(arguments, &mut report, &interrupt)?,

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_node::clock;
-
-use super::testbed::Testbed;
+use martlet_node::config::Cluster;
 
 /// How long a request may take before something is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +32,10 @@ pub struct Crowd {
     rng: fastrand::Rng,
 }
 
+fn late() -> Fail {
+    Fail::failed(format_args!("no reply within {} s", PATIENCE.as_secs()))
+}
+
 /// A client's next request.
 fn ask(client: &mut FabricClient, keys: &[Vec<u8>], rng: &mut fastrand::Rng, load: Load, value: &[u8]) -> Outcome {
     let key = &keys[rng.usize(..keys.len())];
@@ -40,14 +43,14 @@ fn ask(client: &mut FabricClient, keys: &[Vec<u8>], rng: &mut fastrand::Rng, loa
 }
 
 impl Crowd {
-    /// So many clients of a cluster, whose keys have that many bytes. Each key has a value when this returns.
+    /// So many clients of a cluster of which that many nodes run, whose keys have that many bytes. Each key has a value when this returns.
     ///
     /// # Errors
     /// When a client does not start, or gets no reply.
-    pub fn open(testbed: &Testbed, count: u16, key_bytes: usize) -> Outcome<Crowd> {
+    pub fn open(cluster: &Cluster, nodes: usize, count: u16, key_bytes: usize) -> Outcome<Crowd> {
         let open = |_| {
-            let mut client = FabricClient::open(testbed.cluster(), Waiting::PATIENT, PATIENCE)?;
-            client.await_nodes(testbed.running().len())?;
+            let mut client = FabricClient::open(cluster, Waiting::PATIENT, PATIENCE)?;
+            client.await_nodes(nodes)?;
             Ok(client)
         };
         let clients = (0..count).map(open).collect::<Outcome<Vec<_>>>()?;
@@ -62,16 +65,51 @@ impl Crowd {
         Ok(crowd)
     }
 
+    /// Has the first client make one request, and waits for the reply as a program does that has nothing else to do: it spins a little, then sleeps. Returns how
+    /// long that took, in nanoseconds.
+    ///
+    /// # Errors
+    /// When the request is refused, or no reply comes in a minute.
+    pub fn put(&mut self, value: &[u8]) -> Outcome<u64> {
+        let Crowd { clients, keys, rng } = self;
+        let key = &keys[rng.usize(..keys.len())];
+        let asked = clock::now();
+        match clients[0].request(&[b"SET", key, value], |answer| answer.reply.starts_with(b"+"))? {
+            Some(true) => Ok(clock::now().since(asked)),
+            Some(false) => Err(Fail::failed("a node refused a request")),
+            None => Err(late()),
+        }
+    }
+
     /// Has the first `count` clients make requests, each the next one when it has the reply to the last. After each interval `each` is told how many replies
     /// came in it, and when it began, and says whether to go on. When this returns no request is under way.
     ///
     /// # Errors
     /// When a request is refused, or no reply comes in a minute.
-    pub fn run(&mut self, count: u16, load: Load, interval: Duration, mut each: impl FnMut(Instant, u64) -> ControlFlow<()>) -> Outcome {
+    pub fn run(&mut self, count: u16, load: Load, interval: Duration, each: impl FnMut(Instant, u64) -> ControlFlow<()>) -> Outcome {
+        self.run_timed(count, load, interval, |_| {}, each)
+    }
+
+    /// The same; `replied` is told how long each reply took, in nanoseconds.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn run_timed(
+        &mut self,
+        count: u16,
+        load: Load,
+        interval: Duration,
+        mut replied: impl FnMut(u64),
+        mut each: impl FnMut(Instant, u64) -> ControlFlow<()>,
+    ) -> Outcome {
         let Crowd { clients, keys, rng } = self;
         let clients = &mut clients[..usize::from(count)];
         let value = vec![b'v'; load.value_bytes];
-        clients.iter_mut().try_for_each(|client| ask(client, keys, rng, load, &value))?;
+        let mut asked = Vec::with_capacity(clients.len());
+        for client in clients.iter_mut() {
+            asked.push(clock::now());
+            ask(client, keys, rng, load, &value)?;
+        }
         let interval_ns = interval.as_nanos() as u64;
         let (mut began, mut ends) = (Instant::now(), clock::now().after(interval_ns));
         let (mut replies, mut turns, mut last_reply) = (0u64, 0u32, Instant::now());
@@ -79,12 +117,15 @@ impl Crowd {
         let mut idle = vec![false; clients.len()];
         while goes_on || idle.contains(&false) {
             let before = replies;
-            for (client, idle) in clients.iter_mut().zip(&mut idle) {
+            for ((client, idle), asked) in clients.iter_mut().zip(&mut idle).zip(&mut asked) {
                 if *idle || !client.receive()? {
                     continue;
                 }
+                let now = clock::now();
+                replied(now.since(*asked));
                 replies += 1;
                 if goes_on {
+                    *asked = now;
                     ask(client, keys, rng, load, &value)?;
                 } else {
                     *idle = true;
@@ -105,7 +146,7 @@ impl Crowd {
             turns += 1;
             if turns.is_multiple_of(TURNS) {
                 if last_reply.elapsed() > PATIENCE {
-                    return Err(Fail::failed(format_args!("no reply within {} s", PATIENCE.as_secs())));
+                    return Err(late());
                 }
                 std::thread::yield_now();
             }

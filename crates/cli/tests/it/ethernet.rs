@@ -14,6 +14,7 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
         cluster.run(&[&up[..], &ports[..]].concat()).ok();
         if engine == "mu" {
             the_doctor_finds_all_but_the_dead(&cluster);
+            clients_measure_their_puts(&cluster);
         }
         let value = |n: u16| format!("value {n} of {engine}");
         for victim in 0..3 {
@@ -35,6 +36,22 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
             assert_eq!(stopped["how"], "ended", "{engine}: {stopped}");
         }
     }
+}
+
+/// Clients of a running cluster say how long they wait, and have set what they say.
+fn clients_measure_their_puts(cluster: &Cluster) {
+    for (clients, crowd_of) in [("1", "one client"), ("3", "3 clients")] {
+        let put = ["bench", "--no-reference", "put", "--seconds", "1", "--value-bytes", "77", "--clients", clients];
+        let figures = cluster.run(&put).ok().objects();
+        let of = |what: &str| figures.iter().find(|figure| figure["metric"] == what).unwrap_or_else(|| panic!("no {what}: {figures:?}"));
+        let took = of(&format!("PUT on the fabric, {crowd_of}"));
+        let rate = of(&format!("PUTs on the fabric, {crowd_of}"))["p50"].as_f64().expect("a rate");
+        let n = took["n"].as_f64().expect("how many");
+        assert!(n > 0.0 && rate <= n && took["p50"].as_f64() > Some(0.0), "more a second than there were: {figures:?}");
+    }
+    let set = (0..64).map(|key| cluster.run(&["get", &format!("{key:08}")]).ok().objects()[0]["value"].clone());
+    let longest = set.filter_map(|value| value.as_str().map(str::len)).max();
+    assert_eq!(longest, Some(77), "no key has a value of that length");
 }
 
 /// What a running cluster shows to this host, and what is said of a node that does not run.

@@ -85,7 +85,7 @@ pub fn measure(subject: &Subject<'_>, report: &mut Report) -> Outcome<Plot> {
     let engine = subject.arguments.engines.first().copied().unwrap_or_else(papers);
     let mut testbed = subject.start(engine, SERVERS)?;
     // The clients know all servers, those too that join later.
-    let mut crowd = Crowd::open(&testbed, subject.arguments.clients, KEY_BYTES)?;
+    let mut crowd = Crowd::open(testbed.cluster(), testbed.running().len(), subject.arguments.clients, KEY_BYTES)?;
     LATE.into_iter().try_for_each(|number| testbed.set_aside(number))?;
     let progress = report.progress("steps", STEPS.len() as u64);
     let stop = AtomicBool::new(false);

@@ -72,7 +72,7 @@ pub fn measure(subject: &Subject<'_>, shown: &Shown, report: &mut Report) -> Out
     for engine in &subject.engines {
         let testbed = subject.start(*engine, SERVERS)?;
         let on_core = subject.enter_client_core()?;
-        let mut crowd = Crowd::open(&testbed, most, KEY_BYTES)?;
+        let mut crowd = Crowd::open(testbed.cluster(), testbed.running().len(), most, KEY_BYTES)?;
         for kind in shown.loads {
             let mut series = Series::line(format!("{engine}: {}", kind.name));
             for clients in steps(most) {

@@ -1,0 +1,85 @@
+//! `martlet bench put`: how long clients of the fabric wait for a PUT to a cluster that runs.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::Outcome;
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
+
+use crate::report::{Figure, Report, Unit};
+use crate::trial::clients;
+use crate::trial::crowd::{Crowd, Load};
+
+/// How long clients of the fabric wait for a PUT to a cluster that runs.
+///
+/// Each client makes its next request when it has the reply to the last. One waits as `martlet set` does; more of them share a thread, which spins. One of 64 keys is
+/// set, by chance. A tenth of the time besides warms up.
+///
+/// Example: martlet bench put --clients 50 --dir /var/lib/martlet/shop
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many clients.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=64))]
+    clients: u16,
+    /// For how long, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 5, value_parser = number::<u64>(1..=86_400))]
+    seconds: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
+    value_bytes: u32,
+    /// The cluster's directory.
+    #[arg(long, value_name = "DIR", env = "MARTLET_DIR", default_value = "martlet-cluster")]
+    dir: PathBuf,
+}
+
+/// As long as those of `xtask/peers`.
+const KEY_BYTES: usize = 8;
+/// How often it is looked whether it is time to end.
+const LOOK: Duration = Duration::from_millis(10);
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let cluster = Directory::new(&arguments.dir).existing_cluster()?;
+    report.set("engine", cluster.config().engine.to_string());
+    report.set("fabric", cluster.config().fabric.to_string());
+    report.set("value_bytes", arguments.value_bytes);
+    report.set("client thread", clients::hurry()?);
+    let count = arguments.clients;
+    let mut crowd = Crowd::open(&cluster, cluster.config().nodes.len(), count, KEY_BYTES)?;
+    let lasting = Duration::from_secs(arguments.seconds);
+    put(arguments, &mut crowd, lasting / 10, interrupt)?;
+    let began = Instant::now();
+    let all = put(arguments, &mut crowd, lasting, interrupt)?;
+    let per_s = all.len() as f64 / began.elapsed().as_secs_f64();
+    let crowd_of = if count == 1 { "one client".to_owned() } else { format!("{count} clients") };
+    let figure = |metric, unit| Figure::new("put", metric, unit).with("clients", count);
+    let mut took = figure(format!("PUT on the fabric, {crowd_of}"), Unit::Microseconds);
+    all.into_iter().for_each(|one| took.record(one));
+    let mut rate = figure(format!("PUTs on the fabric, {crowd_of}"), Unit::PerSecond);
+    rate.record(per_s as u64);
+    report.add(took);
+    report.add(rate);
+    Ok(())
+}
+
+/// PUTs for that long. Returns how long each took, in nanoseconds.
+fn put(arguments: &Arguments, crowd: &mut Crowd, lasting: Duration, interrupt: &Interrupt) -> Outcome<Vec<u64>> {
+    let (mut all, value_bytes, began) = (Vec::new(), arguments.value_bytes as usize, Instant::now());
+    if arguments.clients == 1 {
+        let value = vec![b'v'; value_bytes];
+        while began.elapsed() < lasting {
+            interrupt.check()?;
+            all.push(crowd.put(&value)?);
+        }
+    } else {
+        let load = Load { reads: 0, value_bytes };
+        let goes_on = || began.elapsed() < lasting && interrupt.check().is_ok();
+        let each = |_, _| if goes_on() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        crowd.run_timed(arguments.clients, load, LOOK, |took| all.push(took), each)?;
+        interrupt.check()?;
+    }
+    Ok(all)
+}
