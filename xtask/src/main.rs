@@ -8,6 +8,7 @@ mod ci;
 mod deb;
 mod deny;
 mod failed;
+mod family;
 mod fuzz;
 mod header;
 mod hosts;

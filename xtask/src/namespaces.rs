@@ -1,5 +1,6 @@
 //! Hosts that are network namespaces, with switches between them that are bridges. It needs the right to make namespaces, and `ip`.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,7 +15,8 @@ pub struct Namespaces {
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments).output().map_err(|e| format!("`ip` does not run: {e}"))?;
+    // In a group of its own: a Ctrl-C at the terminal must not stop the removal half-way.
+    let output = Command::new("ip").args(arguments).process_group(0).output().map_err(|e| format!("`ip` does not run: {e}"))?;
     if output.status.success() {
         return Ok(());
     }

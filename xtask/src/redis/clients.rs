@@ -9,10 +9,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::family::Family;
 use super::server::{LOOK, Server};
 use super::{Programs, time, trouble};
 use crate::ci::on_path;
+use crate::family::Family;
 
 const USAGE: &str = "\
 Usage: cargo xtask clients [--languages A,B] [--for TIME] [--kill-every TIME] [-- OPTION...]

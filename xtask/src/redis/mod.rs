@@ -2,13 +2,11 @@
 //!
 //! | file | what stands there |
 //! |---|---|
-//! | `family` | all that a command starts, which ends with it |
 //! | `server` | a redis-server, plain or in replicas whose leader is killed |
 //! | `suite` | the test suite |
 //! | `clients` | the client libraries |
 
 pub mod clients;
-mod family;
 mod server;
 pub mod suite;
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::family::Family;
 use super::{Programs, trouble};
+use crate::family::Family;
 
 /// How often to look at what is waited for.
 pub const LOOK: Duration = Duration::from_millis(20);

@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::family::Family;
 use super::server::{LOOK, Server};
 use super::{Programs, time, trouble};
+use crate::family::Family;
 use known::Known;
 use verdicts::{Difference, Verdict, Verdicts, differences};
 

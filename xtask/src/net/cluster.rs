@@ -1,0 +1,213 @@
+//! A cluster of Martlet whose nodes run on a rig's first hosts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+use super::rig::Rig;
+use crate::hosts;
+
+/// How many nodes it has: on the first hosts of the rig.
+pub const NODES: usize = 3;
+/// The port of the Redis protocol.
+const REDIS: u16 = 7711;
+
+/// The nodes, which go with this value, and their files, which go with the rig.
+pub struct Cluster<'a> {
+    rig: &'a Rig,
+    martlet: PathBuf,
+    directory: PathBuf,
+    nodes: [Option<Child>; NODES],
+    written: usize,
+}
+
+impl<'a> Cluster<'a> {
+    /// Its files, in a directory of that name; no node of it runs.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn make(rig: &'a Rig, martlet: &Path, name: &str, engine: &str) -> Result<Cluster<'a>, String> {
+        let directory = rig.directory.join(name);
+        let cluster = Cluster { rig, martlet: martlet.to_owned(), directory, nodes: Default::default(), written: 0 };
+        cluster.write_files(engine).map_err(|e| format!("cannot write the cluster's files: {e}"))?;
+        Ok(cluster)
+    }
+
+    /// Starts all nodes, and waits until a write is acknowledged.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn start_all(&mut self) -> Result<(), String> {
+        (0..NODES).try_for_each(|host| self.start(host))?;
+        self.write(0).map(drop)
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where clients of the Redis protocol reach its nodes.
+    pub fn redis_addresses(&self) -> Vec<String> {
+        (0..NODES).map(|host| format!("{}:{REDIS}", self.rig.namespaces.address(host, 0))).collect()
+    }
+
+    /// How many keys [`write`](Cluster::write) has written.
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
+    fn write_files(&self, engine: &str) -> std::io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        hosts::write_key(&self.directory.join("cluster.key"))?;
+        let mut cluster =
+            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = 100000\n");
+        for host in 0..NODES {
+            let at = self.rig.namespaces.address(host, 0);
+            cluster += &format!(
+                "[[node]]\nnumber = {host}\naddress = \"{at}:7600\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
+            );
+            let node = format!("number = {host}\ncluster = \"cluster.toml\"\n[redis]\nlisten = \"{at}\"\nprotected_mode = false\n");
+            fs::write(self.directory.join(format!("node-{host}.toml")), node)?;
+        }
+        fs::write(self.directory.join("cluster.toml"), cluster)
+    }
+
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn start(&mut self, host: usize) -> Result<(), String> {
+        let log = self.directory.join(format!("node-{host}.log"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let config = self.directory.join(format!("node-{host}.toml"));
+        let mut command = self.rig.on(host, &self.martlet);
+        command.args(["node", "--die-with-parent", "--config"]).arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.nodes[host] = Some(command.spawn().map_err(|e| format!("node {host} does not start: {e}"))?);
+        Ok(())
+    }
+
+    /// As SIGKILL does: `ip` has become the node.
+    pub fn kill(&mut self, host: usize) {
+        if let Some(mut node) = self.nodes[host].take() {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+
+    fn martlet(&self, host: usize, arguments: &[&str]) -> Result<Output, String> {
+        let output = self.rig.on(host, &self.martlet).args(arguments).env("MARTLET_DIR", &self.directory).output();
+        output.map_err(|e| format!("martlet {}: {e}", arguments.join(" ")))
+    }
+
+    /// Resets all TCP connections between that host's node and others, as if each end had sent that to the other.
+    ///
+    /// # Errors
+    /// When there is none, or the kernel cannot.
+    pub fn reset(&self, host: usize) -> Result<(), String> {
+        let output = self.rig.on(host, "ss").args(["-HKt", "state", "established", "( sport = :7600 or dport = :7600 )"]).output();
+        let output = output.map_err(|e| format!("ss: {e}"))?;
+        if !output.status.success() || output.stdout.is_empty() {
+            return Err(format!("`ss -K` has reset nothing on host {host}; the kernel needs CONFIG_INET_DIAG_DESTROY: {}", text(&output)));
+        }
+        Ok(())
+    }
+
+    /// The view's number, as that host sees it.
+    ///
+    /// # Errors
+    /// When none is shown.
+    pub fn view(&self, host: usize) -> Result<u64, String> {
+        let output = self.martlet(host, &["status", "--json"])?;
+        view_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| format!("no view is shown: {}", text(&output)))
+    }
+
+    /// Writes one more key from that host; how long it took to be acknowledged.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn write(&mut self, host: usize) -> Result<Duration, String> {
+        let (key, value) = (format!("key{}", self.written), format!("value{}", self.written));
+        let waited = self.rig.until("a write", || {
+            let output = self.martlet(host, &["set", &key, &value])?;
+            Ok(if output.status.success() { Ok(()) } else { Err(text(&output)) })
+        })?;
+        self.written += 1;
+        Ok(waited)
+    }
+
+    /// Everything that was acknowledged is there, as that host sees it.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn check(&self, host: usize) -> Result<(), String> {
+        for n in 0..self.written {
+            let wanted = format!("value{n}");
+            self.rig.until("a read", || {
+                let output = self.martlet(host, &["get", &format!("key{n}")])?;
+                match output.status.code() {
+                    Some(0) if String::from_utf8_lossy(&output.stdout).trim() == wanted => Ok(Ok(())),
+                    Some(0 | 3) => Err(format!("key{n} was written, and is lost: {}", text(&output))),
+                    _ => Ok(Err(text(&output))),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all three are members and none of them is catching up.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub fn wait_until_whole(&self, host: usize) -> Result<(), String> {
+        let whole = || {
+            let output = self.martlet(host, &["status", "--json"])?;
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok(if is_whole(&shown) { Ok(()) } else { Err(text(&output)) })
+        };
+        self.rig.until("the cluster is whole", whole).map(drop)
+    }
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).trim().to_owned()
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        (0..NODES).for_each(|host| self.kill(host));
+    }
+}
+
+/// The number of the view in what `martlet status --json` shows.
+fn view_of(shown: &str) -> Option<u64> {
+    let cluster = shown.lines().find(|line| line.contains("\"event\":\"cluster\""))?;
+    let number = cluster.split_once("\"view\":")?.1;
+    number[..number.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+}
+
+/// Whether what `martlet status --json` shows are three nodes that lead or follow.
+fn is_whole(shown: &str) -> bool {
+    // One that is being taught calls itself a backup as well.
+    let holds = shown.contains("\"learners\":0,") && shown.contains(&format!("\"replicas\":{NODES},"));
+    holds && shown.matches("\"role\":\"primary\"").count() == 1 && shown.matches("\"role\":\"backup\"").count() == NODES - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_whole_when_one_leads_and_the_others_follow() {
+        let node = |role: &str| format!("{{\"event\":\"node\",\"role\":\"{role}\"}}\n");
+        let cluster =
+            |learners, replicas| format!("{{\"event\":\"cluster\",\"learners\":{learners},\"replicas\":{replicas},\"view\":3}}\n");
+        assert_eq!(view_of(&[node("primary"), cluster(0, 3)].concat()), Some(3));
+        assert!(is_whole(&[cluster(0, 3), node("backup"), node("primary"), node("backup")].concat()));
+        assert!(!is_whole(&[cluster(2, 1), node("backup"), node("primary"), node("backup")].concat()), "two are being taught");
+        assert!(!is_whole(&[cluster(0, 3), node("backup"), node("primary")].concat()));
+        assert!(!is_whole(&[cluster(0, 3), node("primary"), node("primary"), node("backup")].concat()));
+    }
+}
