@@ -16,6 +16,7 @@ mod limit;
 mod miri;
 mod namespaces;
 mod net;
+mod peers;
 mod redis;
 mod step;
 mod tidy;
@@ -42,6 +43,8 @@ Commands:
                  Known bugs planted one at a time, all or those named: each has to be found
   net [OPTION]... [-- COMMAND]
                  Three hosts that are network namespaces, with a cluster on the Ethernet fabric; `cargo xtask net --help` says more
+  peers [OPTION]...
+                 How long clients wait for a write to Martlet, etcd and hashicorp/raft, between the same namespaces; `cargo xtask peers --help` says more
   hosts up|down  Hosts to try wardens on by hand: network namespaces with two switches; `cargo xtask hosts --help` says more
   vm [OPTION]... -- COMMAND
                  A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Some("vm") => vm::run(&root, args),
         Some("rdma") => vm::check::command(&root),
         Some("net") => exit_with(net::run(&root, args)),
+        Some("peers") => exit_with(peers::run(&root, args)),
         Some("hosts") => {
             rest = args.collect();
             exit_with(hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()))

@@ -1,0 +1,157 @@
+//! How long clients wait for a write: to a cluster of Martlet, and to others between the same hosts, in turn.
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `systems` | what is measured: the servers, and who asks them |
+//! | `figures` | what came of it: medians, and ratios within a round |
+//!
+//! The others' servers and clients are one program, `xtask/peers`. It is written in Go, as they are: `go.mod` names etcd (Apache-2.0), hashicorp/raft (MPL-2.0)
+//! and what they need. cargo-deny does not see these. They are a tool for measuring, which is built where it runs; nothing of them is in what is shipped.
+
+mod figures;
+mod systems;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use figures::Figures;
+use systems::{Programs, SYSTEMS};
+
+use crate::ci::{self, Outcome, on_path, target_directory};
+use crate::net::cluster::NODES;
+use crate::net::rig::Rig;
+
+const USAGE: &str = "\
+Usage: cargo xtask peers [--rounds N] [--seconds S] [--clients N,...] [--bytes N] [--json]
+
+How long clients wait for a write, to Martlet (engine `mu` on the fabric `ethernet`, durability in memory), etcd, and a key-value store on hashicorp/raft. Three hosts
+that are network namespaces have the servers, a fourth one the clients; each client has one request under way, and asks the leader. Each round starts the systems one
+after the other and measures each with one client and with 50, or with the numbers of --clients, for two seconds, or --seconds. The values have 64 bytes, or --bytes;
+one of 64 keys is set, by chance. Ratios are of the same round, and the medians of three rounds, or --rounds, are shown. It needs the right to make namespaces, and
+`ip`; and Go, and a network at the first run, for all but Martlet.
+";
+
+/// The host with the clients.
+const CLIENTS: usize = NODES;
+
+/// What is wanted.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    rounds: u32,
+    seconds: u32,
+    clients: Vec<u32>,
+    bytes: u32,
+    json: bool,
+}
+
+impl Wanted {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
+        let mut wanted = Wanted { rounds: 3, seconds: 2, clients: vec![1, 50], bytes: 64, json: false };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
+            match arg.as_str() {
+                "--rounds" => wanted.rounds = number(&arg, &value()?, 100)?,
+                "--seconds" => wanted.seconds = number(&arg, &value()?, 600)?,
+                // As many as `martlet bench put` has.
+                "--clients" => wanted.clients = value()?.split(',').map(|one| number(&arg, one, 64)).collect::<Result<_, _>>()?,
+                "--bytes" => wanted.bytes = number(&arg, &value()?, 60_000)?,
+                "--json" => wanted.json = true,
+                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn number(option: &str, text: &str, most: u32) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("{option} is {text:?}; allowed are 1 to {most}\n\n{USAGE}"))
+}
+
+/// The command.
+///
+/// # Errors
+/// What could not be measured that is not merely absent.
+pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
+    let mut args = args.peekable();
+    if args.peek().is_some_and(|first| first == "--help") {
+        print!("{USAGE}");
+        return Ok(());
+    }
+    let wanted = Wanted::parse(args)?;
+    let built = ci::cargo(root).args(["build", "--quiet", "--release", "--package", "martlet-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("`martlet` does not build".into());
+    }
+    let mut figures = Figures::new(SYSTEMS.iter().flat_map(|system| system.asked).map(|asked| asked.name));
+    let peers = build(root).inspect_err(|why| figures.skip("all but PUT to Martlet by its own client", why)).ok();
+    let programs = Programs { martlet: target_directory(root).join("release/martlet"), peers };
+    let rig = match Rig::make(root, NODES + 1) {
+        Ok(rig) => rig,
+        Err(why) => {
+            figures.skip("everything", &format!("network namespaces cannot be made: {why}"));
+            figures.print(&wanted);
+            return Ok(());
+        }
+    };
+    figures.name_disk(systems::file_system(&rig.directory));
+    for round in 0..wanted.rounds {
+        // So that none always comes first.
+        for turn in 0..SYSTEMS.len() {
+            let system = &SYSTEMS[(turn + round as usize) % SYSTEMS.len()];
+            rig.family.check()?;
+            if system.needs_peers && programs.peers.is_none() {
+                continue;
+            }
+            eprintln!("round {}: {}", round + 1, system.name);
+            match system.start(&rig, &programs, round) {
+                Ok(running) => running.measure(&rig, &programs, &wanted, round, &mut figures)?,
+                Err(systems::Trouble::Absent(why)) => figures.skip(system.name, &why),
+                Err(systems::Trouble::Failed(why)) => return Err(format!("{}: {why}", system.name)),
+            }
+        }
+    }
+    figures.print(&wanted);
+    Ok(())
+}
+
+/// Builds the others' servers and clients.
+fn build(root: &Path) -> Result<PathBuf, String> {
+    if !on_path("go") {
+        return Err("go is not installed (Debian's golang-go; https://go.dev/dl)".into());
+    }
+    let program = target_directory(root).join("peers");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg(".").current_dir(root.join("xtask/peers"));
+    match ci::finish(&mut command) {
+        Outcome::Passed => Ok(program),
+        Outcome::Failed(why) | Outcome::Skipped(why) | Outcome::Partly(why) => {
+            Err(format!("the others could not be built, for which Go needs a network at the first run: {why}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Wanted, String> {
+        Wanted::parse(args.iter().map(|&arg| arg.to_owned()))
+    }
+
+    #[test]
+    fn what_is_wanted_is_understood_and_else_refused_with_what_is_allowed() {
+        let wanted = parse(&["--rounds", "5", "--seconds", "1", "--clients", "1,8,64", "--bytes", "1000", "--json"]);
+        assert_eq!(wanted, Ok(Wanted { rounds: 5, seconds: 1, clients: vec![1, 8, 64], bytes: 1000, json: true }));
+        for (bad, why) in [
+            (["--clients", "1,65"], "--clients is \"65\"; allowed are 1 to 64"),
+            (["--rounds", "0"], "--rounds is \"0\"; allowed are 1 to 100"),
+            (["--bytes", "many"], "--bytes is \"many\"; allowed are 1 to 60000"),
+            (["--keys", "1"], "unknown argument \"--keys\""),
+        ] {
+            let said = parse(&bad).expect_err("it is refused");
+            assert!(said.starts_with(why), "{said}");
+        }
+        assert!(parse(&["--rounds"]).is_err());
+    }
+}
