@@ -350,6 +350,8 @@ impl Replica {
             Role::Claims(outcome) => match outcome.get() {
                 // All before it is committed.
                 Some(true) => {
+                    // It has what it needs of the others, however long it may now be at what is left to execute.
+                    self.tell(&format!("succeeds {}", self.node));
                     self.succeed();
                     return Step::Return(Turn::Worked);
                 }

@@ -30,7 +30,7 @@ use rustix::time::Timespec;
 use serde_json::json;
 
 use self::library::Library;
-use self::replicas::{Ended, Line, Replicas, Said};
+use self::replicas::{Ended, Left, Line, Replicas, Said};
 
 /// How often what needs no message is looked at.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -42,8 +42,11 @@ const MESSAGE_BYTES: usize = 1024;
 const END_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a server may take to end when it is told to, beside one request that it is at.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the service may be without a leader before it is given up. Where enough live to go on, they may have a request to finish first.
+/// How long the service may be without a leader before it is given up, where enough live to go on: beside a request that they may have to finish first.
 const LEADERLESS: Duration = Duration::from_secs(30);
+/// The same where they are too few. They are by the last word of the leader that has died, which may not have come to say that one more counts: that one then says that it will lead, for which
+/// this is a long time.
+const HOPELESS: Duration = Duration::from_secs(5);
 
 /// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
 ///
@@ -220,16 +223,16 @@ impl Supervisor {
             if self.ended_at.is_some_and(|since| since.elapsed() > END_PATIENCE) {
                 self.kill_all();
             }
-            let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
-            let (enough, needs) = match self.needs_majority {
-                true => (wanted / 2 + 1, format!(": a majority of {wanted} has to live to go on")),
-                false => (1, String::new()),
-            };
+            let left = self.replicas.left(self.needs_majority);
             // The next leader may have the same request to finish that the last one was at, and those without which it commits nothing.
-            let patience = if left >= enough { LEADERLESS + 2 * self.longest } else { LEADERLESS };
+            let patience = if left.suffices { LEADERLESS + 2 * self.longest } else { HOPELESS };
             if self.leaderless.is_some_and(|since| since.elapsed() > patience) {
+                let Left { holding, counting, .. } = left;
+                let live = if holding == 1 { "lives and holds" } else { "live and hold" };
+                let needs =
+                    if self.needs_majority { format!(", and a majority of {counting} has to live to go on") } else { String::new() };
                 return Err(Fail::failed(format_args!(
-                    "no replica has led for {} s, with {left} replicas left{needs}",
+                    "no replica has led for {} s; of {counting} that count {holding} {live} the state{needs}",
                     patience.as_secs()
                 )));
             }
@@ -310,8 +313,9 @@ impl Supervisor {
                 self.replicas.hello(number, pid);
                 self.say(format_args!("replica {number} is process {pid}"), || json!({"event": "replica", "replica": number, "pid": pid}));
             }
+            Said::Succeeds { number } => self.replicas.successor = Some(number),
             Said::Leads { number, connections } => {
-                self.replicas.leader = Some(number);
+                self.replicas.leads(number);
                 let pid = self.replicas.living.get(&number).copied();
                 self.leaderless = None;
                 self.starter.tell(&format!("READY=1\nSTATUS=replica {number} leads"));

@@ -17,6 +17,8 @@ const FORK_PATIENCE: Duration = Duration::from_secs(10);
 pub enum Said {
     /// It is there: its number and its process.
     Hello { number: u16, pid: i32 },
+    /// It is the next leader, by the word of all that have to agree, and executes what may be left to execute before it leads.
+    Succeeds { number: u16 },
     /// It leads, with so many connections.
     Leads { number: u16, connections: u64 },
     /// These count for commits, and of them these have not been told all so far: a bit for each number.
@@ -31,6 +33,7 @@ impl Said {
         let mut number = || words.next()?.parse::<u64>().ok();
         match verb {
             "hello" => Some(Said::Hello { number: u16::try_from(number()?).ok()?, pid: i32::try_from(number()?).ok()? }),
+            "succeeds" => Some(Said::Succeeds { number: u16::try_from(number()?).ok()? }),
             "leads" => Some(Said::Leads { number: u16::try_from(number()?).ok()?, connections: number()? }),
             "group" => Some(Said::Group { group: number()?, lacking: number()? }),
             _ => None,
@@ -83,7 +86,7 @@ impl<C> Line<C> {
                 self.number = Some(number);
                 Ok(())
             }
-            (Said::Leads { number, .. }, Some(own)) if number == own => Ok(()),
+            (Said::Succeeds { number } | Said::Leads { number, .. }, Some(own)) if number == own => Ok(()),
             (Said::Group { group, lacking }, Some(_)) if group >> NUMBERS == 0 && lacking & !group == 0 => Ok(()),
             _ => Err(format!("process {pid} says what no replica says: {said:?}")),
         }
@@ -97,6 +100,8 @@ pub struct Replicas {
     pub living: BTreeMap<u16, i32>,
     /// The leader, if it lives.
     pub leader: Option<u16>,
+    /// The one that is about to lead, if it lives.
+    pub successor: Option<u16>,
     /// The replicas that count for commits, as the leader says: a bit for each number. The dead do until they are removed.
     pub group: u64,
     /// Those of them that have not been told all so far.
@@ -116,11 +121,28 @@ impl Replicas {
     pub fn ended(&mut self, pid: i32) -> Option<(u16, bool)> {
         let number = self.living.iter().find(|(_, other)| **other == pid).map(|(number, _)| *number)?;
         self.living.remove(&number);
+        self.successor.take_if(|successor| *successor == number);
         let led = self.leader == Some(number);
         if led {
             self.leader = None;
         }
         Some((number, led))
+    }
+
+    /// A replica leads.
+    pub fn leads(&mut self, number: u16) {
+        (self.leader, self.successor) = (Some(number), None);
+    }
+
+    /// What is left of those that could go on without a leader that has died. It is by that leader's last word: it may have had a replica count in its last moment and not said so, and
+    /// then that one leads soon, or says that it will.
+    pub fn left(&self, needs_majority: bool) -> Left {
+        let counting = self.group.count_ones() as usize;
+        // A newborn that counts for nothing so far can neither lead nor let another one lead.
+        let living = |bits: u64| self.living.keys().filter(|number| bits >> **number & 1 != 0).count();
+        let (count, holding) = (living(self.group), living(self.group & !self.lacking));
+        let suffices = if needs_majority { holding > 0 && count > counting / 2 } else { holding > 0 };
+        Left { holding, counting, suffices: suffices || self.successor.is_some() }
     }
 
     /// How many replicas the service has, once those that count are those that live.
@@ -145,6 +167,17 @@ impl Replicas {
         self.asked = Some((number, now));
         Some((from, number))
     }
+}
+
+/// What is left of the replicas when a leader has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Living replicas that count and hold the state.
+    pub holding: usize,
+    /// Replicas that count, the dead that have not been removed among them.
+    pub counting: usize,
+    /// Those that live are enough for one of them to lead.
+    pub suffices: bool,
 }
 
 /// How the server has ended by itself: as the replica that led has.
@@ -182,9 +215,10 @@ mod tests {
     #[test]
     fn messages_are_read_and_anything_else_is_none() {
         assert_eq!(Said::parse("hello 3 1234"), Some(Said::Hello { number: 3, pid: 1234 }));
+        assert_eq!(Said::parse("succeeds 2"), Some(Said::Succeeds { number: 2 }));
         assert_eq!(Said::parse("leads 1 50"), Some(Said::Leads { number: 1, connections: 50 }));
         assert_eq!(Said::parse("group 7 2"), Some(Said::Group { group: 7, lacking: 2 }));
-        for text in ["", "group 7", "hello", "hello 3", "hello 70000 1", "leads x 1", "bye 1"] {
+        for text in ["", "group 7", "hello", "hello 3", "hello 70000 1", "succeeds", "leads x 1", "bye 1"] {
             assert_eq!(Said::parse(text), None, "{text:?}");
         }
     }
@@ -211,7 +245,9 @@ mod tests {
         assert_eq!(line.number, Some(0));
         assert_eq!([(0, 100), (1, 100), (0, 101)].map(|(number, pid)| line.is_of(number, pid)), [true, false, false]);
         assert_eq!(line.hear(Said::Leads { number: 0, connections: 3 }, 7, &replicas), Ok(()));
+        assert_eq!(line.hear(Said::Succeeds { number: 0 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Leads { number: 1, connections: 3 }, 7, &replicas).is_err(), "not in another one's name");
+        assert!(line.hear(Said::Succeeds { number: 1 }, 7, &replicas).is_err(), "not in another one's name");
         assert_eq!(line.hear(Said::Group { group: 0b111, lacking: 0b100 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Group { group: 1 << 16, lacking: 0 }, 7, &replicas).is_err(), "there are no such replicas");
         assert!(line.hear(hello(2, 100), 7, &replicas).is_err(), "it is one already");
@@ -246,10 +282,34 @@ mod tests {
     fn one_that_has_not_been_told_all_is_not_forked() {
         let now = Instant::now();
         let living = BTreeMap::from([(1, 101), (3, 103)]);
-        let replicas = |group, lacking| Replicas { living: living.clone(), leader: Some(1), group, lacking, asked: None };
+        let replicas = |group, lacking| Replicas { living: living.clone(), leader: Some(1), group, lacking, ..Replicas::default() };
         assert_eq!(replicas(0b0110, 0).fork_wanted(now), Some((1, 4)), "it does not count so far");
         assert_eq!(replicas(0b1010, 0b1000).fork_wanted(now), Some((1, 2)), "it counts, and lacks rounds");
         assert_eq!(replicas(0b1010, 0).fork_wanted(now), Some((3, 2)));
+    }
+
+    #[test]
+    fn a_newborn_that_counts_for_nothing_is_none_that_is_left_to_lead() {
+        let left = |living: &[u16], group, lacking, needs_majority| {
+            let living = living.iter().map(|number| (*number, 100 + i32::from(*number))).collect();
+            let left = Replicas { living, group, lacking, ..Replicas::default() }.left(needs_majority);
+            (left.holding, left.counting, left.suffices)
+        };
+        // Replica 0 has led and is dead, and so is 2, for which 3 has been born.
+        assert_eq!(left(&[1, 3], 0b0111, 0b0100, true), (1, 3, false), "a dead one has not been removed");
+        assert_eq!(left(&[1, 3], 0b0011, 0, true), (1, 2, false), "it has");
+        assert_eq!(left(&[1, 3], 0b1011, 0, true), (2, 3, true), "the newborn counts");
+        assert_eq!(left(&[1, 3], 0b1011, 0b1000, true), (1, 3, true), "it votes before it has been taught");
+        assert_eq!(left(&[1, 3], 0b1111, 0b0100, true), (2, 4, false), "two are dead and count");
+        assert_eq!(left(&[3], 0b1011, 0b1000, true), (0, 3, false));
+        assert_eq!(left(&[1, 3], 0b0011, 0, false), (1, 2, true), "one is enough");
+        assert_eq!(left(&[3], 0b0001, 0, false), (0, 1, false), "not one that holds nothing");
+        assert_eq!(left(&[3], 0b1001, 0b1000, false), (0, 2, false), "nor one that is still taught");
+        // One that has been let lead without the supervisor's having been told that it counts.
+        let mut replicas = Replicas { living: BTreeMap::from([(3, 103)]), group: 1, successor: Some(3), ..Replicas::default() };
+        assert!(replicas.left(false).suffices && replicas.left(true).suffices);
+        replicas.ended(103);
+        assert!(!replicas.left(false).suffices && !replicas.left(true).suffices);
     }
 
     #[test]
@@ -271,8 +331,7 @@ mod tests {
 
     #[test]
     fn numbers_begin_again_when_they_are_used_up() {
-        let mut replicas =
-            Replicas { living: BTreeMap::from([(14, 1), (15, 2)]), leader: Some(15), group: 3 << 14, lacking: 0, asked: None };
+        let mut replicas = Replicas { living: BTreeMap::from([(14, 1), (15, 2)]), leader: Some(15), group: 3 << 14, ..Replicas::default() };
         assert_eq!(replicas.fork_wanted(Instant::now()), Some((14, 0)));
     }
 }

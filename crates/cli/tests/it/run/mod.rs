@@ -63,6 +63,12 @@ impl Service {
 
     /// With a configuration file for the server, too.
     fn start_from(own: &[&str], configuration: Option<&str>, arguments: &[&str]) -> Option<Service> {
+        let (command, port) = Service::command(own, configuration, arguments)?;
+        Some(Service::begin(command, port))
+    }
+
+    /// A command that begins a service, and its port.
+    fn command(own: &[&str], configuration: Option<&str>, arguments: &[&str]) -> Option<(Command, u16)> {
         if !find_server() {
             let line = "\nSKIPPED: no redis-server was run in replicas: there is none\n\n";
             std::io::stderr().write_all(line.as_bytes()).expect("standard error");
@@ -73,7 +79,7 @@ impl Service {
         command.args(["run", "--json", "--preload"]).arg(library()).args(own).args(["--", "redis-server"]).args(configuration);
         command.args(["--loglevel", "warning", "--save", "", "--port"]);
         command.arg(port.to_string()).args(arguments);
-        Some(Service::begin(command, port))
+        Some((command, port))
     }
 
     /// Of a `martlet run` whose server listens at this port.
@@ -263,6 +269,11 @@ impl Client {
     }
 }
 
+/// Whether a process is there: of one that has died nothing is there to be executed.
+fn is_there(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}/exe")).exists()
+}
+
 /// Ends the load when it goes.
 struct Ends<'a>(&'a AtomicBool);
 
@@ -327,9 +338,7 @@ fn one_replica_of_three_goes_on_with_the_same_connection_where_one_is_enough() {
         for round in 0..2 {
             client.send(b"INCR counted\r\n");
             assert_eq!(client.number(), 2 * round + 1, "{engine}");
-            // Of one that has died nothing is there to be executed.
-            let runs = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).exists();
-            let other = service.replicas.iter().copied().find(|pid| *pid != service.leader && runs(pid)).expect("three run");
+            let other = service.replicas.iter().copied().find(|pid| *pid != service.leader && is_there(*pid)).expect("three run");
             client.send(b"INCR counted\r\n");
             kill_process(Pid::from_raw(other).expect("a process"), Signal::KILL).expect("it lives");
             assert_eq!(service.kill_leader(), 1, "{engine}: no connection is lost");
@@ -339,6 +348,47 @@ fn one_replica_of_three_goes_on_with_the_same_connection_where_one_is_enough() {
         drop(client);
         service.stop();
     }
+}
+
+/// As the engine has it: a majority has to live. The one that was born last counts for nothing so far, though it lives.
+#[test]
+fn a_service_that_has_lost_its_majority_ends_though_a_newborn_lives() {
+    let errors = std::env::temp_dir().join(format!("martlet-run-lost-{}", std::process::id()));
+    let Some((mut command, port)) = Service::command(&["--longest-request", "1"], None, &[]) else { return };
+    command.stderr(std::fs::File::create(&errors).expect("a file"));
+    let mut service = Service::begin(command, port);
+    let kill = |pid| kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it lives");
+    loop {
+        let known = service.replicas.clone();
+        let follower = known.iter().copied().find(|pid| *pid != service.leader && is_there(*pid)).expect("three live");
+        kill(follower);
+        while service.replicas.len() == known.len() {
+            service.event();
+        }
+        kill(service.leader);
+        // Where the newborn counted by then, it goes on with the other one, and loses another one.
+        let mut leads = false;
+        while let Ok(event) = service.events.recv() {
+            match event["event"].as_str() {
+                Some("leads") => {
+                    (service.leader, leads) = (event["pid"].as_i64().expect("a process") as i32, true);
+                    break;
+                }
+                Some("replica") => service.replicas.push(event["pid"].as_i64().expect("a process") as i32),
+                _ => {}
+            }
+        }
+        if !leads {
+            break;
+        }
+        service.await_replicas();
+    }
+    assert_eq!(service.command.wait().expect("it ends").code(), Some(1));
+    let said = std::fs::read_to_string(&errors).expect("text");
+    let _ = std::fs::remove_file(&errors);
+    assert!(said.contains("that count 1 lives and holds the state, and a majority of"), "{said}");
+    let left = service.processes();
+    assert!(left.is_empty(), "{left:?} still run");
 }
 
 #[test]
