@@ -7,7 +7,7 @@ use super::endpoint::Endpoint;
 use super::faults::{Counts, Faults};
 use super::process::DeathWords;
 use super::state::State;
-use crate::contract::{Identity, Memory, RegionName, RegionSpec};
+use crate::contract::{Identity, Memory, PeerId, RegionName, RegionSpec};
 use crate::invariant;
 
 /// A process of a world: the first spawned is 0, the next 1. A restarted node is a new process.
@@ -210,6 +210,24 @@ impl<const HOST: bool> World<HOST> {
             found.expect("checked")
         };
         at(memory.words())
+    }
+
+    /// Looks at what stands in the lanes of that name that a process keeps, or kept, for another one, a lane for each of their connections. Nothing stands any more in one that
+    /// has been forgotten.
+    pub fn look_at_lanes<R>(
+        &self,
+        process: ProcessIndex,
+        writer: ProcessIndex,
+        name: RegionName,
+        mut at: impl FnMut(Option<&Memory>) -> R,
+    ) -> Vec<R> {
+        let memories: Vec<_> = {
+            let state = self.state.borrow();
+            let owner = &state.processes[process];
+            let of = |peer: PeerId| owner.slots[peer.0 as usize].process as usize;
+            owner.lanes.iter().filter(|lane| lane.name == name && of(lane.writer) == writer).map(|lane| lane.memory.clone()).collect()
+        };
+        memories.iter().map(|memory| at(Some(memory.words()).filter(|words| !words.is_empty()))).collect()
     }
 
     /// Goes on for so many nanoseconds, turns unheeded.

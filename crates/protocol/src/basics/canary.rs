@@ -126,6 +126,12 @@ probes! {
         DareShortLog = "dare-short-log",
         /// A server of `dare` votes for every candidate of a term (DARE section 3.2).
         DareDoubleVote = "dare-double-vote",
+        /// A server of `dare` answers a vote request before its decision stands in the memory of a majority (DARE section 3.2.3).
+        DareUnkeptVote = "dare-unkept-vote",
+        /// A leader of `dare` counts the group after a change of its size alone while that is under way (DARE section 3.4).
+        DareOneMajority = "dare-one-majority",
+        /// A leader of `dare` waits for what a dead server has yet to apply before it prunes (DARE section 5).
+        DareZombieHead = "dare-zombie-head",
         /// A leader of `dare` counts writes that came too late, after its access was taken away (16).
         DareCountsRefused = "dare-counts-refused",
         /// A leader of `dare` commits as soon as one follower has an entry (2).

@@ -75,7 +75,9 @@ pub fn bugs() -> Vec<Bug> {
         // Elsewhere a group only ever follows its members, one at a time.
         "dare-extended-votes" | "dare-hasty-change" | "dare-early-config" => "dare-resize",
         // Nobody counts the dead elsewhere.
-        "dare-zombie-votes" | "dare-forever-zombie" => "dare-zombies",
+        "dare-zombie-votes" | "dare-forever-zombie" | "dare-zombie-head" => "dare-zombies",
+        // It takes a group that is parted at one moment.
+        "dare-one-majority" => "dare-parted-resize",
         name if name.starts_with("dare-") => "dare",
         // The lease hides elsewhere that a primary which others have left commits.
         "hsuc-written-is-held" => "hsuc-stopped-writer",
@@ -97,7 +99,10 @@ pub fn bugs() -> Vec<Bug> {
     // Every engine stands on the fabric.
     let fabric = canary::Canary::ALL.iter();
     let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));
-    let application = Careless::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));
+    let application = Careless::ALL.iter().flat_map(|canary| {
+        let also = (*canary == Careless::UnreplicatedSession).then_some("dare-asked-again");
+        std::iter::once(of_engine(canary.name())).chain(also).map(|kind| bug(canary.name(), canary.meaning(), kind))
+    });
     protocol.chain(fabric).chain(application).collect()
 }
 

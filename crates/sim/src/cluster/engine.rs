@@ -1,14 +1,29 @@
 //! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
 //! line in [`KINDS`](super::KINDS).
 
+use martlet_fabric::RegionName;
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::view_log::{self, Holds, Rule, ViewLog};
 use martlet_protocol::engine::{self, Apus, Dare, Mu, apus, dare, mu};
-use martlet_protocol::replica::{self, Durability, group::Group};
+use martlet_protocol::replica::group::{Group, Phase};
+use martlet_protocol::replica::{self, Durability};
 
 use super::settings::Settings;
+
+/// A vote that has to stand in the memory of many before anybody is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vote {
+    /// The lane of the others in which it stands, and which of its words.
+    pub lane: RegionName,
+    /// The word's number.
+    pub at: usize,
+    /// It, or a later one: a higher number.
+    pub word: u64,
+    /// In how many memories, its voter's own included.
+    pub quorum: usize,
+}
 
 /// An engine that can be simulated.
 pub trait Engine: engine::Durable {
@@ -22,6 +37,18 @@ pub trait Engine: engine::Durable {
     /// The dead whose memory counts for what it replicates as leader.
     fn counted_zombies(&self) -> Vec<ProcessId> {
         Vec::new()
+    }
+    /// A dead process that it waits for all the same before it prunes its log.
+    fn dead_that_is_waited_for(&self) -> Option<ProcessId> {
+        None
+    }
+    /// Whether its size is being changed, so that two groups decide.
+    fn is_in_transition(&self) -> bool {
+        false
+    }
+    /// Its last vote that it has told of.
+    fn vote(&self) -> Option<Vote> {
+        None
     }
     /// Whether it hears a leader, and has nothing to do with an election.
     fn is_at_rest(&self) -> bool {
@@ -232,6 +259,19 @@ impl Engine for Dare {
 
     fn counted_zombies(&self) -> Vec<ProcessId> {
         Dare::counted_zombies(self).collect()
+    }
+
+    fn dead_that_is_waited_for(&self) -> Option<ProcessId> {
+        Dare::dead_that_is_waited_for(self)
+    }
+
+    fn is_in_transition(&self) -> bool {
+        self.group().is_some_and(|group| matches!(group.phase(), Phase::Transitional { .. }))
+    }
+
+    fn vote(&self) -> Option<Vote> {
+        let dare::Answered { word, quorum } = self.answered()?;
+        Some(Vote { lane: dare::layout::CONTROL_LANE, at: dare::layout::control::PRIVATE, word, quorum })
     }
 
     fn is_at_rest(&self) -> bool {

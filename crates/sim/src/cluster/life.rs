@@ -508,6 +508,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         self.world.wake_at(process, turn.due.max(now + 1));
         self.look_at(process);
+        self.judge_vote(process);
         // Of whoever has a clock that is out of the model nothing is asked but that it replies nothing wrong.
         if let Some(view) = turn.active
             && !has_stopped_clock

@@ -236,6 +236,20 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, settings| Cluster::<Dare, true>::new(plan, settings).live(),
     },
     Kind {
+        name: "dare-parted-resize",
+        about: "dare on a network; a group of five is to have three places, and is parted when its leader alone knows",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::parted::resize::<Dare>(plan),
+    },
+    Kind {
+        name: "dare-asked-again",
+        about: "dare on one host; the leader is killed while it has a write in its hands, and the next one is asked for the same again",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, _| scenarios::parted::asked_again::<Dare>(plan),
+    },
+    Kind {
         name: "apus-disks",
         about: "apus on one host, with disks: what is acknowledged was kept before, and outlives the power loss of all",
         ground: Ground::Host,

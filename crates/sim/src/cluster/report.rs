@@ -29,7 +29,9 @@ pub enum Property {
     Acknowledged,
     /// What the clients saw has an order.
     Linearizable,
-    /// The memory of the dead counts for no longer than is stated.
+    /// Nobody is told of a vote before it stands in the memory of a majority.
+    DurableVotes,
+    /// The memory of the dead counts for no longer than is stated, and nobody waits for it.
     ZombiesEnd,
     /// When nothing moves any more, all replicas are equal.
     ReplicasEqual,
@@ -59,6 +61,7 @@ impl Property {
             Property::FencingTokens => "fencing-tokens-grow",
             Property::Acknowledged => "acknowledged-writes-stay",
             Property::Linearizable => "linearizable",
+            Property::DurableVotes => "durable-votes",
             Property::ZombiesEnd => "zombies-end",
             Property::ReplicasEqual => "replicas-equal",
             Property::BoundedMemory => "bounded-memory",

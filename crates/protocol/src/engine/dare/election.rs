@@ -36,6 +36,8 @@ pub(super) struct Election {
     deciding: Option<Decision>,
     decisions: u64,
     looks: u64,
+    /// Its last decision by which it has voted, or asked for votes.
+    pub answered: Option<Answered>,
 }
 
 impl Election {
@@ -66,6 +68,15 @@ struct Look {
     left: u32,
     /// Of whom it is known by now.
     read: Vec<PeerId>,
+}
+
+/// A decision that has been acted on (DARE section 3.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// As it stands in the others' memory, in [`PRIVATE`](control::PRIVATE).
+    pub word: u64,
+    /// In how many memories it had to stand, the decider's included.
+    pub quorum: usize,
 }
 
 /// A decision on its way to the others (DARE section 3.2.3).
@@ -271,6 +282,8 @@ impl Dare {
         let stands = |id: ProcessId| decision.at.contains(&id) || self.votes_as_zombie(id);
         let zombies = self.peers.iter().filter(|p| self.votes_as_zombie(p.process)).count();
         let is_durable = decision.at.len() + zombies + 1 >= decision.quorum && (choice != PeerId::SELF || self.is_majority(true, stands));
+        let is_durable = is_durable || Canary::DareUnkeptVote.is_planted();
+        let quorum = decision.quorum;
         if self.access.purpose.is_some() || term != self.term || late {
             self.election.deciding = None;
             return true;
@@ -281,6 +294,8 @@ impl Dare {
         self.election.deciding = None;
         let wait = self.wait_ns();
         self.election.retry = now.after(wait);
+        let chosen = self.peer(choice).map_or(self.me, |peer| peer.process);
+        self.election.answered = Some(Answered { word: layout::choice(term, chosen.node), quorum });
         if choice == PeerId::SELF {
             self.begin_reign(term, now.after(wait), fabric);
         } else {
@@ -410,6 +425,11 @@ impl Dare {
         if self.reign.as_ref().is_some_and(|reign| !reign.is_elected() && now >= reign.until) {
             self.end_reign(Ending::TimedOut, fabric);
         }
+    }
+
+    /// The last decision by which this server has voted, or asked for votes.
+    pub fn answered(&self) -> Option<Answered> {
+        self.election.answered
     }
 
     /// The process that this server takes for the leader.

@@ -58,6 +58,8 @@ pub(super) struct Reign {
     pub(super) zombies: Zombies,
     /// Where the head was, when it was last found that it could not move although the log was nearly full.
     pub head_stuck: Option<(u64, Time)>,
+    /// Whose apply pointer the head waits for, as of the last look, if not for its own.
+    pub head_waits_for: Option<ProcessId>,
     /// The head as of its last HEAD entry.
     head_told: u64,
 }
@@ -99,6 +101,7 @@ impl Reign {
             quorums: Quorums::default(),
             zombies: Zombies::default(),
             head_stuck: None,
+            head_waits_for: None,
             head_told: 0,
         }
     }
@@ -288,6 +291,7 @@ impl Reign {
         if !group.is_majority(|id| id == self.me || votes.contains(&id) || bought(id)) {
             return false;
         }
+        invariant!(group.contains(self.me), "{} is elected by a group to which it does not belong: {group:?}", self.me);
         cx.events.push_back(Event::Permitted);
         self.open = cx.log.open(ring_of(cx.fabric));
         let recovered = cx.log.tail().index.0 - cx.log.committed().index.0;
@@ -451,18 +455,22 @@ impl Reign {
     /// Moves the head: what all servers have applied that are not suspected is needed no more (DARE section 3.3.2). It moves for good once the HEAD entry is committed.
     fn prune<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (head, tail, size) = (cx.log.head(), cx.log.tail().position, cx.config.log_ring_bytes as u64);
+        self.head_waits_for = None;
         if tail - head < size / 4 {
             return;
         }
         let Context { peers, log, .. } = cx;
         let is_alive = |id: PeerId| peers.iter().any(|p| p.id == id && p.watch.is_alive());
         let held_up = |f: &&Follower| match f.phase {
+            Phase::Following if Canary::DareZombieHead.is_planted() && f.is_zombie() => true,
             Phase::Asked | Phase::Inspecting | Phase::Following => is_alive(f.peer) && (f.votes() || f.phase == Phase::Following),
             // It recovers, and needs nothing of this log before.
             Phase::Overrun | Phase::Revoked | Phase::Lost => false,
         };
         let of = |f: &Follower| if f.phase == Phase::Following { f.applied() } else { head };
-        let least = self.followers.iter().filter(held_up).map(of).min().unwrap_or(tail);
+        let slowest = self.followers.iter().filter(held_up).min_by_key(|f| of(f));
+        let least = slowest.map_or(tail, of);
+        self.head_waits_for = slowest.filter(|_| least < log.kept()).map(|f| f.process);
         let to = least.min(log.kept()).max(head);
         log.raise_head(to);
         if tail - to > size / 2 {

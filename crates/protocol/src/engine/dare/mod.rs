@@ -44,6 +44,7 @@ use crate::replica::signs::Signs;
 use crate::replica::{Execution, Standing, StateMachine};
 
 pub use config::{Config, MIN_RING_BYTES};
+pub use election::Answered;
 
 use access::Access;
 use election::Election;

@@ -32,7 +32,8 @@ impl Quorums {
         let reached =
             |needed: Needed, group: u8| reached_by_majority(needed, mine, followers.iter().filter(|f| f.groups & group != 0).map(&of));
         let first = first.map_or(0, |needed| reached(needed, 1));
-        second.map_or(first, |needed| first.min(reached(needed, 2)))
+        let both = second.map(|needed| reached(needed, 2));
+        both.map_or(first, |second| if Canary::DareOneMajority.is_planted() { second } else { first.min(second) })
     }
 
     #[cold]

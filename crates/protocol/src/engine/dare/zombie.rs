@@ -33,6 +33,13 @@ impl Dare {
         followers.filter(|f| f.is_zombie() && f.counts && f.is_following()).map(|f| f.process)
     }
 
+    /// A process that is dead, and that this leader waits for all the same before it prunes its log, as it should not.
+    pub fn dead_that_is_waited_for(&self) -> Option<ProcessId> {
+        let reign = self.reign.as_ref()?;
+        let waits_for = |f: &&Follower| f.is_zombie() && reign.head_waits_for == Some(f.process);
+        reign.followers.iter().find(waits_for).map(|f| f.process)
+    }
+
     /// Whether this server hears a leader, and has nothing to do with an election, be it as voter or for itself.
     pub fn is_at_rest(&self) -> bool {
         self.election.is_at_rest() && self.access.purpose.is_none() && self.reign.is_none()
@@ -50,6 +57,7 @@ impl Reign {
         let follower = self.followers.iter_mut().find(|f| f.peer == peer);
         let Some(follower) = follower.filter(|f| f.phase == Phase::Following && zombies_ns > 0) else { return self.lose(peer) };
         Mark::DareZombies.reach();
+        self.head_waits_for = self.head_waits_for.filter(|process| *process != follower.process);
         (follower.zombie_until, follower.counts) = (Some(now.after(zombies_ns)), self.zombies.count);
         self.zombies.any = true;
         self.quorums.forget();

@@ -21,7 +21,7 @@ use martlet_protocol::founding::{Founding, Returned, Verdict};
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Core, Member, Milestone, Roles, View};
 
-use super::engine::Engine;
+use super::engine::{Engine, Vote};
 use super::oracles::memory::{self, Footprint};
 use super::report::Property;
 use super::settings::Settings;
@@ -93,6 +93,8 @@ pub struct Node<E, const HOST: bool> {
     turn_begun: u64,
     /// Since when it has counted the memory of the dead, in true time.
     zombies: Vec<(ProcessId, u64)>,
+    /// Its last vote that has been judged.
+    pub judged: Option<Vote>,
 }
 
 /// What stands around a simulated process: a clock that is wrong within bounds, and somebody who looks on.
@@ -188,6 +190,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             founding: None,
             turn_begun: 0,
             zombies: Vec::new(),
+            judged: None,
         };
         (0..at_once).for_each(|_| node.begin_thread());
         node
@@ -486,6 +489,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 let what = format!("{} counts the memory of {id}, which is dead, for {counts_ns} ns; allowed is {zombies_ns}", self.me());
                 self.notable.push(Notable::Wrong(Property::ZombiesEnd, what));
             }
+        }
+        if let Some(id) = self.engine().dead_that_is_waited_for() {
+            let what = format!("{} waits for {id}, which is dead, before it prunes its log", self.me());
+            self.notable.push(Notable::Wrong(Property::ZombiesEnd, what));
         }
     }
 

@@ -14,6 +14,7 @@ mod once;
 pub mod replicas;
 pub mod story;
 mod views;
+mod votes;
 mod watch;
 
 use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};

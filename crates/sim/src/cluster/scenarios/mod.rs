@@ -1,6 +1,7 @@
 //! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
 
 pub(super) mod contest;
+pub(super) mod parted;
 mod script;
 pub mod steps;
 

@@ -1,0 +1,28 @@
+//! Votes that outlive their voters: before anybody is told of one it stands in the memory of a majority (DARE section 3.2.3).
+
+use martlet_fabric::primitive::Ordering;
+
+use crate::cluster::engine::Engine;
+use crate::cluster::life::Cluster;
+use crate::cluster::report::Property;
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// Looks for the last vote of a process in the memory of all others, dead or alive.
+    pub(in crate::cluster) fn judge_vote(&mut self, voter: usize) {
+        let Some(node) = &mut self.nodes[voter] else { return };
+        let (me, vote) = (node.me(), node.engine().vote());
+        let Some(vote) = vote.filter(|vote| node.judged != Some(*vote)) else { return };
+        node.judged = Some(vote);
+        // Where a connection has been lost and forgotten meanwhile nobody can tell any more.
+        let stands = |words: Option<&martlet_fabric::Memory>| words.is_none_or(|words| words[vote.at].load(Ordering::Acquire) >= vote.word);
+        let others = (0..self.nodes.len()).filter(|other| *other != voter);
+        let found = others.filter(|other| self.world.look_at_lanes(*other, voter, vote.lane, stands).contains(&true)).count();
+        if found + 1 < vote.quorum {
+            let what = format!(
+                "{me} has told of its vote {:x}, which stands in {found} memories beside its own; {} are a majority",
+                vote.word, vote.quorum
+            );
+            self.oracles.violated(self.world.now(), Property::DurableVotes, what);
+        }
+    }
+}
