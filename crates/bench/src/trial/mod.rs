@@ -6,6 +6,7 @@ pub mod crowd;
 pub mod leftovers;
 pub mod redis;
 pub mod service;
+pub mod survivor;
 pub mod testbed;
 pub mod timeline;
 pub mod wardens;
@@ -18,13 +19,14 @@ use fastrand::Rng;
 use hdrhistogram::Histogram;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
-use martlet_cluster::watch::observer::{self, Sight};
+use martlet_cluster::watch::observer;
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
 
 use crate::trial::caller::AnyCaller;
 use crate::trial::timeline::Timeline;
+use survivor::{Fate, fate};
 use testbed::{PATIENCE, Testbed};
 use workload::{Mix, Recording};
 
@@ -271,12 +273,11 @@ impl Scene<'_> {
     /// Kills all nodes but one, has that one serve alone, and starts the others again.
     fn kill_all_but(&mut self, survivor: u16, primary: ProcessId) -> Outcome<Struck> {
         let Scene { testbed, acknowledged, interrupt, chance } = self;
-        // One that is out of the view, since it was presumed dead, holds nothing when it is left.
-        let process = |sights: &[Sight]| {
-            let view = observer::newest_view(sights)?;
-            view.members.iter().find(|member| member.id.node.0 == survivor).map(|member| member.id)
-        };
-        let before = process(&testbed.await_whole()?);
+        let sights = testbed.await_whole()?;
+        let view = observer::newest_view(&sights).ok_or_else(|| Fail::failed("no node shows a view"))?;
+        let left = view.members.iter().map(|member| member.id).find(|id| id.node.0 == survivor);
+        let left =
+            left.ok_or_else(|| Fail::failed(format_args!("node {survivor}, which is to be left, is not in view {}", view.number)))?;
         let mut victims: Vec<u16> = testbed.numbers().into_iter().filter(|number| *number != survivor).collect();
         chance.shuffle(&mut victims);
         // Some at one moment, as when the kernel ends them all, and some between two steps of what the deaths before have set off.
@@ -287,8 +288,9 @@ impl Scene<'_> {
         for victim in &victims {
             testbed.await_end(*victim)?;
         }
-        let sights = testbed.await_whole()?;
-        if process(&sights) != before {
+        let unclear = format!("node {survivor} was left, and neither went on alone nor found itself cut off");
+        let sights = testbed.await_that(PATIENCE, &unclear, |sights| fate(sights, left).is_some())?;
+        if fate(&sights, left) != Some(Fate::Alone) {
             return Err(Fail::failed(format_args!(
                 "node {survivor}, which was to be left, was presumed dead when the others were killed, so nothing was left: a host that is less busy is needed"
             )));
