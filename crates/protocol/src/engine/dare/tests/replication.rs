@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use martlet_fabric::primitive::Ordering;
+use martlet_fabric::ring::Reader;
 use martlet_fabric::sim::{Faults, Span};
 use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::world::{Cluster, alike, id, led, others, tell_view, tiny};
 use crate::basics::LogIndex;
 use crate::basics::layout::LOG_LANE;
-use crate::engine::dare::layout::{Determinants, LOG, RUNS, WORDS, control, lane, term_of, words};
+use crate::engine::dare::layout::{Determinants, Header, LOG, RUNS, WORDS, control, lane, term_of, words};
 use crate::engine::test_cluster::Watched as _;
 use crate::engine::{Engine as _, Event};
 use crate::replica::Standing;
@@ -65,6 +66,42 @@ fn dare_3_3_1_the_commit_pointer_is_lazy_and_comes_all_the_same() {
     let index = cluster.write_through(leader);
     cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= index));
     assert!(cluster.is_level());
+}
+
+/// Step d follows step c: at every nanosecond, whatever a server's tail pointer covers stands in its memory.
+#[test]
+fn dare_3_3_1_the_tail_moves_only_after_the_entries_are_there() {
+    let (mut cluster, leader, _) = alike(3);
+    cluster.until("level", |c| c.is_level());
+    let lanes = others(leader).map(|n| (n, LocalRegion::Lane { writer: cluster.peer(n, leader), name: LOG_LANE }));
+    let tail_of = |c: &Cluster, (n, lane): (usize, LocalRegion)| c.memory(n, lane)[lane::TAIL].load(Ordering::Acquire);
+    let before = lanes.map(|of| tail_of(&cluster, of));
+    // Of more bytes than go in one record.
+    (0..18).for_each(|_| assert!(cluster.write(leader).is_some()));
+    cluster.begin_turn(leader);
+    let last = cluster.nodes[leader].engine.last();
+    let (mut waited, mut moved, mut buffer) = ([false; 2], [false; 2], Vec::new());
+    for _ in 0..50_000 {
+        cluster.world.run_for(1);
+        for (at, of) in lanes.into_iter().enumerate() {
+            let words = cluster.memory(of.0, of.1);
+            let (tail, mut reader, mut here) = (tail_of(&cluster, of), Reader::at(before[at]), LogIndex(0));
+            while reader.next(words, &mut buffer) {
+                here = Header::decode(&buffer).expect("the leader's entry").0.last();
+                assert!(here <= last);
+            }
+            if tail == before[at] {
+                waited[at] |= here > LogIndex(0);
+            } else {
+                assert!(here == last && reader.position() == tail, "the tail pointer of {} covers what is not there", of.0);
+                moved[at] = true;
+            }
+        }
+        if moved == [true; 2] {
+            break;
+        }
+    }
+    assert_eq!((waited, moved), ([true; 2], [true; 2]), "entries stood there before the tail pointer moved, and it moved");
 }
 
 #[test]
