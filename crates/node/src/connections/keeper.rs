@@ -25,6 +25,8 @@ pub const PATIENCE: u32 = 30;
 pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
 /// Sockets in one message. The kernel takes 253 at most.
 const SOCKETS_A_MESSAGE: usize = 128;
+/// Connections that have asked for nothing so far. Each of a cluster's nodes may have one; one more takes the place of the first, whose process has died or is no node.
+const MOST_SILENT: usize = 16;
 /// What a successor asks for: connections, and the memory that belongs to them.
 const CONNECTIONS: u8 = b'c';
 /// What a newcomer asks for: the listener of the service.
@@ -178,12 +180,16 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     };
     let patience = if keeps == Keeps::Service { PATIENCE_OF_SERVICE } else { PATIENCE };
     let (mut looks, mut is_alone) = (0, false);
+    // In the order in which they came. None is waited for alone: should its process die before it asks, that one's own keeper has its end of this open until a next successor dismisses
+    // it, which is waiting for this one's answer.
+    let mut silent = [-1; MOST_SILENT];
     // The one that has been given the connections, and has yet to say that it has them. Should it die before, the keeper of that one has its end of this open, so only the
     // next one says so by asking.
     let mut given: RawFd = -1;
     loop {
+        let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2 + MOST_SILENT];
         // A number below 0 is none that is waited for.
-        let mut waits = [listener, given].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        waits.iter_mut().zip([listener, given].into_iter().chain(silent)).for_each(|(wait, fd)| wait.fd = fd);
         let mut time = libc::timespec { tv_sec: i64::from(LOOK_MS / 1000), tv_nsec: 0 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
@@ -200,7 +206,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 if !HOLDS.load(Ordering::SeqCst) {
                     end(keeps);
                 }
-                close_others(listener, given);
+                close_others(&waits);
             }
             if came <= 0 {
                 looks = if lives || given >= 0 { 0 } else { looks + u32::from(came == 0) };
@@ -209,9 +215,8 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 }
                 continue;
             }
-            let mut said = 0u8;
             if waits[1].revents != 0 {
-                let is_dismissed = libc::syscall(libc::SYS_read, given, &mut said, 1) == 1 && said == DISMISSED;
+                let is_dismissed = hear(given) == Some(DISMISSED);
                 libc::syscall(libc::SYS_close, given);
                 given = -1;
                 if is_dismissed && lives {
@@ -219,17 +224,13 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 } else if is_dismissed {
                     end(keeps);
                 }
-                continue;
             }
-            let client = libc::syscall(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) as RawFd;
-            if client < 0 {
-                continue;
-            }
-            if is_ours(client) && libc::syscall(libc::SYS_read, client, &mut said, 1) == 1 {
+            for wait in waits[2..].iter().filter(|wait| wait.revents != 0) {
+                let client = wait.fd;
+                silent.iter_mut().filter(|fd| **fd == client).for_each(|fd| *fd = -1);
+                let said = hear(client);
                 let service = SERVICE.load(Ordering::Acquire);
-                if said == LISTENER && service >= 0 {
-                    send(client, GIVEN, &[service]);
-                } else if said == CONNECTIONS && (!lives || LET_GO.load(Ordering::SeqCst)) {
+                if said == Some(CONNECTIONS) && (!lives || LET_GO.load(Ordering::SeqCst)) {
                     // It asks since the one before it is dead.
                     let before = std::mem::replace(&mut given, client);
                     if before >= 0 {
@@ -237,13 +238,46 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     }
                     hand_out(client, keeps);
                     continue;
-                } else {
+                } else if said == Some(LISTENER) && service >= 0 {
+                    send(client, GIVEN, &[service]);
+                } else if said.is_some() {
                     send(client, NOT_NOW, &[]);
                 }
+                libc::syscall(libc::SYS_close, client);
             }
-            libc::syscall(libc::SYS_close, client);
+            if waits[0].revents != 0 {
+                let client = libc::syscall(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) as RawFd;
+                if client >= 0 && is_ours(client) {
+                    let first = queue(&mut silent, client);
+                    if first >= 0 {
+                        libc::syscall(libc::SYS_close, first);
+                    }
+                } else if client >= 0 {
+                    libc::syscall(libc::SYS_close, client);
+                }
+            }
         }
     }
+}
+
+/// The byte that was said at a connection where something has come; `None`: its other end is closed.
+fn hear(client: RawFd) -> Option<u8> {
+    let mut said = 0u8;
+    // SAFETY: the pointer is to one byte.
+    (unsafe { libc::syscall(libc::SYS_read, client, &mut said, 1) } == 1).then_some(said)
+}
+
+/// Puts one behind all others. Returns the first of them, if there was no room; else -1, as for each free place.
+fn queue(silent: &mut [RawFd; MOST_SILENT], client: RawFd) -> RawFd {
+    let mut dropped = client;
+    // From behind each moves up, until one finds a free place.
+    for place in silent.iter_mut().rev() {
+        dropped = std::mem::replace(place, dropped);
+        if dropped < 0 {
+            break;
+        }
+    }
+    dropped
 }
 
 /// Ends the keeper's process; the memory that it shared goes with it.
@@ -299,14 +333,16 @@ fn is_of_service(fd: RawFd, port: u16) -> bool {
     port != 0 && local_port(fd) == port && is_connection(fd)
 }
 
-/// Closes all that is not the service's, once the process is dead: somebody may wait for the end of it.
-fn close_others(listener: RawFd, given: RawFd) {
+/// Closes all that is not the service's, nor waited for, once the process is dead: somebody may wait for the end of it.
+fn close_others(waits: &[libc::pollfd]) {
     let service = SERVICE.load(Ordering::Acquire);
     let port = if service >= 0 { local_port(service) } else { 0 };
-    let own = [listener, service, given, LEDGER.load(Ordering::Acquire)];
-    let last = own.into_iter().fold(HIGHEST.load(Ordering::Relaxed), RawFd::max) + NEWEST;
+    let own = [service, LEDGER.load(Ordering::Acquire)];
+    let is_own = |fd: RawFd| own.contains(&fd) || waits.iter().any(|wait| wait.fd == fd);
+    let highest = waits.iter().map(|wait| wait.fd).chain(own).fold(HIGHEST.load(Ordering::Relaxed), RawFd::max);
+    let last = highest + NEWEST;
     for fd in 0..=last {
-        if !own.contains(&fd) && !is_of_service(fd, port) {
+        if !is_own(fd) && !is_of_service(fd, port) {
             // SAFETY: nobody uses the table any more but this process.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
@@ -379,17 +415,19 @@ pub struct Left {
 }
 
 fn ask_for(name: &str, what: u8) -> io::Result<Left> {
+    let keeper = connect(name)?;
+    // SAFETY: the pointer is to one byte.
+    sys::checked(unsafe { libc::syscall(libc::SYS_sendto, keeper.as_raw_fd(), &what, 1, libc::MSG_NOSIGNAL, 0usize, 0usize) })?;
+    Ok(Left { keeper, sockets: Vec::new() })
+}
+
+/// A connection to a keeper, which is one of this user's.
+fn connect(name: &str) -> io::Result<OwnedFd> {
     let keeper = message_socket()?;
     let (address, len) = abstract_address(name);
-    // SAFETY: the pointers are to an address of that length, and to one byte.
-    unsafe {
-        sys::checked(libc::syscall(libc::SYS_connect, keeper.as_raw_fd(), &address, len))?;
-        if !is_ours(keeper.as_raw_fd()) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        sys::checked(libc::syscall(libc::SYS_sendto, keeper.as_raw_fd(), &what, 1, libc::MSG_NOSIGNAL, 0usize, 0usize))?;
-    }
-    Ok(Left { keeper, sockets: Vec::new() })
+    // SAFETY: the pointer is to an address of that length.
+    sys::checked(unsafe { libc::syscall(libc::SYS_connect, keeper.as_raw_fd(), &address, len) })?;
+    if is_ours(keeper.as_raw_fd()) { Ok(keeper) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// Asks the keeper of a process that is dead, or may have let go, for its connections. `None`: it lives, and has not.
@@ -476,6 +514,18 @@ impl Left {
 mod tests {
     use super::*;
 
+    /// Whether a keeper of this process waits for what one other says, and for nothing else.
+    fn is_in_read() -> bool {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("the kernel lists threads").flatten();
+        let children: Vec<String> = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
+        let mut children = children.iter().flat_map(|line| line.split_ascii_whitespace());
+        let read = format!("{} ", libc::SYS_read);
+        let begins = |pid: &str, file: &str, with: &str| {
+            std::fs::read_to_string(format!("/proc/{pid}/{file}")).is_ok_and(|text| text.starts_with(with))
+        };
+        children.any(|pid| begins(pid, "comm", "martlet-keeper") && begins(pid, "syscall", &read))
+    }
+
     #[test]
     fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing() {
         let name = format!("martlet-keeper-test-{}", std::process::id());
@@ -490,16 +540,38 @@ mod tests {
         started.recv().expect("it starts").expect("a keeper");
         assert!(ask(&name).expect("it answers").is_none(), "its process lives, and has let go of nothing");
         LET_GO.store(true, Ordering::SeqCst);
-        // As of a successor that has died, whose own keeper has its descriptors.
-        let first = ask(&name).expect("it answers").expect("it has let go");
-        let second = ask(&name).expect("it answers").expect("it is served as well");
+        // As of successors that have died, whose own keepers have their descriptors: before they could ask, which more than there is room for have, and before they had all.
+        let silent: Vec<OwnedFd> = (0..=MOST_SILENT).map(|_| connect(&name).expect("it listens")).collect();
+        let answered = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| [(); 2].map(|()| ask(&name).expect("it answers").expect("it has let go")));
+            while !asks.is_finished() {
+                assert!(!is_in_read(), "the keeper waits for one that may say nothing, and another one asks");
+                std::thread::yield_now();
+            }
+            asks.join().expect("no panic")
+        });
         assert!(!SUCCEEDED.load(Ordering::SeqCst), "none has said that it has all");
+        let [first, second] = answered;
         second.dismiss();
         while !SUCCEEDED.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        drop(first);
+        drop((first, silent));
         LET_GO.store(false, Ordering::SeqCst);
         SUCCEEDED.store(false, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn those_that_say_nothing_stand_in_the_order_in_which_they_came_and_the_first_makes_room() {
+        let mut silent = [-1; MOST_SILENT];
+        for client in 0..MOST_SILENT as RawFd {
+            assert_eq!(queue(&mut silent, 100 + client), -1);
+        }
+        assert!(silent.iter().copied().eq(100..100 + MOST_SILENT as RawFd));
+        assert_eq!(queue(&mut silent, 200), 100, "all places are taken");
+        // One in the middle has asked.
+        silent[3] = -1;
+        assert_eq!(queue(&mut silent, 201), -1);
+        assert!(silent.iter().copied().eq([101, 102, 103].into_iter().chain(105..100 + MOST_SILENT as RawFd).chain([200, 201])));
     }
 }
