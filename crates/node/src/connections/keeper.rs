@@ -25,6 +25,8 @@ pub const PATIENCE: u32 = 30;
 pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
 /// Sockets in one message. The kernel takes 253 at most.
 const SOCKETS_A_MESSAGE: usize = 128;
+/// Numbers of descriptors that the kernel is asked about at once.
+const LOOKED_AT_ONCE: usize = 256;
 /// Connections that have asked for nothing so far. Each of a cluster's nodes may have one; one more takes the place of the first, whose process has died or is no node.
 const MOST_SILENT: usize = 16;
 /// What a successor asks for: connections, and the memory that belongs to them.
@@ -351,6 +353,19 @@ fn close_others(waits: &[libc::pollfd]) {
     unsafe { libc::syscall(libc::SYS_close_range, last + 1, u32::MAX, 0) };
 }
 
+/// Goes through the numbers up to `last` at which something is open. The kernel tells of many at once: a successor waits, and most numbers have nothing.
+fn for_each_open(last: RawFd, mut with: impl FnMut(RawFd)) {
+    for first in (0..=last).step_by(LOOKED_AT_ONCE) {
+        let mut looks: [libc::pollfd; LOOKED_AT_ONCE] =
+            std::array::from_fn(|at| libc::pollfd { fd: first + at as RawFd, events: 0, revents: 0 });
+        // SAFETY: the pointer is to so many values.
+        let looked = unsafe { libc::syscall(libc::SYS_poll, looks.as_mut_ptr(), looks.len(), 0) };
+        // Where the kernel refuses, each may be open.
+        let is_open = |look: &&libc::pollfd| look.fd <= last && (looked < 0 || look.revents & libc::POLLNVAL == 0);
+        looks.iter().filter(is_open).for_each(|look| with(look.fd));
+    }
+}
+
 /// Sends all connections and the memory that belongs to them, in messages of some, and an empty message behind them.
 fn hand_out(client: RawFd, keeps: Keeps) {
     let (service, ledger) = (SERVICE.load(Ordering::Acquire), LEDGER.load(Ordering::Acquire));
@@ -358,7 +373,7 @@ fn hand_out(client: RawFd, keeps: Keeps) {
     let newest = if keeps == Keeps::Service { NEWEST } else { 0 };
     let last = HIGHEST.load(Ordering::Relaxed).max(pipe).max(ledger) + newest;
     let (mut sockets, mut count) = ([0 as RawFd; SOCKETS_A_MESSAGE], 0);
-    for fd in 0..=last {
+    let hand = |fd: RawFd| {
         let is_wanted = match keeps {
             Keeps::All => is_connection(fd) || fd == pipe,
             Keeps::Service => fd == ledger || is_of_service(fd, port),
@@ -371,7 +386,8 @@ fn hand_out(client: RawFd, keeps: Keeps) {
                 count = 0;
             }
         }
-    }
+    };
+    for_each_open(last, hand);
     if count > 0 {
         send(client, GIVEN, &sockets[..count]);
     }
