@@ -148,7 +148,7 @@ const AFTER: [Step; 2] = [
 const FIRST_ROW: [Step; 5] = [
     step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
     step("canaries, built", 360, build_probed),
-    step("canaries", 200, |root| finish(&mut canaries(root))),
+    step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
