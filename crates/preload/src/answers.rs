@@ -118,8 +118,14 @@ impl Replica {
     pub fn publish(&mut self, call: Call, told: Told) -> Told {
         let told = Told { call: call as u8, ..told };
         self.board.tell(&told);
-        self.heard = self.board.told_end();
+        self.hears(self.board.told_end());
         told
+    }
+
+    /// It has heard the words up to there, and says so.
+    fn hears(&mut self, heard: u64) {
+        self.heard = heard;
+        self.board.hears(self.node, heard);
     }
 
     fn hear(&mut self, call: Call) -> Option<Told> {
@@ -128,7 +134,7 @@ impl Replica {
                 if told.call != call as u8 {
                     die(&format!("its server calls the system for {call:?}, where the leader's made call {}", told.call));
                 }
-                self.heard = next;
+                self.hears(next);
                 Some(told)
             }
             Heard::Nothing => None,
@@ -165,7 +171,7 @@ impl Replica {
         if leap.reading > reading {
             return None;
         }
-        self.heard = next;
+        self.hears(next);
         Some(leap)
     }
 

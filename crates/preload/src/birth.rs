@@ -109,7 +109,7 @@ pub fn bear() {
 pub fn fork(node: u16) -> bool {
     let last = with_replay(|replay| replay.last());
     with(|replica| {
-        replica.board.before_fork(node);
+        replica.board.before_fork(node, replica.heard);
         replica.board.expect(node, last + 1, clock::real().monotonic_ns);
     });
     // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.

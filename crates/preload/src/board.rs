@@ -10,6 +10,7 @@ pub use martlet_node::connections::Holder;
 
 use crate::entry::MAX_ROUND_BYTES;
 use crate::fault::Void;
+use crate::hearing::Follower;
 use crate::service::ServiceWords;
 use crate::stream::Seal;
 
@@ -25,7 +26,7 @@ pub const EXPECTED_NS: u64 = 60_000_000_000;
 /// A stage holds a round.
 pub const STAGE_BYTES: usize = MAX_ROUND_BYTES;
 /// Words of what the system has told leaders, the last ones: a follower that is further behind than that is no replica any more.
-const TOLD_WORDS: usize = 1 << 22;
+pub const TOLD_WORDS: usize = 1 << 22;
 /// Words before the bytes of one thing that the system has said.
 const TOLD_HEADER_WORDS: usize = 3;
 /// The most bytes of it.
@@ -52,6 +53,8 @@ struct Cells {
 struct Known {
     /// The first round that it has not been told, or 0: there is no such replica.
     next: AtomicU64,
+    /// Up to where it has heard what the system has told leaders.
+    heard: AtomicU64,
 }
 
 /// A read from a connection.
@@ -277,9 +280,12 @@ impl Board {
     }
 
     /// A replica of this node is about to be forked: what an earlier one of that number has left here says nothing of it.
-    pub fn before_fork(&self, node: u16) {
+    ///
+    /// It has heard what its parent has, up to there.
+    pub fn before_fork(&self, node: u16, heard: u64) {
         self.words.processes[usize::from(node)].store(0, Ordering::Release);
         self.words.known[usize::from(node)].next.store(0, Ordering::Release);
+        self.hears(node, heard);
     }
 
     /// It has been told all of them, or there is none.
@@ -290,6 +296,20 @@ impl Board {
     /// The replica of this node has been told all rounds before this one.
     pub fn knows(&self, node: u16, next: u64) {
         self.words.known[usize::from(node)].next.store(next, Ordering::Release);
+    }
+
+    /// The replica of this node has heard what the system has told leaders up to there.
+    pub fn hears(&self, node: u16, heard: u64) {
+        self.words.known[usize::from(node)].heard.store(heard, Ordering::Release);
+    }
+
+    /// The replicas that have begun and are not known to be dead, but for this node's, and how far each has come.
+    pub fn followers(&self, leader: u16) -> Vec<Follower> {
+        let of = |process: Holder| {
+            let Known { next, heard } = &self.words.known[usize::from(process.node)];
+            Follower { process, heard: heard.load(Ordering::Acquire), next: next.load(Ordering::Acquire) }
+        };
+        self.processes(!(1 << leader)).into_iter().map(of).collect()
     }
 
     /// The first round that some replica has not been told; `None`: there are no replicas.
@@ -628,7 +648,7 @@ mod tests {
         board.begin(own);
         assert_eq!((board.processes(!0), board.processes(!0b1000)), (vec![own], vec![]));
         // Its death says nothing of another one of its node.
-        board.before_fork(3);
+        board.before_fork(3, 0);
         board.died(own);
         assert_eq!((board.processes(!0), board.lacking()), (vec![], 0b1000));
         board.begin(own);
@@ -653,8 +673,13 @@ mod tests {
         assert_eq!(board.first_unknown(), Some(7));
         board.died(own(2));
         assert_eq!(board.first_unknown(), Some(8));
-        board.before_fork(5);
+        board.before_fork(5, 20);
         assert_eq!(board.first_unknown(), Some(9));
+        // A fork has heard what its parent has, and is no follower before it has begun.
+        board.hears(0, 30);
+        assert_eq!(board.followers(7), [Follower { process: own(0), heard: 30, next: 9 }]);
+        board.begin(own(5));
+        assert_eq!(board.followers(0), [Follower { process: own(5), heard: 20, next: 0 }]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
+use crate::hearing::Hearing;
 use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
@@ -70,7 +71,7 @@ pub enum Role {
     /// It is the next leader, and those before it are dead: it executes what they may not have.
     Succeeds(Vec<Holder>),
     /// It collects rounds.
-    Leads(Lead),
+    Leads(Box<Lead>),
 }
 
 /// What a leader has beside what all replicas have.
@@ -102,8 +103,10 @@ pub struct Lead {
     pub looked_ns: u64,
     /// What was last said of that.
     pub said: Said,
-    /// How fast it collects.
+    /// How fast it collects, while a newcomer is far behind.
     pub pace: Pace,
+    /// The same while a follower is far behind its words.
+    pub hearing: Hearing,
 }
 
 /// What a leader says of its replicas, a bit for each node.
@@ -133,6 +136,7 @@ impl Lead {
             looked_ns: 0,
             said: Said::default(),
             pace: Pace::default(),
+            hearing: Hearing::default(),
         }
     }
 }
@@ -494,7 +498,7 @@ impl Replica {
         }
     }
 
-    /// Whether the next round is to come now, or when a newcomer has been told more.
+    /// Whether the next round is to come now, or when a newcomer has been told more, or a follower has heard more.
     fn may_collect(&mut self) -> bool {
         let Role::Leads(lead) = &mut self.role else { return false };
         // Until a successor's first rounds are committed clients wait for answers that they had coming.
@@ -503,7 +507,9 @@ impl Replica {
         }
         // The board has been looked at in this step.
         let lacked = with_replay(|replay| replay.lacked().zip(replay.lacked_bytes()));
-        lead.pace.permits(clock::real().monotonic_ns, lacked)
+        let (now, board, node) = (clock::real().monotonic_ns, self.board, self.node);
+        let runs = |follower: Holder| process::runs(follower.pid, follower.started);
+        lead.pace.permits(now, lacked) && lead.hearing.permits(now, board.told_end(), || board.followers(node), runs)
     }
 
     /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.

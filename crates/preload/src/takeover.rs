@@ -81,7 +81,7 @@ impl Replica {
         keeper::PIPE.store(pipe.out.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         // One that had begun to collect the round behind those that are committed had taken all before it out of the kernel.
         let consumed = left.iter().any(|(holder, _)| self.board.collected(holder.node) > self.round);
-        self.role = Role::Leads(Lead::new(left, pipe));
+        self.role = Role::Leads(Box::new(Lead::new(left, pipe)));
         self.adopt(sockets, &Remains { stages, pipes, consumed });
         let listeners: Vec<_> = self.table.listeners.keys().copied().collect();
         listeners.into_iter().for_each(|fd| self.watch_listener(fd, false));

@@ -1,6 +1,8 @@
 //! The files that a server writes, through kills of the leader: there is one of each, where the server's settings have it, and it is whole.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -271,6 +273,37 @@ fn a_stored_value_that_looks_like_what_replicas_word_differently_is_read_as_any_
     service.await_replicas();
     assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
     drop((client, readers));
+    service.stop();
+}
+
+#[test]
+fn a_follower_that_gets_no_core_for_a_moment_is_waited_for_before_it_has_missed_what_the_leader_said() {
+    /// So many answers are twice as much as is kept of what leaders say.
+    const ANSWERS: usize = 550;
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    let text = client.call(&["INFO"]);
+    let value = text.repeat((120 << 10) / text.len());
+    assert_eq!(client.call(&["SET", "value", &value]), "OK");
+    let pid = service.replicas.iter().copied().find(|pid| *pid != service.leader).expect("three run");
+    let follower = Pid::from_raw(pid).expect("a process");
+    kill_process(follower, Signal::STOP).expect("it lives");
+    std::thread::scope(|scope| {
+        let ((tell, done), value) = (channel(), &value);
+        scope.spawn(move || {
+            client.send("GET value\r\n".repeat(ANSWERS).as_bytes());
+            (0..ANSWERS).for_each(|_| assert!(client.answer() == *value, "something else"));
+            tell.send(client).expect("it is waited for");
+        });
+        // Either the leader has gone on without it, which is the mistake, or waits for it.
+        let early = done.recv_timeout(Duration::from_secs(1)).ok();
+        kill_process(follower, Signal::CONT).expect("it lives");
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        let mut client = early.unwrap_or_else(|| done.recv().expect("all is answered"));
+        service.await_replicas();
+        assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
+        assert_eq!(client.call(&["STRLEN", "value"]), value.len().to_string());
+    });
     service.stop();
 }
 

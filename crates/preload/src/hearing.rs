@@ -1,0 +1,121 @@
+//! How far followers lag behind what the system has told the leader, and for which of them it waits.
+//!
+//! The [board](crate::board) keeps the last words only, and a follower that needs older ones ends. The leader is not held up by its followers otherwise: it may collect rounds as long
+//! as a majority holds them, while a follower that has too little of a core executes none. So it collects no more, once words are told faster than they are heard, until those
+//! that are far behind have come nearer. They execute what it has executed, and need nothing new for that.
+
+use crate::board::{Holder, TOLD_WORDS};
+
+/// So many words a follower may be behind without costing anyone anything. What is told in one more round, and the one that is being told, has room beside.
+const FAR_BEHIND: u64 = TOLD_WORDS as u64 / 2;
+/// Each time so many more have been told it is looked who is far behind.
+const LOOK_WORDS: u64 = TOLD_WORDS as u64 / 16;
+/// A follower that gets on by nothing for so long is waited for no longer, in nanoseconds: it is stopped, or hangs. After as long it would be taken for dead if it led.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// A follower, and how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follower {
+    /// Its process.
+    pub process: Holder,
+    /// Up to where it has heard the leader's words.
+    pub heard: u64,
+    /// The first round that it has not been told: one that is taught has its words to hear afterwards.
+    pub next: u64,
+}
+
+/// What a leader has seen of followers that are far behind its words.
+#[derive(Debug, Default)]
+pub struct Hearing {
+    /// Before so many have been told nobody is looked at.
+    look_at: u64,
+    /// Those that were far behind at the last look, and since when each has got on by nothing.
+    far: Vec<(Follower, u64)>,
+}
+
+impl Hearing {
+    /// Whether the next round may be collected now, when `told` words have been told.
+    ///
+    /// `followers` are those that have begun and are not known to be dead; `runs` asks the kernel, and is asked about those only that would be waited for.
+    pub fn permits(&mut self, now_ns: u64, told: u64, followers: impl FnOnce() -> Vec<Follower>, runs: impl Fn(Holder) -> bool) -> bool {
+        if told < self.look_at {
+            return true;
+        }
+        // Those that words have been lost to end when they come to them, whatever is done here.
+        let is_far = |follower: &Follower| (FAR_BEHIND..TOLD_WORDS as u64).contains(&told.saturating_sub(follower.heard));
+        let since = |follower: Follower| {
+            let before = self.far.iter().find(|(before, _)| *before == follower);
+            (follower, before.map_or(now_ns, |(_, since_ns)| *since_ns))
+        };
+        self.far = followers().into_iter().filter(is_far).map(since).collect();
+        let waits = self.far.iter().any(|(follower, since_ns)| now_ns.saturating_sub(*since_ns) <= PATIENCE_NS && runs(follower.process));
+        if !waits {
+            self.look_at = told + LOOK_WORDS;
+        }
+        !waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follower(node: u16, heard: u64) -> Follower {
+        Follower { process: Holder { node, pid: 10 + i32::from(node), started: 5 }, heard, next: 7 }
+    }
+
+    #[test]
+    fn followers_that_are_near_are_looked_at_now_and_then() {
+        let mut hearing = Hearing::default();
+        let near = || vec![follower(1, 1), follower(2, FAR_BEHIND)];
+        assert!(hearing.permits(0, FAR_BEHIND, near, |_| unreachable!("they are near")));
+        let never = || unreachable!("few words more have been told");
+        assert!(hearing.permits(0, FAR_BEHIND + LOOK_WORDS - 1, never, |_| true));
+        assert!(!hearing.permits(0, FAR_BEHIND + LOOK_WORDS, near, |_| true));
+    }
+
+    #[test]
+    fn one_that_is_far_behind_is_waited_for_as_long_as_it_gets_on() {
+        let (mut hearing, told) = (Hearing::default(), 3 * FAR_BEHIND);
+        let mut now = 0;
+        for heard in 2 * FAR_BEHIND - 5..=2 * FAR_BEHIND {
+            assert!(!hearing.permits(now, told, || vec![follower(1, told), follower(2, heard)], |_| true));
+            now += PATIENCE_NS;
+        }
+        assert!(hearing.permits(now, told, || vec![follower(2, 2 * FAR_BEHIND + 1)], |_| true));
+        // So is one that is taught rounds so far.
+        let told = 4 * FAR_BEHIND;
+        for next in 7..20 {
+            now += PATIENCE_NS;
+            assert!(!hearing.permits(now, told, || vec![Follower { next, ..follower(2, 3 * FAR_BEHIND) }], |_| true));
+        }
+    }
+
+    #[test]
+    fn one_that_gets_on_by_nothing_is_waited_for_once() {
+        let mut hearing = Hearing::default();
+        let stopped = || vec![follower(2, 1)];
+        let mut told = FAR_BEHIND + 1;
+        assert!(!hearing.permits(10, told, stopped, |_| true));
+        assert!(!hearing.permits(10 + PATIENCE_NS, told, stopped, |_| true));
+        while told < TOLD_WORDS as u64 {
+            assert!(hearing.permits(11 + PATIENCE_NS, told, stopped, |_| true));
+            told += LOOK_WORDS;
+        }
+        // Another one has its own time.
+        assert!(!hearing.permits(11 + PATIENCE_NS, told, || vec![follower(1, told - FAR_BEHIND), follower(2, 1)], |_| true));
+        // When it goes on, it is waited for again.
+        let told = FAR_BEHIND + 1 + LOOK_WORDS;
+        let mut hearing = Hearing::default();
+        assert!(!hearing.permits(10, told, stopped, |_| true) && hearing.permits(11 + PATIENCE_NS, told, stopped, |_| true));
+        assert!(!hearing.permits(11 + PATIENCE_NS, told + LOOK_WORDS, || vec![follower(2, 2)], |_| true));
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_is_dead_or_has_lost_words() {
+        let mut hearing = Hearing::default();
+        assert!(hearing.permits(10, FAR_BEHIND + 1, || vec![follower(2, 1)], |_| false));
+        let told = TOLD_WORDS as u64 + 1;
+        assert!(hearing.permits(10, told, || vec![follower(2, 1)], |_| unreachable!("it has lost words")));
+    }
+}
