@@ -4,7 +4,7 @@ use martlet_fabric::LocalRegion;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::Faults;
 
-use super::world::{Cluster, alike, id, led, others, tiny};
+use super::world::{Cluster, alike, id, led, others, tell_view, tiny};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, sealed};
 use crate::engine::Engine as _;
@@ -460,4 +460,31 @@ fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
     cluster.until("it is told", |c| !c.leads(to));
     cluster.kill(last);
     cluster.until("another one leads", |c| (0..3).any(|n| n != last && c.leads(n)));
+}
+
+#[test]
+fn dare_3_4_a_server_that_was_removed_and_does_not_know_gets_no_vote_and_raises_no_term() {
+    let (mut cluster, leader, _) = alike(5);
+    let gone = (leader + 1) % 5;
+    let rest: Vec<usize> = (0..5).filter(|n| *n != leader && *n != gone).collect();
+    tell_view(&mut cluster, 2, 0..5);
+    cluster.write_through(leader);
+    cluster.part(leader, gone);
+    tell_view(&mut cluster, 3, (0..5).filter(|n| *n != gone));
+    cluster.until("the others know", |c| {
+        rest.iter().all(|n| c.nodes[*n].engine.log.committed_group().is_some_and(|(_, group)| group.has_removed(id(gone))))
+    });
+    assert!(!cluster.nodes[gone].engine.is_removed());
+    cluster.kill(leader);
+    // It stands for a term that nobody else reaches soon, with a log as good as any.
+    const TERM: u64 = 100;
+    let last = cluster.nodes[rest[0]].engine.log.tail().index;
+    rest.iter().for_each(|n| ask(&cluster, *n, gone, Request { term: TERM, last_term: 1, last, quorum: 3 }));
+    let next = cluster.until_led();
+    assert_ne!(next, gone);
+    cluster.write_through(next);
+    for n in rest {
+        assert!(cluster.control(gone, n, control::VOTE) < vote_of(2), "it has voted for a server that was removed");
+        assert!(cluster.nodes[n].engine.term() < TERM, "one that was removed raises no term");
+    }
 }

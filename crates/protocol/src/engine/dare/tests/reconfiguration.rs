@@ -179,3 +179,27 @@ fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
     cluster.until("it follows", |c| c.nodes[5].engine.is_complete() && c.nodes[5].engine.applied() >= index);
     assert_eq!(cluster.nodes[5].machine.digest(), cluster.nodes[leader].machine.digest());
 }
+
+#[test]
+fn dare_3_4_a_server_that_knows_that_it_was_removed_never_stands() {
+    let (mut cluster, leader, _) = alike(5);
+    let gone = (leader + 1) % 5;
+    let rest: Vec<usize> = (0..5).filter(|n| *n != leader && *n != gone).collect();
+    tell_view(&mut cluster, 2, 0..5);
+    cluster.write_through(leader);
+    tell_view(&mut cluster, 3, (0..5).filter(|n| *n != gone));
+    cluster.until("it knows, and has what the others have", |c| {
+        let tail = c.nodes[leader].engine.log.tail();
+        (0..5).all(|n| c.nodes[n].engine.log.tail() == tail) && c.nodes[gone].engine.is_removed()
+    });
+    // It alone acts, has as good a log as anybody, and reads of the others that they hear none but the dead.
+    rest.iter().for_each(|n| cluster.world.pause(*n));
+    cluster.kill(leader);
+    cluster.run(1_000_000);
+    assert_eq!(cluster.events(gone, |event| matches!(event, Event::AskedPermission)), 0);
+    assert_eq!(cluster.nodes[gone].engine.term(), 1);
+    rest.iter().for_each(|n| cluster.world.resume(*n));
+    let next = cluster.until_led();
+    assert_ne!(next, gone);
+    cluster.write_through(next);
+}
