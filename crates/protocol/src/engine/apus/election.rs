@@ -145,6 +145,8 @@ impl Apus {
         }
         if let Some((view, id, ask)) = leader {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
+            // The wait was for the one to which this backup has agreed, which leads by now.
+            self.election.retry = Time(0);
             self.election.deference.end();
             let purpose = Purpose::Follow { peer: id, view, ask };
             if self.peer(id).is_some_and(|peer| ask > peer.served) && self.inbound.purpose != Some(purpose) {

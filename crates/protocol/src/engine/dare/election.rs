@@ -157,6 +157,8 @@ impl Dare {
         }
         if let Some((term, id, ask)) = leader.filter(|_| !reigns) {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
+            // The wait was for the one that this server has voted for, which leads by now.
+            self.election.retry = Time(0);
             self.election.deference.end();
             let news = self.peer(id).is_some_and(|peer| ask > peer.granted);
             let purpose = Purpose::Support { peer: id, grant: ask };

@@ -157,6 +157,22 @@ fn trap_41_a_backup_closes_the_old_leader_s_queue_before_it_agrees_to_another_on
 }
 
 #[test]
+fn apus_4_4_a_backup_waits_no_longer_once_it_hears_the_leader_to_whom_it_has_agreed() {
+    let election_ns = 2_000_000;
+    let mut c = Cluster::new(3, Config { election_ns, ..tiny() });
+    let leader = c.until_led();
+    let index = c.write_through(leader);
+    c.until("both follow", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
+    // Long before the backups would have given it up as a candidate.
+    c.kill(leader);
+    let killed = c.world.now();
+    assert!(killed < election_ns / 4, "{killed} ns");
+    c.until_led();
+    let took = c.world.now() - killed;
+    assert!(took < election_ns / 4, "{took} ns");
+}
+
+#[test]
 fn apus_4_4_one_false_suspicion_deposes_nobody() {
     let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();

@@ -364,6 +364,22 @@ fn dare_4_2_2_a_vote_gives_the_candidate_time_before_the_voter_stands() {
 }
 
 #[test]
+fn dare_4_2_2_a_voter_waits_no_longer_once_it_hears_the_leader_for_whom_it_has_voted() {
+    let election_ns = 2_000_000;
+    let mut cluster = Cluster::new(3, Config { election_ns, ..tiny() });
+    let leader = cluster.until_led();
+    let index = cluster.write_through(leader);
+    cluster.until("both follow", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
+    // Long before its voters would have given it up as a candidate.
+    cluster.kill(leader);
+    let killed = cluster.world.now();
+    assert!(killed < election_ns / 4, "{killed} ns");
+    cluster.until_led();
+    let took = cluster.world.now() - killed;
+    assert!(took < election_ns / 4, "{took} ns");
+}
+
+#[test]
 fn dare_4_2_2_servers_take_the_term_of_the_leader_that_they_hear_and_say_that_they_support_it() {
     let (mut cluster, leader, _) = alike(5);
     let away = (leader + 1) % 5;
