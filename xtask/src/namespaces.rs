@@ -14,7 +14,11 @@ pub struct Namespaces {
     pub networks: &'static [&'static str],
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+/// Runs `ip`.
+///
+/// # Errors
+/// What it says.
+pub fn ip(arguments: &[&str]) -> Result<(), String> {
     // In a group of its own: a Ctrl-C at the terminal must not stop the removal half-way.
     let output = Command::new("ip").args(arguments).process_group(0).output().map_err(|e| format!("`ip` does not run: {e}"))?;
     if output.status.success() {

@@ -123,6 +123,20 @@ impl<'a> Cluster<'a> {
         view_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| format!("no view is shown: {}", text(&output)))
     }
 
+    /// The host whose node leads, as that host sees it.
+    ///
+    /// # Errors
+    /// When none does for too long.
+    pub fn leader(&self, host: usize) -> Result<usize, String> {
+        let mut leader = None;
+        self.rig.until("a node leads", || {
+            let output = self.martlet(host, &["status", "--json"])?;
+            leader = leader_of(&String::from_utf8_lossy(&output.stdout));
+            Ok(if leader.is_some() { Ok(()) } else { Err(text(&output)) })
+        })?;
+        Ok(leader.expect("one was found"))
+    }
+
     /// Writes one more key from that host; how long it took to be acknowledged.
     ///
     /// # Errors
@@ -156,17 +170,17 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Waits until all three are members and none of them is catching up.
+    /// Waits until all three are members and none of them is catching up. Returns how long that took.
     ///
     /// # Errors
     /// When that takes too long.
-    pub fn wait_until_whole(&self, host: usize) -> Result<(), String> {
+    pub fn wait_until_whole(&self, host: usize) -> Result<Duration, String> {
         let whole = || {
             let output = self.martlet(host, &["status", "--json"])?;
             let shown = String::from_utf8_lossy(&output.stdout).into_owned();
             Ok(if is_whole(&shown) { Ok(()) } else { Err(text(&output)) })
         };
-        self.rig.until("the cluster is whole", whole).map(drop)
+        self.rig.until("the cluster is whole", whole)
     }
 }
 
@@ -188,6 +202,13 @@ fn view_of(shown: &str) -> Option<u64> {
     number[..number.find(|c: char| !c.is_ascii_digit())?].parse().ok()
 }
 
+/// The node that leads, in what `martlet status --json` shows.
+fn leader_of(shown: &str) -> Option<usize> {
+    let leads = shown.lines().find(|line| line.contains("\"role\":\"primary\""))?;
+    let node: serde_json::Value = serde_json::from_str(leads).ok()?;
+    usize::try_from(node["node"].as_u64()?).ok()
+}
+
 /// Whether what `martlet status --json` shows are three nodes that lead or follow.
 fn is_whole(shown: &str) -> bool {
     // One that is being taught calls itself a backup as well.
@@ -201,10 +222,12 @@ mod tests {
 
     #[test]
     fn a_cluster_is_whole_when_one_leads_and_the_others_follow() {
-        let node = |role: &str| format!("{{\"event\":\"node\",\"role\":\"{role}\"}}\n");
+        let node = |role: &str| format!("{{\"event\":\"node\",\"node\":{},\"role\":\"{role}\"}}\n", role.len());
         let cluster =
             |learners, replicas| format!("{{\"event\":\"cluster\",\"learners\":{learners},\"replicas\":{replicas},\"view\":3}}\n");
         assert_eq!(view_of(&[node("primary"), cluster(0, 3)].concat()), Some(3));
+        assert_eq!(leader_of(&[node("backup"), node("primary"), cluster(0, 3)].concat()), Some(7));
+        assert_eq!(leader_of(&node("backup")), None);
         assert!(is_whole(&[cluster(0, 3), node("backup"), node("primary"), node("backup")].concat()));
         assert!(!is_whole(&[cluster(2, 1), node("backup"), node("primary"), node("backup")].concat()), "two are being taught");
         assert!(!is_whole(&[cluster(0, 3), node("backup"), node("primary")].concat()));

@@ -1,56 +1,28 @@
-//! A cluster of three hosts that are network namespaces on the Ethernet fabric, its nodes killed and its links cut one after another.
+//! A cluster of hosts that are network namespaces on the Ethernet fabric, its nodes killed and its links cut one after another, also over a bad wire.
 //!
 //! | file | what stands there |
 //! |---|---|
 //! | `rig` | the namespaces and all that runs in them, which go with the command |
 //! | `cluster` | a cluster of Martlet in them |
+//! | `faults` | what befalls it |
+//! | `mangling`, `relay` | what a bad wire does to packets, and how they get onto it |
+//! | `wanted` | the command line |
 
 pub mod cluster;
+mod faults;
+mod mangling;
+mod relay;
 pub mod rig;
+mod wanted;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Instant;
 
 use crate::ci;
 use cluster::{Cluster, NODES};
 use rig::Rig;
-
-const USAGE: &str = "\
-Usage: cargo xtask net [--engine NAME] [--rounds N] [-- COMMAND]
-
-A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
-view, kills its node and starts it again, then cuts its link and mends it; a write has to be acknowledged after each, and nothing that was acknowledged may be
-lost. Behind `--`: a command that runs on the first host instead, with the cluster's directory in MARTLET_DIR.
-";
-
-/// How often a host's TCP connections are reset in a row.
-const RESETS: usize = 10;
-
-/// What is wanted.
-struct Wanted {
-    engine: String,
-    rounds: usize,
-    command: Vec<String>,
-}
-
-impl Wanted {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted { engine: "mu".into(), rounds: 3, command: Vec::new() };
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            match arg.as_str() {
-                "--engine" => wanted.engine = value()?,
-                "--rounds" => {
-                    let rounds = value()?;
-                    wanted.rounds = rounds.parse().map_err(|_| format!("--rounds is {rounds:?}; allowed is a number\n\n{USAGE}"))?;
-                }
-                "--" => wanted.command = args.by_ref().collect(),
-                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
-            }
-        }
-        Ok(wanted)
-    }
-}
+use wanted::{USAGE, Wanted};
 
 /// The command.
 ///
@@ -67,8 +39,16 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     if !built.is_ok_and(|status| status.success()) {
         return Err("`martlet` does not build".into());
     }
-    let rig = Rig::make(root, NODES)?;
-    let mut hosts = Cluster::make(&rig, &ci::target_directory(root).join("debug/martlet"), "cluster", &wanted.engine)?;
+    let martlet = ci::target_directory(root).join("debug/martlet");
+    if wanted.torture {
+        return torture(root, &martlet, &wanted);
+    }
+    let mut rig = Rig::make(root, NODES)?;
+    if let Some(mangling) = wanted.mangling() {
+        rig.mangle(mangling, wanted.seed)?;
+        println!("the wire: {mangling}, seed {}", wanted.seed);
+    }
+    let mut hosts = Cluster::make(&rig, &martlet, "cluster", &wanted.engine)?;
     let began = Instant::now();
     hosts.start_all()?;
     println!("three hosts serve after {} ms", began.elapsed().as_millis());
@@ -77,37 +57,32 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         let status = status.map_err(|e| format!("{:?} does not run: {e}", wanted.command[0]))?;
         return if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) };
     }
-    for round in 0..wanted.rounds {
-        let (victim, witness) = (round % NODES, (round + 1) % NODES);
-        hosts.wait_until_whole(witness)?;
-        let (before, mut longest) = (hosts.view(witness)?, Duration::ZERO);
-        for _ in 0..RESETS {
-            hosts.reset(victim)?;
-            longest = longest.max(hosts.write(witness)?);
-        }
-        hosts.wait_until_whole(witness)?;
-        let after = hosts.view(witness)?;
-        if after != before {
-            return Err(format!("the TCP connections of node {victim} were reset, and view {before} was followed by view {after}"));
-        }
-        println!(
-            "the TCP connections of node {victim} reset {RESETS} times: view {before} goes on, a write takes {} ms at most",
-            longest.as_millis()
-        );
-        hosts.kill(victim);
-        let waited = hosts.write(witness)?;
-        println!("node {victim} killed: the next write is acknowledged after {} ms", waited.as_millis());
-        hosts.start(victim)?;
-        hosts.wait_until_whole(witness)?;
-        println!("node {victim} is back");
-        rig.namespaces.link(victim, 0, "down")?;
-        let waited = hosts.write(witness)?;
-        println!("the link of node {victim} cut: the next write is acknowledged after {} ms", waited.as_millis());
-        rig.namespaces.link(victim, 0, "up")?;
-        hosts.wait_until_whole(witness)?;
-        println!("node {victim} is back");
-        hosts.check(victim)?;
+    match wanted.rejoins {
+        Some(count) => faults::rejoins(&rig, &mut hosts, count),
+        None => faults::rounds(&rig, &mut hosts, wanted.rounds, wanted.lasting),
     }
-    println!("all {} keys are there", hosts.written());
+}
+
+/// `martlet torture` on one host, all of whose packets take the bad wire, again and again for as long as is wanted.
+fn torture(root: &Path, martlet: &Path, wanted: &Wanted) -> Result<(), String> {
+    const FAULTS: [&str; 8] = ["--kills", "12", "--pauses", "6", "--restarts", "3", "--changes", "3"];
+    let mut rig = Rig::make(root, 1)?;
+    let mangling = wanted.mangling().unwrap_or_default();
+    rig.mangle_within(0, mangling, wanted.seed)?;
+    println!("the wire: {mangling}, seed {}", wanted.seed);
+    let (began, mut runs) = (Instant::now(), 0);
+    while runs == 0 || wanted.lasting.is_some_and(|lasting| began.elapsed() < lasting) {
+        let mut command = rig.on(0, martlet);
+        command.args(["torture", "--fabric", "ethernet", "--engine", &wanted.engine]).args(FAULTS).stdin(Stdio::null());
+        command.args(["--seed", &wanted.seed.wrapping_add(runs).to_string()]);
+        let status = command.status().map_err(|e| format!("`martlet torture` does not run: {e}"))?;
+        // A child that Ctrl-C has ended as well has not failed.
+        rig.family.check()?;
+        runs += 1;
+        if !status.success() {
+            return Err(format!("run {runs} of `martlet torture` ended with {status}"));
+        }
+    }
+    println!("{runs} runs of `martlet torture` passed in {} s: linearizable, nothing lost, nothing left behind", began.elapsed().as_secs());
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::mangling::Mangling;
+use super::relay::Relay;
 use crate::family::Family;
 use crate::namespaces::Namespaces;
 
@@ -23,6 +25,8 @@ pub struct Rig {
     pub namespaces: Namespaces,
     /// The directory.
     pub directory: PathBuf,
+    /// What carries their packets, where no switch does.
+    relay: Option<Relay>,
 }
 
 impl Rig {
@@ -36,9 +40,39 @@ impl Rig {
         let directory = root.join("target").join(&prefix);
         let namespaces = Namespaces { prefix, hosts, networks: &["10.77.0"] };
         namespaces.make()?;
-        let rig = Rig { family, namespaces, directory };
+        let rig = Rig { family, namespaces, directory, relay: None };
         fs::create_dir_all(&rig.directory).map_err(|e| format!("{}: {e}", rig.directory.display()))?;
         Ok(rig)
+    }
+
+    /// From here on the wire between the hosts does that to what they send each other.
+    ///
+    /// # Errors
+    /// When there can be none.
+    pub fn mangle(&mut self, mangling: Mangling, seed: u64) -> Result<(), String> {
+        self.relay = Some(Relay::between(&self.namespaces, mangling, seed)?);
+        Ok(())
+    }
+
+    /// From here on a host's loopback device does that to what processes there send each other at 127.0.0.1.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn mangle_within(&mut self, host: usize, mangling: Mangling, seed: u64) -> Result<(), String> {
+        self.relay = Some(Relay::within(&self.namespaces, host, mangling, seed)?);
+        Ok(())
+    }
+
+    /// Takes a host off the network, or puts it back.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn cut(&self, host: usize, cut: bool) -> Result<(), String> {
+        match &self.relay {
+            Some(relay) => relay.cut(host, cut),
+            None => self.namespaces.link(host, 0, if cut { "down" } else { "up" })?,
+        }
+        Ok(())
     }
 
     /// A command that runs on a host. `ip` becomes the program.
@@ -68,6 +102,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.family.end();
+        self.relay = None;
         // As much as was made.
         let _ = self.namespaces.remove();
         let _ = fs::remove_dir_all(&self.directory);

@@ -1,0 +1,138 @@
+//! The command line of `cargo xtask net`.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::mangling::Mangling;
+
+pub const USAGE: &str = "\
+Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [WIRE] [-- COMMAND]
+       cargo xtask net --rejoins N [--engine NAME] [WIRE]
+       cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE]
+
+A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
+view, kills its node and starts it again, then cuts its link and mends it; a write has to be acknowledged after each, the cluster has to be whole within 10 s after
+each fault's end, and nothing that was acknowledged may be lost. Behind `--`: a command that runs on the first host instead, with the cluster's directory in
+MARTLET_DIR.
+
+--rejoins N: instead, N times the node that leads is killed and started again, and N times the host of the one that leads is cut off and its link mended: its node has
+to be one of the cluster's again by itself each time.
+
+--torture: instead, `martlet torture` in a namespace of its own: clients count, nodes are killed, paused, restarted, added and removed, and what clients have seen has to
+be linearizable. All its nodes and clients have one address there, 127.0.0.1; each packet between them takes the wire. It is repeated, with the next seed, until S
+seconds have passed.
+
+WIRE: [--loss PERCENT] [--reorder PERCENT] [--repeat PERCENT] [--corrupt PERCENT] [--delay-us N] [--seed N]
+A relay in the place of switch and cables, which drops, holds back for up to 2 ms, repeats or corrupts so many packets each way, of UDP and TCP, and delays all of them.
+A corrupted UDP packet reaches its program, with no check sum; one of TCP is dropped by the kernel, as it would be anywhere. The relay does not limit the rate, and
+does not cut packets in parts. Without any of these options the wire is a good one.
+";
+
+/// What is wanted.
+#[derive(Debug, PartialEq)]
+pub struct Wanted {
+    pub engine: String,
+    pub rounds: usize,
+    pub lasting: Option<Duration>,
+    pub rejoins: Option<usize>,
+    pub torture: bool,
+    wire: Mangling,
+    pub seed: u64,
+    pub command: Vec<String>,
+}
+
+impl Wanted {
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
+        let mut wanted = Wanted {
+            engine: "mu".into(),
+            rounds: 3,
+            lasting: None,
+            rejoins: None,
+            torture: false,
+            wire: Mangling::default(),
+            seed: 1,
+            command: Vec::new(),
+        };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
+            match arg.as_str() {
+                "--engine" => wanted.engine = value()?,
+                "--rounds" => wanted.rounds = number(&arg, &value()?, 1_000_000)? as usize,
+                "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800)?)),
+                "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000)? as usize),
+                "--torture" => wanted.torture = true,
+                "--loss" => wanted.wire.lost = percent(&arg, &value()?)?,
+                "--reorder" => wanted.wire.reordered = percent(&arg, &value()?)?,
+                "--repeat" => wanted.wire.repeated = percent(&arg, &value()?)?,
+                "--corrupt" => wanted.wire.corrupted = percent(&arg, &value()?)?,
+                "--delay-us" => wanted.wire.delay = Duration::from_micros(number(&arg, &value()?, 1_000_000)?),
+                "--seed" => {
+                    let seed = value()?;
+                    wanted.seed = seed.parse().map_err(|_| format!("--seed is {seed:?}; allowed is a number\n\n{USAGE}"))?;
+                }
+                "--" => wanted.command = args.by_ref().collect(),
+                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
+            }
+        }
+        let ways = [wanted.rejoins.is_some(), wanted.torture, !wanted.command.is_empty()];
+        if ways.iter().filter(|is| **is).count() > 1 {
+            return Err(format!("allowed is one of --rejoins, --torture and a command behind `--`\n\n{USAGE}"));
+        }
+        Ok(wanted)
+    }
+
+    /// What the wire does, unless it is a good one.
+    pub fn mangling(&self) -> Option<Mangling> {
+        Some(self.wire).filter(|wire| *wire != Mangling::default())
+    }
+}
+
+fn number(option: &str, text: &str, most: u64) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("{option} is {text:?}; allowed are 1 to {most}\n\n{USAGE}"))
+}
+
+/// Nothing gets through a wire that loses more than half.
+fn percent(option: &str, text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=50.0).contains(percent));
+    percent.ok_or_else(|| format!("{option} is {text:?}; allowed are 0 to 50 percent\n\n{USAGE}"))
+}
+
+impl fmt::Display for Mangling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mangling { lost, reordered, repeated, corrupted, delay } = self;
+        write!(
+            f,
+            "{lost} % lost, {reordered} % late by up to 2 ms, {repeated} % repeated, {corrupted} % corrupted each way, all delayed by {delay:?}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &str) -> Result<Wanted, String> {
+        Wanted::parse(args.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_is_wanted_is_understood_and_else_refused_with_what_is_allowed() {
+        let wanted = parse("--loss 5 --reorder 10 --repeat 2 --corrupt 0.5 --delay-us 2000 --seed 0 --seconds 120").expect("good");
+        let wire = Mangling { lost: 5.0, reordered: 10.0, repeated: 2.0, corrupted: 0.5, delay: Duration::from_millis(2) };
+        assert_eq!((wanted.mangling(), wanted.seed, wanted.lasting), (Some(wire), 0, Some(Duration::from_secs(120))));
+        assert_eq!(parse("--rejoins 100").map(|wanted| (wanted.rejoins, wanted.mangling())), Ok((Some(100), None)));
+        for (bad, why) in [
+            ("--loss 51", "--loss is \"51\"; allowed are 0 to 50 percent"),
+            ("--loss NaN", "--loss is \"NaN\""),
+            ("--rounds 0", "--rounds is \"0\"; allowed are 1 to 1000000"),
+            ("--seed x", "--seed is \"x\"; allowed is a number"),
+            ("--torture --rejoins 3", "allowed is one of --rejoins, --torture and a command"),
+            ("--nodes 3", "unknown argument \"--nodes\""),
+            ("--loss", "--loss takes a value"),
+        ] {
+            let said = parse(bad).expect_err("it is refused");
+            assert!(said.starts_with(why), "{said}");
+        }
+    }
+}
