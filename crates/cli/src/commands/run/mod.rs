@@ -156,8 +156,6 @@ struct Supervisor {
     whole: Option<usize>,
     /// The process that was started, until it says which replica it is.
     first: Option<i32>,
-    /// When a leader was seen dead.
-    leaderless: Option<Instant>,
     /// How the server has ended by itself.
     ended: Ended,
     /// When it was seen that it has.
@@ -193,7 +191,6 @@ impl Supervisor {
             replicas: Replicas::default(),
             whole: None,
             first: None,
-            leaderless: None,
             ended: Ended::default(),
             ended_at: None,
             stopping: None,
@@ -226,7 +223,7 @@ impl Supervisor {
             let left = self.replicas.left(self.needs_majority);
             // The next leader may have the same request to finish that the last one was at, and those without which it commits nothing.
             let patience = if left.suffices { LEADERLESS + 2 * self.longest } else { HOPELESS };
-            if self.leaderless.is_some_and(|since| since.elapsed() > patience) {
+            if self.replicas.leaderless.is_some_and(|since| since.elapsed() > patience) {
                 let Left { holding, counting, .. } = left;
                 let live = if holding == 1 { "lives and holds" } else { "live and hold" };
                 let needs =
@@ -313,11 +310,10 @@ impl Supervisor {
                 self.replicas.hello(number, pid);
                 self.say(format_args!("replica {number} is process {pid}"), || json!({"event": "replica", "replica": number, "pid": pid}));
             }
-            Said::Succeeds { number } => self.replicas.successor = Some(number),
+            Said::Succeeds { number } => self.replicas.succeeds(number, Instant::now()),
             Said::Leads { number, connections } => {
                 self.replicas.leads(number);
                 let pid = self.replicas.living.get(&number).copied();
-                self.leaderless = None;
                 self.starter.tell(&format!("READY=1\nSTATUS=replica {number} leads"));
                 self.say(
                     format_args!("replica {number} leads, with {connections} connections"),
@@ -365,15 +361,12 @@ impl Supervisor {
                 _ => Fail::failed(message),
             });
         }
-        let Some((number, led)) = self.replicas.ended(pid) else { return Ok(()) };
+        let Some((number, led)) = self.replicas.ended(pid, Instant::now()) else { return Ok(()) };
         self.whole = None;
         self.say(
             format_args!("replica {number}, process {pid}, has ended: {how}"),
             || json!({"event": "ended", "replica": number, "pid": pid, "how": how.to_string()}),
         );
-        if led {
-            self.leaderless = Some(Instant::now());
-        }
         // By itself, as it was asked to: so do the others, which execute the same.
         if let Some(code) = status.exit_status()
             && self.ended.note(code, led, self.replicas.leader.is_none() && self.stopping.is_some())

@@ -102,6 +102,8 @@ pub struct Replicas {
     pub leader: Option<u16>,
     /// The one that is about to lead, if it lives.
     pub successor: Option<u16>,
+    /// Nobody has led since then: since a leader or its successor was seen dead, or since a successor has said that it is one.
+    pub leaderless: Option<Instant>,
     /// The replicas that count for commits, as the leader says: a bit for each number. The dead do until they are removed.
     pub group: u64,
     /// Those of them that have not been told all so far.
@@ -117,21 +119,27 @@ impl Replicas {
         self.asked.take_if(|(asked, _)| *asked == number);
     }
 
-    /// A process has ended. Returns which replica it was, and whether it led.
-    pub fn ended(&mut self, pid: i32) -> Option<(u16, bool)> {
+    /// A process has ended. Returns which replica it was, and whether it led, or was about to: from then on it executes what nobody has executed before it.
+    pub fn ended(&mut self, pid: i32, now: Instant) -> Option<(u16, bool)> {
         let number = self.living.iter().find(|(_, other)| **other == pid).map(|(number, _)| *number)?;
         self.living.remove(&number);
-        self.successor.take_if(|successor| *successor == number);
-        let led = self.leader == Some(number);
+        let led =
+            self.leader.take_if(|leader| *leader == number).is_some() | self.successor.take_if(|successor| *successor == number).is_some();
         if led {
-            self.leader = None;
+            self.leaderless = Some(now);
         }
         Some((number, led))
     }
 
+    /// A replica is about to lead. It may be long at what is left to execute, and tells of no group meanwhile: the next one is waited for as if it had led.
+    pub fn succeeds(&mut self, number: u16, now: Instant) {
+        self.successor = Some(number);
+        self.leaderless = Some(now);
+    }
+
     /// A replica leads.
     pub fn leads(&mut self, number: u16) {
-        (self.leader, self.successor) = (Some(number), None);
+        (self.leader, self.successor, self.leaderless) = (Some(number), None, None);
     }
 
     /// What is left of those that could go on without a leader that has died. It is by that leader's last word: it may have had a replica count in its last moment and not said so, and
@@ -263,7 +271,7 @@ mod tests {
         replicas.lacking = 0b100;
         assert_eq!((replicas.whole(), replicas.fork_wanted(now)), (None, None), "it counts, and has not been taught");
         replicas.lacking = 0;
-        assert_eq!(replicas.ended(100), Some((0, true)));
+        assert_eq!(replicas.ended(100, now), Some((0, true)));
         assert_eq!(replicas.fork_wanted(now), None, "nobody leads");
         replicas.leader = Some(1);
         assert_eq!(replicas.whole(), None, "one that is dead counts");
@@ -271,11 +279,11 @@ mod tests {
         assert_eq!(replicas.fork_wanted(now), None, "it is on its way");
         assert_eq!(replicas.fork_wanted(now + FORK_PATIENCE), Some((2, 3)), "it has not come");
         replicas.hello(3, 103);
-        assert_eq!(replicas.ended(102), Some((2, false)));
-        assert_eq!(replicas.ended(103), Some((3, false)));
+        assert_eq!(replicas.ended(102, now), Some((2, false)));
+        assert_eq!(replicas.ended(103, now), Some((3, false)));
         replicas.group = 0b110;
         assert_eq!(replicas.fork_wanted(now), Some((1, 3)), "the leader, if there is no other one; 2 is dead and counts");
-        assert_eq!(replicas.ended(7), None, "none of them");
+        assert_eq!(replicas.ended(7, now), None, "none of them");
     }
 
     #[test]
@@ -308,8 +316,26 @@ mod tests {
         // One that has been let lead without the supervisor's having been told that it counts.
         let mut replicas = Replicas { living: BTreeMap::from([(3, 103)]), group: 1, successor: Some(3), ..Replicas::default() };
         assert!(replicas.left(false).suffices && replicas.left(true).suffices);
-        replicas.ended(103);
+        replicas.ended(103, Instant::now());
         assert!(!replicas.left(false).suffices && !replicas.left(true).suffices);
+    }
+
+    #[test]
+    fn one_that_was_about_to_lead_is_followed_as_one_that_led() {
+        let (now, later, at_last) = (Instant::now(), Instant::now() + Duration::from_secs(60), Instant::now() + Duration::from_secs(90));
+        let living = BTreeMap::from([(0, 100), (1, 101), (2, 102)]);
+        let mut replicas = Replicas { living, leader: Some(0), group: 0b111, ..Replicas::default() };
+        assert_eq!((replicas.ended(100, now), replicas.leaderless), (Some((0, true)), Some(now)));
+        // It is long at what the dead one has left, and has told of no group.
+        replicas.succeeds(1, later);
+        assert_eq!((replicas.leaderless, replicas.left(true).suffices), (Some(later), true));
+        assert_eq!(
+            (replicas.ended(101, at_last), replicas.leaderless),
+            (Some((1, true)), Some(at_last)),
+            "the next one has its time from here"
+        );
+        replicas.leads(2);
+        assert_eq!((replicas.ended(102, at_last), replicas.leaderless), (Some((2, true)), Some(at_last)));
     }
 
     #[test]
