@@ -128,6 +128,9 @@ func open(what string, addresses []string) (putter, error) {
 // How long servers may take to elect one that leads.
 const patience = 30 * time.Second
 
+// How long a PUT may take: servers that have lost their majority answer none.
+const longest = 10 * time.Second
+
 // A client of the member that leads: another one would pass each request on.
 func openEtcd(addresses []string) (putter, error) {
 	for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
@@ -141,7 +144,9 @@ func openEtcd(addresses []string) (putter, error) {
 			cancel()
 			if err == nil && status.Leader == status.Header.MemberId {
 				return func(key, value []byte) error {
-					_, err := client.Put(context.Background(), string(key), string(value))
+					late, cancel := context.WithTimeout(context.Background(), longest)
+					defer cancel()
+					_, err := client.Put(late, string(key), string(value))
 					return err
 				}, nil
 			}
@@ -155,7 +160,7 @@ func openEtcd(addresses []string) (putter, error) {
 func openLeader(addresses []string, over func(net.Conn, *bufio.Reader) putter) (putter, error) {
 	for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		for _, address := range addresses {
-			conn, err := net.Dial("tcp", address)
+			conn, err := net.DialTimeout("tcp", address, time.Second)
 			if err != nil {
 				continue
 			}
@@ -174,6 +179,7 @@ func putRaft(conn net.Conn, in *bufio.Reader) putter {
 	return func(key, value []byte) error {
 		request := binary.LittleEndian.AppendUint32(nil, uint32(len(key)))
 		request = binary.LittleEndian.AppendUint32(request, uint32(len(value)))
+		conn.SetDeadline(time.Now().Add(longest))
 		if _, err := conn.Write(append(append(request, key...), value...)); err != nil {
 			return err
 		}
@@ -186,6 +192,7 @@ func putRaft(conn net.Conn, in *bufio.Reader) putter {
 
 func putRedis(conn net.Conn, in *bufio.Reader) putter {
 	return func(key, value []byte) error {
+		conn.SetDeadline(time.Now().Add(longest))
 		if _, err := fmt.Fprintf(conn, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(key), key, len(value), value); err != nil {
 			return err
 		}

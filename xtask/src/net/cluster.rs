@@ -96,6 +96,21 @@ impl<'a> Cluster<'a> {
         }
     }
 
+    /// That all nodes run.
+    ///
+    /// # Errors
+    /// Which one has ended, and the last that it has said.
+    pub fn check_nodes(&mut self) -> Result<(), String> {
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if let Some(Ok(Some(status))) = node.as_mut().map(Child::try_wait) {
+                let said = fs::read_to_string(self.directory.join(format!("node-{number}.log"))).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("it has said nothing");
+                return Err(format!("node {number} has ended ({status}): {last}"));
+            }
+        }
+        Ok(())
+    }
+
     fn martlet(&self, host: usize, arguments: &[&str]) -> Result<Output, String> {
         let output = self.rig.on(host, &self.martlet).args(arguments).env("MARTLET_DIR", &self.directory).output();
         output.map_err(|e| format!("martlet {}: {e}", arguments.join(" ")))

@@ -95,6 +95,13 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         }
     };
     figures.name_disk(systems::file_system(&rig.directory));
+    let outcome = measure(&rig, &programs, &wanted, &mut figures);
+    // Also those from before an error, or Ctrl-C.
+    figures.print(&wanted);
+    outcome
+}
+
+fn measure(rig: &Rig, programs: &Programs, wanted: &Wanted, figures: &mut Figures) -> Result<(), String> {
     for round in 0..wanted.rounds {
         // So that none always comes first.
         for turn in 0..SYSTEMS.len() {
@@ -104,14 +111,13 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
                 continue;
             }
             eprintln!("round {}: {}", round + 1, system.name);
-            match system.start(&rig, &programs, round) {
-                Ok(running) => running.measure(&rig, &programs, &wanted, round, &mut figures)?,
+            match system.start(rig, programs, round) {
+                Ok(running) => running.measure(rig, programs, wanted, round, figures)?,
                 Err(systems::Trouble::Absent(why)) => figures.skip(system.name, &why),
                 Err(systems::Trouble::Failed(why)) => return Err(format!("{}: {why}", system.name)),
             }
         }
     }
-    figures.print(&wanted);
     Ok(())
 }
 

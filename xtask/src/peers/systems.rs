@@ -97,7 +97,7 @@ impl System {
     /// # Errors
     /// Why they do not run.
     pub fn start<'a>(&'static self, rig: &'a Rig, programs: &Programs, round: u32) -> Result<Running<'a>, Trouble> {
-        let mut running = Running { system: self, addresses: Vec::new(), martlet: None, servers: Vec::new(), memory: None };
+        let mut running = Running { system: self, addresses: Vec::new(), martlet: None, servers: Vec::new(), files: None };
         let address = |host: usize, port: u16| format!("{}:{port}", rig.namespaces.address(host, 0));
         let all = |port: u16| (0..NODES).map(|host| address(host, port)).collect::<Vec<_>>();
         match &self.kind {
@@ -115,16 +115,15 @@ impl System {
             }
             Kind::Etcd(parent) => {
                 let files = match parent {
-                    None => rig.directory.join(format!("etcd-{round}")),
+                    None => rig.directory.join("etcd"),
                     Some(parent) => {
                         if file_system(Path::new(parent)).as_deref() != Some("tmpfs") {
                             return Err(Trouble::Absent(format!("{parent} is no tmpfs")));
                         }
-                        let files = Path::new(parent).join(format!("{}-etcd", rig.namespaces.prefix));
-                        running.memory = Some(files.clone());
-                        files
+                        Path::new(parent).join(format!("{}-etcd", rig.namespaces.prefix))
                     }
                 };
+                running.files = Some(files.clone());
                 running.addresses = all(PORT + 1);
                 let peers: Vec<_> = (0..NODES).map(|host| format!("n{host}=http://{}", address(host, PORT))).collect();
                 for host in 0..NODES {
@@ -147,14 +146,14 @@ impl System {
     }
 }
 
-/// Servers that run. They, and files of theirs in memory, go with this value.
+/// Servers that run. They, and the files of etcd, of which it lays out some 64 MB for each server, go with this value.
 pub struct Running<'a> {
     system: &'static System,
     /// Where clients reach them.
     addresses: Vec<String>,
     martlet: Option<Cluster<'a>>,
     servers: Vec<Child>,
-    memory: Option<PathBuf>,
+    files: Option<PathBuf>,
 }
 
 impl Running<'_> {
@@ -217,6 +216,9 @@ impl Running<'_> {
                 break status;
             }
             rig.family.check()?;
+            if let Some(cluster) = &mut self.martlet {
+                cluster.check_nodes()?;
+            }
             for (host, server) in self.servers.iter_mut().enumerate() {
                 if let Some(status) = server.try_wait().map_err(trouble)? {
                     return Err(format!("the server on host {host} has ended ({status}): {}", self.last_words(rig, host)));
@@ -245,7 +247,7 @@ impl Drop for Running<'_> {
             let _ = server.kill();
             let _ = server.wait();
         }
-        if let Some(files) = &self.memory {
+        if let Some(files) = &self.files {
             let _ = fs::remove_dir_all(files);
         }
     }
