@@ -19,8 +19,9 @@ pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
         let Some((leader, name)) = leader(c) else { return };
         c.say("the group is to have three places");
         let taken = c.resize(leader, 3);
+        c.until("the change is taken", |_| taken);
         let in_transition = |c: &Cluster<E, false>| c.nodes[leader].as_ref().is_some_and(|n| n.engine().is_in_transition());
-        if !taken || !c.until("two groups decide", in_transition) {
+        if !c.until("two groups decide", in_transition) {
             return;
         }
         c.say("the leader, and one that stays, are cut off from the others");
@@ -52,6 +53,8 @@ pub(in crate::cluster) fn asked_again<E: Engine>(plan: &Plan) -> (Report, String
     })
 }
 
-fn leader<E: Engine, const HOST: bool>(c: &Cluster<E, HOST>) -> Option<(usize, ProcessId)> {
+/// The one that leads. Without one the life tests nothing, which it must not pass for.
+fn leader<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) -> Option<(usize, ProcessId)> {
+    c.until("one leads", |c| c.leader().is_some());
     c.leader().map(|process| (process, c.name(process)))
 }
