@@ -5,6 +5,7 @@ mod load;
 pub(super) mod service;
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -155,7 +156,7 @@ fn under_load(
         for side in &mut sides {
             let before = cpu_ns(side.pid)?;
             let Measured { latencies, .. } = side.load.run(Some(rate), turn, interrupt)?;
-            let taken = cpu_ns(side.pid)? - before;
+            let taken = cpu_ns(side.pid)?.saturating_sub(before);
             side.cpu.record(taken / latencies.len().max(1));
             side.latency.merge(&latencies);
             progress.step();
@@ -180,13 +181,21 @@ fn under_load(
     Ok(())
 }
 
-/// The CPU time that a process has had, of all its threads, in nanoseconds.
+/// The CPU time that the threads of a process have had, in nanoseconds. One that has ended, maybe since they were listed, counts no more.
 pub(super) fn cpu_ns(pid: u32) -> Outcome<u64> {
     let place = format!("/proc/{pid}/task");
     let mut sum = 0;
     for thread in fs::read_dir(&place).context(format_args!("cannot look at process {pid}"))? {
         let file = thread.context(&place)?.path().join("schedstat");
-        let text = fs::read_to_string(&file).context(file.display())?;
+        let text = match fs::read_to_string(&file) {
+            // The second: it ended between opening and reading.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) =>
+            {
+                continue;
+            }
+            text => text.context(file.display())?,
+        };
         let first: Option<u64> = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
         sum += first.ok_or_else(|| Fail::failed(format_args!("{} says {text:?}", file.display())))?;
     }
