@@ -17,6 +17,8 @@ pub struct Traits {
     pub certain_deaths: bool,
     /// Whether the memory of a process that has died can still be read by those that were connected with it.
     pub memory_outlives_process: bool,
+    /// Whether a process does in its turns what others ask of its memory, so that they wait while it has no core.
+    pub answers_in_turns: bool,
     /// Whether it uses devices of the host, which can be named.
     pub has_devices: bool,
     /// Whether what a process tells all others can go to a multicast group.

@@ -54,6 +54,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     needs_address: true,
     certain_deaths: false,
     memory_outlives_process: false,
+    answers_in_turns: true,
     has_devices: false,
     has_multicast: false,
     // It has to outlast what a scheduler takes from a host's process: beside busy ones up to 70 ms were seen.

@@ -54,6 +54,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     needs_address: false,
     certain_deaths: true,
     memory_outlives_process: true,
+    answers_in_turns: false,
     has_devices: false,
     has_multicast: false,
     default_lease_us: 10_000,

@@ -64,6 +64,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     needs_address: true,
     certain_deaths: false,
     memory_outlives_process: false,
+    answers_in_turns: false,
     has_devices: true,
     has_multicast: true,
     // It has to outlast the repetition of a lost request, which comes after 67 ms.

@@ -204,7 +204,7 @@ pub enum Priority {
 pub enum Pin {
     /// The scheduler decides.
     None,
-    /// The first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
+    /// As [`Settings::pin`](super::Settings::pin) says: the scheduler decides where others wait for this node's turns. Else the first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
     /// where there are too few.
     Auto,
     /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.

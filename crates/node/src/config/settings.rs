@@ -10,7 +10,7 @@ use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
-use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Reads, RecoveryConfig, Secret, UseWarden};
+use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Pin, Reads, RecoveryConfig, Secret, UseWarden};
 
 /// The secret that admits a process to a cluster. It does not show itself in messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -325,6 +325,15 @@ impl Settings {
     /// This node's place in the cluster's list, from 0 on.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// Which cores its acting threads are bound to. Where others wait for their turns `auto` leaves them to the scheduler: a primary that waits awake for an answer would keep those
+    /// that are to give it from the core that they share, on this host or among hosts that are parts of one.
+    pub fn pin(&self) -> &Pin {
+        match &self.node.threads.pin {
+            Pin::Auto if self.cluster.config.fabric.traits().answers_in_turns => &Pin::None,
+            pin => pin,
+        }
     }
 
     /// This node's number.

@@ -112,6 +112,23 @@ fn replies_wait_for_a_majority_where_nodes_can_be_on_several_hosts_and_where_the
 }
 
 #[test]
+fn nodes_whose_turns_others_wait_for_are_bound_to_the_cores_that_the_file_names_and_to_no_others() {
+    let dir = Dir::new("pin");
+    let load = |fabric: FabricKind, pin: &str| {
+        let mut config = ClusterConfig { fabric, ..three() };
+        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
+            node.address = format!("10.0.0.{}:7600", node.number + 1);
+        }
+        dir.file("cluster.toml", &config.to_toml());
+        let node = dir.file("node-1.toml", &format!("number = 1\ncluster = \"cluster.toml\"\n[threads]\npin = {pin}\n"));
+        Settings::load(&node).expect("valid").pin().clone()
+    };
+    let of = |fabric| ["\"auto\"", "\"none\"", "[1, 0]"].map(|pin| load(fabric, pin));
+    assert_eq!(of(FabricKind::Shm), [Pin::Auto, Pin::None, Pin::Cores(vec![1, 0])]);
+    assert_eq!(of(FabricKind::Ethernet), [Pin::None, Pin::None, Pin::Cores(vec![1, 0])]);
+}
+
+#[test]
 fn the_size_of_a_group_and_who_counts_in_it_are_the_engines_to_use() {
     let dir = Dir::new("group");
     let load = |fabric, group: GroupConfig| {

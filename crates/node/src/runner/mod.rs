@@ -249,11 +249,11 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let threads = &settings.node().threads;
     let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
     let nodes = settings.cluster().config().nodes.len();
-    let cores = sched::cores_of_nodes(&threads.pin, settings.position(), nodes, &allowed, SKEW_CORES);
+    let cores = sched::cores_of_nodes(settings.pin(), settings.position(), nodes, &allowed, SKEW_CORES);
     let skew_ns = clock::skew_among(&cores, SKEW_ROUNDS).map_err(system("cannot compare the cores' clocks"))?;
     let clocks =
         ClockBounds { drift_ppm: settings.cluster().config().clock_drift_ppm(), skew_ns: ClockBounds::default().skew_ns.max(skew_ns) };
-    let core = sched::choose_core(&threads.pin, settings.position(), 0, &allowed);
+    let core = sched::choose_core(settings.pin(), settings.position(), 0, &allowed);
     let placement = match hooks.policy.place_thread {
         true => sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?,
         false => Placement::UNCHANGED,
