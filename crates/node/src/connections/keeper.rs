@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use martlet_fabric::host::descriptors::kept;
 use martlet_fabric::host::process::stand_aside;
 
-use super::{Holder, socket, sys};
+use super::handing::{AGAIN_MS, Came, Handing, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
+use super::{Holder, sys};
 
 const NAME: &std::ffi::CStr = c"martlet-keeper";
 const STACK_BYTES: usize = 64 << 10;
@@ -23,10 +24,6 @@ pub(super) const LOOK_MS: i32 = 1_000;
 pub const PATIENCE: u32 = 30;
 /// The same of a service's: the store's failovers are quicker than births.
 pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
-/// Sockets in one message. The kernel takes 253 at most.
-const SOCKETS_A_MESSAGE: usize = 128;
-/// Numbers of descriptors that the kernel is asked about at once.
-const LOOKED_AT_ONCE: usize = 256;
 /// Connections that have asked for nothing so far. Each of a cluster's nodes may have one; one more takes the place of the first, whose process has died or is no node.
 const MOST_SILENT: usize = 16;
 /// What a successor asks for: connections, and the memory that belongs to them.
@@ -36,13 +33,11 @@ const LISTENER: u8 = b'l';
 /// What a successor says that has no more use for it.
 const DISMISSED: u8 = b'd';
 /// Begins an answer that holds what was asked for.
-const GIVEN: u8 = b'+';
+pub(super) const GIVEN: u8 = b'+';
 /// The answer where that is not given: the process lives and has not let go of it, or there is none.
 const NOT_NOW: u8 = b'-';
 /// For how long memory waits to be taken down when a keeper ends that is one of a service, in milliseconds: that occupies a core which the successor may need.
 const MOURNING_MS: i64 = 10;
-/// So many numbers above the highest of a connection that is known another may stand which has just been accepted: it has the lowest that was free.
-const NEWEST: RawFd = 64;
 /// What a keeper of a service is sent when its process dies. It has a handler of its own, and is blocked but for its sleep.
 const DEATH_SIGNAL: i32 = libc::SIGUSR2;
 
@@ -188,11 +183,18 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     // The one that has been given the connections, and has yet to say that it has them. Should it die before, the keeper of that one has its end of this open, so only the
     // next one says so by asking.
     let mut given: RawFd = -1;
+    // What that one lacks so far; and what the last attempt to send it has come to.
+    let mut handing: Option<(Handing, Came)> = None;
     loop {
         let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2 + MOST_SILENT];
         // A number below 0 is none that is waited for.
         waits.iter_mut().zip([listener, given].into_iter().chain(silent)).for_each(|(wait, fd)| wait.fd = fd);
-        let mut time = libc::timespec { tv_sec: i64::from(LOOK_MS / 1000), tv_nsec: 0 };
+        if matches!(handing, Some((_, Came::Full))) {
+            waits[1].events |= libc::POLLOUT;
+        }
+        let tries_again = matches!(handing, Some((_, Came::Refused)));
+        let ms = i64::from(if tries_again { AGAIN_MS } else { LOOK_MS });
+        let mut time = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
             let lives = || libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica);
@@ -215,12 +217,14 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 if looks > patience || (looks > 0 && !HOLDS.load(Ordering::Relaxed)) {
                     libc::syscall(libc::SYS_exit_group, 0);
                 }
-                continue;
+                if !tries_again {
+                    continue;
+                }
             }
-            if waits[1].revents != 0 {
+            if waits[1].revents & !libc::POLLOUT != 0 {
                 let is_dismissed = hear(given) == Some(DISMISSED);
                 libc::syscall(libc::SYS_close, given);
-                given = -1;
+                (given, handing) = (-1, None);
                 if is_dismissed && lives {
                     SUCCEEDED.store(true, Ordering::SeqCst);
                 } else if is_dismissed {
@@ -238,12 +242,13 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     if before >= 0 {
                         libc::syscall(libc::SYS_close, before);
                     }
-                    hand_out(client, keeps);
+                    handing = Some((Handing::new(keeps), Came::Full));
                     continue;
                 } else if said == Some(LISTENER) && service >= 0 {
-                    send(client, GIVEN, &[service]);
+                    // Where it is not taken the end of the connection says so, and it asks again.
+                    say(client, GIVEN, &[service]);
                 } else if said.is_some() {
-                    send(client, NOT_NOW, &[]);
+                    say(client, NOT_NOW, &[]);
                 }
                 libc::syscall(libc::SYS_close, client);
             }
@@ -256,6 +261,17 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     }
                 } else if client >= 0 {
                     libc::syscall(libc::SYS_close, client);
+                }
+            }
+            if let Some((lacks, came)) = &mut handing {
+                // The process may have taken its connections back meanwhile.
+                *came = if lives && !LET_GO.load(Ordering::SeqCst) { Came::Ended } else { lacks.go_on(given) };
+                if *came == Came::Ended {
+                    libc::syscall(libc::SYS_close, given);
+                    given = -1;
+                }
+                if matches!(came, Came::All | Came::Ended) {
+                    handing = None;
                 }
             }
         }
@@ -308,33 +324,6 @@ pub fn is_ours(client: RawFd) -> bool {
     }
 }
 
-/// A connection, or a socket that is about to be one. Among those over Unix sockets may be some of the process's own: who is given them tells them by their addresses.
-fn is_connection(fd: RawFd) -> bool {
-    let option = |name: i32| -> i32 {
-        let (mut value, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
-        // SAFETY: the pointers are to a place for the value and to its length.
-        unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, &mut value, &mut len) };
-        value
-    };
-    matches!(option(libc::SO_DOMAIN), libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX)
-        && option(libc::SO_TYPE) == libc::SOCK_STREAM
-        && option(libc::SO_ACCEPTCONN) == 0
-}
-
-/// The port of a socket's own address; 0: it has none.
-fn local_port(fd: RawFd) -> u16 {
-    let mut address = [0u8; socket::MAX_ADDRESS_BYTES];
-    let mut len = socket::MAX_ADDRESS_BYTES as libc::socklen_t;
-    // SAFETY: the pointers are to so many bytes and to their number.
-    let done = unsafe { libc::syscall(libc::SYS_getsockname, fd, address.as_mut_ptr(), &mut len) };
-    if done == 0 { socket::port(&address).unwrap_or(0) } else { 0 }
-}
-
-/// Whether a descriptor is a connection to the service.
-fn is_of_service(fd: RawFd, port: u16) -> bool {
-    port != 0 && local_port(fd) == port && is_connection(fd)
-}
-
 /// Closes all that is not the service's, nor waited for, once the process is dead: somebody may wait for the end of it.
 fn close_others(waits: &[libc::pollfd]) {
     let service = SERVICE.load(Ordering::Acquire);
@@ -353,73 +342,11 @@ fn close_others(waits: &[libc::pollfd]) {
     unsafe { libc::syscall(libc::SYS_close_range, last + 1, u32::MAX, 0) };
 }
 
-/// Goes through the numbers up to `last` at which something is open. The kernel tells of many at once: a successor waits, and most numbers have nothing.
-fn for_each_open(last: RawFd, mut with: impl FnMut(RawFd)) {
-    for first in (0..=last).step_by(LOOKED_AT_ONCE) {
-        let mut looks: [libc::pollfd; LOOKED_AT_ONCE] =
-            std::array::from_fn(|at| libc::pollfd { fd: first + at as RawFd, events: 0, revents: 0 });
-        // SAFETY: the pointer is to so many values.
-        let looked = unsafe { libc::syscall(libc::SYS_poll, looks.as_mut_ptr(), looks.len(), 0) };
-        // Where the kernel refuses, each may be open.
-        let is_open = |look: &&libc::pollfd| look.fd <= last && (looked < 0 || look.revents & libc::POLLNVAL == 0);
-        looks.iter().filter(is_open).for_each(|look| with(look.fd));
-    }
-}
-
-/// Sends all connections and the memory that belongs to them, in messages of some, and an empty message behind them.
-fn hand_out(client: RawFd, keeps: Keeps) {
-    let (service, ledger) = (SERVICE.load(Ordering::Acquire), LEDGER.load(Ordering::Acquire));
-    let (port, pipe) = (if service >= 0 { local_port(service) } else { 0 }, PIPE.load(Ordering::Relaxed));
-    let newest = if keeps == Keeps::Service { NEWEST } else { 0 };
-    let last = HIGHEST.load(Ordering::Relaxed).max(pipe).max(ledger) + newest;
-    let (mut sockets, mut count) = ([0 as RawFd; SOCKETS_A_MESSAGE], 0);
-    let hand = |fd: RawFd| {
-        let is_wanted = match keeps {
-            Keeps::All => is_connection(fd) || fd == pipe,
-            Keeps::Service => fd == ledger || is_of_service(fd, port),
-        };
-        if is_wanted {
-            sockets[count] = fd;
-            count += 1;
-            if count == SOCKETS_A_MESSAGE {
-                send(client, GIVEN, &sockets);
-                count = 0;
-            }
-        }
-    };
-    for_each_open(last, hand);
-    if count > 0 {
-        send(client, GIVEN, &sockets[..count]);
-    }
-    send(client, GIVEN, &[]);
-}
-
 #[repr(C, align(16))]
 struct Control([u8; Control::BYTES]);
 
 impl Control {
     const BYTES: usize = 64 + 4 * SOCKETS_A_MESSAGE;
-}
-
-fn send(client: RawFd, mut byte: u8, sockets: &[RawFd]) {
-    let mut control = Control([0; Control::BYTES]);
-    let mut vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: all zeros are a valid header. The control buffer is aligned and has room for one message of so many descriptors, which is written within it.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&mut vector, 1);
-        if !sockets.is_empty() {
-            let bytes = size_of_val(sockets) as u32;
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
-            std::ptr::copy_nonoverlapping(sockets.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
-        }
-        libc::syscall(libc::SYS_sendmsg, client, &message, libc::MSG_NOSIGNAL);
-    }
 }
 
 /// The sockets that another process left, and its keeper, which keeps them until it is [dismissed](Left::dismiss), or whoever holds this dies.
@@ -528,7 +455,155 @@ impl Left {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use rustix::io::fcntl_dupfd_cloexec;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     use super::*;
+
+    /// What keepers go by is this process's, so that one test at a time has them.
+    static TURN: Mutex<()> = Mutex::new(());
+    /// Other tests have no more descriptors.
+    const ABOVE_OTHERS: RawFd = 300;
+
+    /// A keeper of a process that lives and has let go of its connections, which are one many times.
+    struct Kept {
+        name: String,
+        keeper: i32,
+        sockets: Vec<OwnedFd>,
+        _listener: TcpListener,
+        _turn: MutexGuard<'static, ()>,
+    }
+
+    impl Kept {
+        /// So many sockets, and a keeper to which the kernel's limit of descriptors that are on their way applies, as to one of any user but root.
+        fn new(kind: &str, count: usize) -> Kept {
+            let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+            let (accepted, _) = listener.accept().expect("it has connected");
+            let limit = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("as many as it may have");
+            // A successor is this process, too: what it is given has lower numbers, and is not given again.
+            let lowest = ABOVE_OTHERS + count as RawFd;
+            let sockets: Vec<OwnedFd> = (0..count).map(|_| fcntl_dupfd_cloexec(&accepted, lowest).expect("a descriptor")).collect();
+            drop((accepted, client));
+            SERVICE.store(listener.as_raw_fd(), Ordering::SeqCst);
+            HIGHEST.fetch_max(sockets.iter().map(AsRawFd::as_raw_fd).max().unwrap_or(0), Ordering::SeqCst);
+            LET_GO.store(true, Ordering::SeqCst);
+            let name = format!("martlet-{kind}-test-{}", std::process::id());
+            let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
+            // What is that thread's own the keeper shares.
+            std::thread::spawn(move || {
+                drop_privileges();
+                start(&own, Keeps::Service).expect("a keeper");
+                let children = std::fs::read_to_string("/proc/thread-self/children").expect("the kernel lists them");
+                tell.send(children.trim().parse().expect("one child")).expect("it is waited for");
+                loop {
+                    std::thread::park();
+                }
+            });
+            let keeper = started.recv().expect("it starts");
+            Kept { name, keeper, sockets, _listener: listener, _turn: turn }
+        }
+
+        /// The number of the system call in which it waits; `None`: it runs.
+        fn waits_in(&self) -> Option<libc::c_long> {
+            let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.keeper)).expect("it lives");
+            call.split(' ').next()?.parse().ok()
+        }
+
+        /// Asks, but takes nothing. Returns when the keeper has done what it can.
+        fn ask_and_take_nothing(&self) -> Left {
+            let left = begin_to_ask(&self.name).expect("it listens");
+            await_first(&left);
+            while self.waits_in().is_none() {
+                std::thread::yield_now();
+            }
+            left
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            SERVICE.store(-1, Ordering::SeqCst);
+            LET_GO.store(false, Ordering::SeqCst);
+            SUCCEEDED.store(false, Ordering::SeqCst);
+            // SAFETY: a plain system call. It is this process's child, which nobody has waited for.
+            unsafe { libc::syscall(libc::SYS_kill, self.keeper, libc::SIGKILL) };
+        }
+    }
+
+    /// This thread's: may not exceed limits, nor administer the system.
+    fn drop_privileges() {
+        const VERSION: u32 = 0x2008_0522;
+        const SYS_ADMIN: u32 = 21;
+        const SYS_RESOURCE: u32 = 24;
+        let mut header = [VERSION, 0];
+        // Those that are in force, permitted and inherited; the upper halves behind them.
+        let mut data = [[0u32; 3]; 2];
+        // SAFETY: the pointers are to what the kernel reads and writes in this version of the call.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()), 0);
+            data[0][0] &= !(1 << SYS_ADMIN | 1 << SYS_RESOURCE);
+            assert_eq!(libc::syscall(libc::SYS_capset, header.as_mut_ptr(), data.as_ptr()), 0);
+        }
+    }
+
+    /// Waits for the first message, and leaves it there.
+    fn await_first(left: &Left) {
+        let mut wait = libc::pollfd { fd: left.keeper.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the pointer is to one value.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_poll, &mut wait, 1, -1) }, 1);
+    }
+
+    #[test]
+    fn a_successor_is_given_all_sockets_though_the_kernel_refuses_to_have_more_on_their_way() {
+        /// More than the keeper's own descriptors, and fewer than wait for a successor at once.
+        const LIMIT: u64 = 24;
+        let kept = Kept::new("refused", 60);
+        let keeper = connect(&kept.name).expect("it listens");
+        // By then it has accepted the one before, and needs no descriptor more.
+        assert!(ask_for_listener(&kept.name).expect("it answers").is_some());
+        let limit = libc::rlimit64 { rlim_cur: LIMIT, rlim_max: LIMIT };
+        // SAFETY: the pointer is to a limit; the process is a child of this one.
+        sys::checked(unsafe { libc::syscall(libc::SYS_prlimit64, kept.keeper, libc::RLIMIT_NOFILE, &limit, 0usize) }).expect("its limit");
+        // SAFETY: the pointer is to one byte.
+        sys::checked(unsafe { libc::syscall(libc::SYS_write, keeper.as_raw_fd(), &CONNECTIONS, 1) }).expect("it is there");
+        let left = Left { keeper, sockets: Vec::new() };
+        await_first(&left);
+        while kept.waits_in().is_none() {
+            std::thread::yield_now();
+        }
+        let left = left.receive().expect("it answers").expect("it has let go");
+        assert_eq!(left.sockets.len(), kept.sockets.len());
+        left.dismiss();
+        while !SUCCEEDED.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_keeper_serves_the_next_successor_while_the_one_before_it_takes_nothing() {
+        /// The kernel counts more for a message, however short it is.
+        const LEAST_BYTES: usize = 512;
+        let room = std::fs::read_to_string("/proc/sys/net/core/wmem_default").expect("the kernel says it");
+        let messages = room.trim().parse::<usize>().expect("a number") / LEAST_BYTES + 2;
+        let kept = Kept::new("stopped", messages * SOCKETS_A_MESSAGE);
+        // As of a successor that has died, whose own keeper has its descriptors.
+        let first = kept.ask_and_take_nothing();
+        let name = kept.name.clone();
+        // Not waited for where this fails: it may wait for ever.
+        let asks = std::thread::spawn(move || ask(&name).expect("it answers").expect("it has let go"));
+        while !asks.is_finished() {
+            assert_ne!(kept.waits_in(), Some(libc::SYS_sendmsg), "the keeper waits for one that takes nothing, and another one asks");
+            std::thread::yield_now();
+        }
+        assert_eq!(asks.join().expect("no panic").sockets.len(), kept.sockets.len());
+        drop(first);
+    }
 
     /// Whether a keeper of this process waits for what one other says, and for nothing else.
     fn is_in_read() -> bool {
@@ -544,6 +619,7 @@ mod tests {
 
     #[test]
     fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("martlet-keeper-test-{}", std::process::id());
         let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
         // What is that thread's own the keeper shares.
