@@ -60,8 +60,8 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
     }
 }
 
-/// How the process `me` looks around.
-pub(crate) fn config(settings: &Settings, me: ProcessId) -> Config {
+/// How the process `me` looks around. `has_held`: an earlier life of it has held the cluster's state.
+pub(crate) fn config(settings: &Settings, me: ProcessId, has_held: bool) -> Config {
     let cluster = settings.cluster();
     Config {
         me,
@@ -71,6 +71,7 @@ pub(crate) fn config(settings: &Settings, me: ProcessId) -> Config {
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
         has_begun: cluster.generation() > 0 && cluster.config().durability.writes(),
+        has_held,
         all_here: settings.all_here(),
     }
 }
@@ -99,7 +100,7 @@ mod tests {
         let me = ProcessId { node: identity.node, incarnation: identity.incarnation };
         let node = NodeConfig::new(identity.node.0, "<cluster>");
         let settings = Settings::new(cluster.clone(), node).expect("valid").with_all_here(true);
-        Config { look_interval_ns: 0, ..super::config(&settings, me) }
+        Config { look_interval_ns: 0, ..super::config(&settings, me, false) }
     }
 
     impl Node {

@@ -358,6 +358,38 @@ fn a_node_that_is_needed_is_not_removed() {
     assert!(why.contains("no node of the cluster") && why.contains("martlet cluster up"), "{why}");
 }
 
+/// The others have written on without it, and die: what they acknowledged is gone, and an empty cluster in its place would hide that.
+#[test]
+fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() {
+    if !fabric().is_empty() {
+        // Over a network the only coordinator that is left decides nothing, and does not hear that it was excluded.
+        return;
+    }
+    let cluster = Cluster::with_room_for(3);
+    cluster.up_with(&[]).ok();
+    cluster.run(&["set", "k", "before"]).ok();
+    cluster.run(&["cluster", "kill", "2", "--signal", "STOP"]).ok();
+    while members(&cluster) != [0, 1] {}
+    cluster.run(&["set", "k", "after"]).ok();
+    for node in ["0", "1"] {
+        cluster.run(&["cluster", "kill", node]).ok();
+    }
+    cluster.run(&["cluster", "kill", "2", "--signal", "CONT"]).ok();
+    let file = |name: &str| PathBuf::from(&cluster.dir).join(name);
+    let log = || fs::read_to_string(file("node-2.log")).expect("a log");
+    while !log().contains("it puts no empty cluster in its place by itself. `martlet cluster down`, then `up`") {
+        assert!(!crate::martlet::processes_about(&file("node-2.toml")).is_empty(), "{}", log());
+        thread::yield_now();
+    }
+    let (_, since) = log().split_once("starts over").map(|(before, since)| (before.to_owned(), since.to_owned())).expect("it was excluded");
+    assert!(!since.contains("founds the cluster"), "{since}");
+    // Somebody starts the others, which begin with nothing, and takes that into account.
+    cluster.up_again().ok();
+    assert_eq!(members(&cluster), [0, 1, 2]);
+    assert!(!log().split_once("starts over").expect("above").1.contains("founds the cluster"), "{}", log());
+    cluster.run(&["set", "k", "anew"]).ok();
+}
+
 /// A node that was away while all others changed still knows them as they were, and nobody of those is there.
 #[test]
 fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_removed() {

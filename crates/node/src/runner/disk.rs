@@ -23,6 +23,8 @@ pub(super) struct Birth<'a> {
     pub disk: Option<(&'a Store, Origin)>,
     /// What its machine shows already, where the cluster is founded again from this node.
     pub gathered: Option<Gathered>,
+    /// Whether an earlier life of this process has held the cluster's state.
+    pub has_held: bool,
 }
 
 impl Birth<'_> {
@@ -70,7 +72,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         machine: &mut A::Machine,
         fabric: &F,
     ) -> Result<(E, Option<Keeper>), RunError> {
-        let Birth { me, disk, gathered } = *birth;
+        let Birth { me, disk, gathered, .. } = *birth;
         let node = me.node;
         let failed = |error| RunError::Disk { node, error };
         let config = || {

@@ -46,6 +46,9 @@ const COUNT_INTERVAL_NS: u64 = 100_000_000;
 const ALL_HERE_HINT: &str = ", where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
     every node of the cluster runs where this one sees it, start this one with `martlet node --all-here`, as `martlet cluster up` does (docs/containers.md)";
 
+/// What to do about a state that is lost.
+const LOST_HINT: &str = " by itself. `martlet cluster down`, then `up`, begins with nothing, or with what is on the others' disks";
+
 /// How a life ended.
 pub(super) enum End {
     Stopped {
@@ -144,6 +147,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     /// When what the fabric counts was last brought to the counters.
     counted: Time,
     pub(super) milestones: Milestones,
+    /// Whether this process has held the cluster's state in an earlier life.
+    has_held_before: bool,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -223,7 +228,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             warden,
             counted: Time(0),
             milestones: Milestones::default(),
+            has_held_before: birth.has_held,
         })
+    }
+
+    /// Whether this process has held the cluster's state, in this life or in an earlier one.
+    pub(super) fn has_held(&self) -> bool {
+        self.has_held_before || self.milestones.counts
     }
 
     /// Turns, until it is over.
@@ -237,9 +248,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     ) -> io::Result<End> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
-            None => Founding::<F>::new(founding::config(settings, self.me)),
+            None => Founding::<F>::new(founding::config(settings, self.me, self.has_held_before)),
             Some(_) => {
-                Founding::<F>::with_disks(founding::config(settings, self.me), self.agent.host.engine.returned(), self.lives.clone())
+                let config = founding::config(settings, self.me, self.has_held_before);
+                Founding::<F>::with_disks(config, self.agent.host.engine.returned(), self.lives.clone())
             }
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
@@ -421,6 +433,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         self.agent.instruments.counters.set(Counter::Awaited, awaited);
         // Only on one host does it help to be told that all would be seen.
         let hint = if awaited != 0 && !F::FIXED_CLAIM && !settings.all_here() { ALL_HERE_HINT } else { "" };
+        let hint = if looking.is_lost() { LOST_HINT } else { hint };
         if let Some(why) = looking.poll_reason() {
             tracing::warn!("waiting: {why}{hint}");
         }

@@ -289,6 +289,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut may_return = true;
     // As which life, if others have said so.
     let mut known_as = None;
+    let mut has_held = false;
     let mut report = hooks.started;
     let mut milestone = hooks.milestone;
     let mut resets = 0;
@@ -308,7 +309,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         };
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
-        let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)), gathered: gathered.take() };
+        let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)), gathered: gathered.take(), has_held };
         let mut life = Life::<F, E, A>::begin(settings, &birth, (clocks, &acting, warden.clone()), engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns, threads: acting.clone() });
@@ -322,6 +323,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         milestone = life.milestones.hook.take();
         // A node that has come back and has not seen a view comes back again; one that knows a view joins those who have it.
         may_return = life.agent.host.member.core.view().is_none();
+        has_held = life.has_held();
         let (old, parts, written) = life.end();
         (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));
         engine = Some(parts.engine);

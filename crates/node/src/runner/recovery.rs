@@ -101,7 +101,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
         // Its log needs memory to stand in. It lets nobody in.
         let mut fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
-        let birth = Birth { me, disk: Some((store, Origin::Return { life })), gathered: None };
+        let birth = Birth { me, disk: Some((store, Origin::Return { life })), gathered: None, has_held: false };
         let (mut engine, keeper) = Self::equip(settings.cluster(), &birth, None, machine, &fabric)?;
         let gathered = engine.gather(&mut fabric, machine);
         if let Some(entry) = machine.unreadable() {

@@ -41,6 +41,10 @@ use crate::basics::{ProcessId, Time};
 
 pub use returned::{Lack, Refounding, Returned, Unreadable, refound};
 
+/// Why a process that has [held](Config::has_held) the state founds no empty cluster.
+const LOST: &str = "nobody has a view any more: what this node held before it was excluded is gone, with what the others have acknowledged since; it puts no empty \
+                    cluster in its place";
+
 /// How many looks in a row must find nobody with a view.
 const LOOKS: u32 = 2;
 
@@ -78,6 +82,9 @@ pub struct Config {
     pub return_patience_ns: u64,
     /// Whether the cluster has begun with a node's data, and keeps them on disks: then nobody founds an empty one, whoever has nothing.
     pub has_begun: bool,
+    /// Whether this process has held the cluster's state in an earlier life, which the others have excluded. If nobody has a view then, what was acknowledged is gone, and it puts no
+    /// empty cluster in its place.
+    pub has_held: bool,
     /// Whether whoever started this process has said that every process of the cluster runs where this one sees it: then a node that is not seen does not run.
     /// Without that it may run in a namespace of its own, and serve there.
     pub all_here: bool,
@@ -152,6 +159,9 @@ pub struct Founding<C> {
     unseen: Unseen,
     /// Where disks are used: what they have to do with it.
     disks: Option<Disks>,
+    /// Whether it has said that the state is [lost](LOST), and whether that has not been heard yet.
+    says_lost: bool,
+    news_of_loss: bool,
 }
 
 /// Configured nodes that may run and are not connected, as the last look found them.
@@ -224,6 +234,8 @@ impl<C> Founding<C> {
             seen: Vec::new(),
             unseen: Unseen::default(),
             disks: None,
+            says_lost: false,
+            news_of_loss: false,
         }
     }
 
@@ -238,10 +250,18 @@ impl<C> Founding<C> {
         &self.unseen.nodes
     }
 
+    /// Whether it puts no empty cluster in the place of the state that it [held](Config::has_held).
+    pub fn is_lost(&self) -> bool {
+        self.says_lost
+    }
+
     /// Why this process waits: once for each new reason.
     pub fn poll_reason(&mut self) -> Option<&str> {
         if std::mem::take(&mut self.unseen.news) {
             return Some(&self.unseen.said);
+        }
+        if std::mem::take(&mut self.news_of_loss) {
+            return Some(LOST);
         }
         let disks = self.disks.as_mut()?;
         std::mem::take(&mut disks.news).then_some(&disks.said)
@@ -326,7 +346,11 @@ impl<C> Founding<C> {
             None => Some(Verdict::Found(None)),
             Some(disks) => disks.judge(now, &self.config, G::FIXED, &words, missing.is_empty()),
         };
-        Ok(match verdict {
+        let is_lost = self.config.has_held && self.claim.is_some() && verdict == Some(Verdict::Found(None));
+        if is_lost && !std::mem::replace(&mut self.says_lost, true) {
+            self.news_of_loss = true;
+        }
+        Ok(match verdict.filter(|_| !is_lost) {
             Some(again @ Verdict::ComeBackAs(_)) => again,
             // It may have been taken between two looks, and looked without a claim; or somebody else has it.
             _ if self.claim.is_none() => Verdict::Wait,
@@ -552,6 +576,7 @@ mod tests {
             unable_interval_ns: 1,
             return_patience_ns: PATIENCE_NS,
             has_begun: false,
+            has_held: false,
             all_here: true,
         };
         let own = Returned::parse(&words).expect("just stored");

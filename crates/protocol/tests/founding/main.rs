@@ -38,12 +38,16 @@ type Founded = (ProcessId, Option<Refounding>);
 struct Cluster<const HOST: bool> {
     world: World<HOST>,
     lock: Lock,
-    /// What each node has on its disk.
+    /// Whether disks are used,
+    on_disks: bool,
+    /// and what each node has on its own.
     disks: Vec<Option<Returned>>,
     /// So many nodes may found it, the first ones.
     founders: u16,
     /// Whether every process has been told that the others would be seen.
     all_here: bool,
+    /// Whether every process has held the state in an earlier life.
+    has_held: bool,
     /// Whom each node takes for the cluster's nodes, itself among them.
     lists: Vec<Vec<u16>>,
     /// Further lives that each node's disk has.
@@ -63,9 +67,11 @@ impl<const HOST: bool> Cluster<HOST> {
         Cluster {
             world: World::new(seed, faults),
             lock: Lock::default(),
+            on_disks: true,
             disks,
             founders: nodes as u16,
             all_here: HOST,
+            has_held: false,
             lists: vec![(0..nodes as u16).collect(); nodes],
             others: vec![Vec::new(); nodes],
             to_come_back: Vec::new(),
@@ -117,9 +123,13 @@ impl<const HOST: bool> Cluster<HOST> {
             unable_interval_ns: 100_000,
             return_patience_ns: PATIENCE_NS,
             has_begun: false,
+            has_held: self.has_held,
             all_here: self.all_here,
         };
-        let founding = Some(Founding::with_disks(config, back, self.others[node].clone()));
+        let founding = Some(match self.on_disks {
+            true => Founding::with_disks(config, back, self.others[node].clone()),
+            false => Founding::new(config),
+        });
         self.world.wake(index);
         self.processes[node] = Some(Process { index, me, fabric, core, founding, members: Vec::new(), returns, over: false });
     }
@@ -285,6 +295,33 @@ fn over_a_network_everybody_who_waits_for_data_says_for_whose() {
     c.kill(2);
     c.until_known(5_000_000);
     assert!((0..2).all(|node| c.reasons.iter().any(|(who, why)| *who == node && why.contains("[2] are not connected"))), "{:?}", c.reasons);
+}
+
+/// All who held the state since it was excluded have died.
+#[test]
+fn one_that_held_the_state_and_was_excluded_founds_no_empty_cluster_and_others_may() {
+    for on_disks in [false, true] {
+        let mut c = Cluster::<true>::new(7, Faults::calm(), vec![None; 3]);
+        (c.on_disks, c.has_held) = (on_disks, true);
+        c.start(0, false);
+        if on_disks {
+            // Empty disks found nothing before every node is there.
+            (1..3).for_each(|node| c.start(node, false));
+        }
+        assert!(!c.until_known(10_000_000), "it is all here, and could");
+        assert_eq!(c.founded, []);
+        assert_eq!(
+            c.reasons.iter().filter(|(_, why)| why.contains("what this node held before it was excluded is gone")).count(),
+            if on_disks { 3 } else { 1 }
+        );
+        // Started anew, by somebody who knows what that means.
+        c.has_held = false;
+        (1..3).for_each(|node| c.kill(node));
+        (1..3).for_each(|node| c.start(node, false));
+        assert!(c.until_known(50_000_000));
+        assert!(matches!(c.founded[..], [(who, None)] if who.node != NodeId(0)), "{:?}", c.founded);
+        c.check();
+    }
 }
 
 /// Two run, and the third may do so where they do not see it, and have a view there.

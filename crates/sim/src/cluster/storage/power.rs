@@ -62,6 +62,7 @@ pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
         has_begun: false,
+        has_held: false,
         all_here: true,
     }
 }
