@@ -102,6 +102,8 @@ pub enum Helper {
     Victim(victim::Arguments),
     /// Be a replica of an application whose requests are measured.
     AttachedNode(replicate::attached::node::Arguments),
+    /// Live on through what is no death.
+    LivesOn(fide::ends::program::Arguments),
     /// Sleep on a core, and work when told to.
     Sleeper(turns::Sleeper),
 }
@@ -114,6 +116,7 @@ pub fn run_helper(helper: &Helper) -> Outcome {
     match helper {
         Helper::Victim(arguments) => victim::run(arguments),
         Helper::AttachedNode(arguments) => replicate::attached::node::run(arguments),
+        Helper::LivesOn(arguments) => fide::ends::program::run(arguments),
         Helper::Sleeper(arguments) => turns::sleep(arguments),
     }
 }

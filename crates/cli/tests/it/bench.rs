@@ -135,6 +135,13 @@ fn the_figures_of_fide() {
             &["figure4", "--seconds", "1", "--timeouts-us", "1001000"],
             &["false positives, timeout 1001000 us, busy cores", "false positives, timeout 1001000 us, idle cores"],
         ),
+        (
+            &["ends", "--count", "28"],
+            &[
+                "kill to upcall after the end of one thread, registered, threads act, without marks",
+                "kill to upcall after exec, watched unchanged, without marks",
+            ],
+        ),
         (&["figure5", "--kills", "1"], &["kill to upcall, monitor asleep on another host", "kill to upcall, bare probe"]),
         (
             &["figure6", "--engines", "hsuc", "--failures", "1", "--requests", "1000", "--redis-port", &port],

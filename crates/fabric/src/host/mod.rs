@@ -12,6 +12,7 @@
 //! | `robust` | death words |
 //! | `marks` | what programs inside the kernel note of threads that end |
 //! | `probe` | the bare death probe, a reference for measurements |
+//! | `tracer` | what takes signals away from a child, for tests and measurements |
 //! | `random` | bytes that nobody can guess |
 //! | `process` | what a process sets for itself at its start |
 //! | `errand` | work that may wait for a file system, on threads that live no longer |
@@ -28,6 +29,7 @@ pub mod process;
 mod random;
 mod robust;
 pub mod socket;
+pub mod tracer;
 
 pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};
 pub use memory::OwnRegion;

@@ -32,14 +32,14 @@ pub struct Arguments {
 }
 
 /// A warden of this host alone.
-struct Lone {
+pub(super) struct Lone {
     _process: Process,
-    socket: PathBuf,
-    warden: Warden,
+    pub(super) socket: PathBuf,
+    pub(super) warden: Warden,
 }
 
 impl Lone {
-    fn start(dir: &Path, marks: &str) -> Outcome<Lone> {
+    pub(super) fn start(dir: &Path, marks: &str) -> Outcome<Lone> {
         let socket = dir.join(format!("{marks}.sock"));
         let mut command = own_command()?;
         command.args(["warden", "run", "--fifo", "--marks", marks, "--socket"]).arg(&socket);
@@ -48,15 +48,20 @@ impl Lone {
         let warden = until("a warden", || Warden::connect(&socket, "bench").ok())?;
         Ok(Lone { _process: process, socket, warden })
     }
+
+    /// What it has marked, if anything.
+    pub(super) fn marks(&self) -> Option<Marking> {
+        self.warden.board().map(|board| board.marking()).filter(|marking| *marking != Marking::Nothing)
+    }
 }
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     report.set("kills", arguments.kills);
     let dir = Scratch::new("bench-marks").context("cannot make a directory")?;
     let mut wardens = [("without marks", Lone::start(dir.path(), "off")?), ("with marks", Lone::start(dir.path(), "auto")?)];
-    match wardens[1].1.warden.board().map(|board| board.marking()) {
-        Some(marking @ (Marking::Threads | Marking::Processes)) => report.set("marks", format!("{marking:?}").to_lowercase()),
-        _ => return Err(Fail::failed("the kernel refuses marks; `martlet warden run` says why")),
+    match wardens[1].1.marks() {
+        Some(marking) => report.set("marks", format!("{marking:?}").to_lowercase()),
+        None => return Err(Fail::failed("the kernel refuses marks; `martlet warden run` says why")),
     }
     let cores = dir.path().join("cores");
     let victims = [

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod detection;
+pub mod ends;
 mod hogs;
 mod marks;
 mod paper;
@@ -9,13 +10,16 @@ mod set;
 mod stability;
 mod table2;
 
+use std::time::{Duration, Instant};
+
 use clap::{Args, Subcommand};
-use martlet_cluster::fail::Outcome;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
-use martlet_warden::client::{Failure, Handler};
+use martlet_warden::client::{Failure, Handler, Warden};
 use martlet_warden::{AppId, now_ns};
 
 use crate::report::Report;
+use crate::trial::wardens::PATIENCE;
 
 /// The figures of FiDe's evaluation (section 6), beside the paper's values.
 ///
@@ -34,6 +38,7 @@ enum Which {
     Figure4(accuracy::Arguments),
     Figure5(detection::Arguments),
     Figure6(set::Arguments),
+    Ends(ends::Arguments),
     Marks(marks::Arguments),
 }
 
@@ -49,6 +54,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         Which::Figure4(arguments) => accuracy::run(arguments, report, interrupt),
         Which::Figure5(arguments) => detection::run(arguments, report, interrupt),
         Which::Figure6(arguments) => set::run(arguments, report, interrupt),
+        Which::Ends(arguments) => ends::run(arguments, report, interrupt),
         Which::Marks(arguments) => marks::run(arguments, report, interrupt),
     }
 }
@@ -61,4 +67,17 @@ impl Handler for Seen {
     fn on_failure(&mut self, _: AppId, failure: Failure) {
         self.0 = Some((now_ns(), failure));
     }
+}
+
+/// Waits for a failure, asleep or polling memory. Returns when it was told, and what.
+fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
+    let (mut seen, end) = (Seen::default(), Instant::now() + PATIENCE);
+    let wait = if polls { Duration::ZERO } else { Duration::from_secs(1) };
+    while seen.0.is_none() {
+        warden.poll(Some(wait), &mut seen).map_err(Fail::failed)?;
+        if Instant::now() > end {
+            return Err(Fail::failed(format_args!("a failure was not told of within {} s", PATIENCE.as_secs())));
+        }
+    }
+    Ok(seen.0.expect("just told"))
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use martlet_cluster::directory::own_command;
@@ -13,15 +13,15 @@ use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_node::sched::OnCore;
 use martlet_warden::board::{Evidence, State};
-use martlet_warden::client::{Failure, Warden};
+use martlet_warden::client::Warden;
 use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::Signal;
 
-use super::{FAR, NEAR, Seen, paper};
+use super::{FAR, NEAR, failure, paper};
 use crate::report::placement::two_cores;
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
-use crate::trial::wardens::{Beat, PATIENCE, Process, Wardens, until};
+use crate::trial::wardens::{Beat, Process, Wardens, until};
 
 /// Table 2: from the crash of an application to the upcall of one that monitors it, and the silence of a whole host.
 ///
@@ -44,19 +44,6 @@ pub struct Arguments {
     /// By how much a heartbeat may be late, in microseconds: delta. The timeout is the interval and twice this.
     #[arg(long, value_name = "US", default_value_t = 5_000, value_parser = number::<u64>(0..=1_000_000))]
     jitter_us: u64,
-}
-
-/// Waits for a failure, asleep or polling memory. Returns when it was told, and what.
-fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
-    let (mut seen, end) = (Seen::default(), Instant::now() + PATIENCE);
-    let wait = if polls { Duration::ZERO } else { Duration::from_secs(1) };
-    while seen.0.is_none() {
-        warden.poll(Some(wait), &mut seen).map_err(Fail::failed)?;
-        if Instant::now() > end {
-            return Err(Fail::failed(format_args!("a failure was not told of within {} s", PATIENCE.as_secs())));
-        }
-    }
-    Ok(seen.0.expect("just told"))
 }
 
 /// How a failure is heard of.

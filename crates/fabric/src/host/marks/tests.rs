@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::*;
+use crate::host::tracer::Tracer;
 
 const ROLE: &str = "MARTLET_TEST_MARKS";
 
@@ -306,21 +307,10 @@ fn a_signal_that_a_tracer_takes_away_is_no_death() {
     let marks = marker.marks();
     let mut victim = Victim::start("plain");
     let since = marks.now();
-    let pid = victim.process as i32;
-    // SAFETY: plain system calls about our own child, into a live variable.
-    unsafe {
-        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0), 0);
-        // To the thread that is traced: of a process's signals another thread may be given one.
-        assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGTERM), 0);
-        let mut status = 0;
-        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTERM, "{status:#x}");
-        assert_eq!(libc::ptrace(libc::PTRACE_CONT, pid, 0, 0), 0);
-    }
+    let tracer = Tracer::seize(Pid::from_raw(victim.process as i32).expect("positive")).expect("our child");
+    tracer.take_away(Signal::TERM).expect("it stops for it");
     victim.answers();
     assert!(!marks.has_died(victim.process, since));
-    // SAFETY: as above.
-    unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
 }
 
 #[test]
