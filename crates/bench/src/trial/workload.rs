@@ -72,8 +72,8 @@ pub fn drive(
         let key = Bytes::from(&format!("r{round}:k{}", rng.u64(..mix.keys)));
         // Every value is somebody's own, so that a read says whose it was.
         let action = action(&mut rng, mix, &format!("{client}.{number}."));
-        one(caller, client, Input { key, action }, &mut recording);
-        acknowledged.fetch_add(1, Ordering::Relaxed);
+        let is_acknowledged = one(caller, client, Input { key, action }, &mut recording);
+        acknowledged.fetch_add(u64::from(is_acknowledged), Ordering::Relaxed);
         if !mix.pause.is_zero() {
             std::thread::sleep(mix.pause);
         }
@@ -108,7 +108,8 @@ fn action(rng: &mut fastrand::Rng, mix: Mix, own: &str) -> Action {
     }
 }
 
-fn one(caller: &mut dyn Caller, client: u64, input: Input, recording: &mut Recording) {
+/// Makes a request. Returns whether it was acknowledged.
+fn one(caller: &mut dyn Caller, client: u64, input: Input, recording: &mut Recording) -> bool {
     let called = clock::now();
     let reply = caller.call(&input);
     let at = clock::now();
@@ -119,14 +120,16 @@ fn one(caller: &mut dyn Caller, client: u64, input: Input, recording: &mut Recor
             Ending::Returned { at_ns: at.0, output }
         }
         // A read without a reply says nothing.
-        Reply::Unknown if input.action == Action::Get => return,
+        Reply::Unknown if input.action == Action::Get => return false,
         Reply::Unknown => Ending::Unknown,
         Reply::Refused(why) => {
             recording.refused = (recording.refused.0 + 1, Some(why));
-            return;
+            return false;
         }
     };
+    let is_acknowledged = outcome != Ending::Unknown;
     recording.history.push(Operation { client, called_ns: called.0, input, outcome });
+    is_acknowledged
 }
 
 /// Runs the clients, each on a thread of its own, while `meanwhile` runs here. Returns what they recorded and what `meanwhile` returned; the

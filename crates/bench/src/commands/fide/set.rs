@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use martlet_cluster::directory::Plan;
@@ -22,7 +22,7 @@ use super::super::run::service::Service;
 use super::paper;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
-use crate::trial::testbed::Testbed;
+use crate::trial::testbed::{PATIENCE, Testbed};
 
 /// How often it is looked whether a node has said how it is.
 const LOOK: Duration = Duration::from_millis(1);
@@ -219,6 +219,7 @@ fn of_store(measured: &mut Measured, load: Load, engine: EngineKind, nodes: u16,
 
 /// The process that leads, and how often it has begun and ceased to, as it says itself after `since`.
 fn leader(testbed: &mut Testbed, since: Time, interrupt: &Interrupt) -> Outcome<(ProcessId, u64)> {
+    let until = Instant::now() + PATIENCE;
     loop {
         interrupt.check()?;
         let (primary, _) = testbed.primary()?;
@@ -226,6 +227,9 @@ fn leader(testbed: &mut Testbed, since: Time, interrupt: &Interrupt) -> Outcome<
         let says = sights.iter().find(|sight| sight.node == primary.node.0 && sight.counter(Counter::PublishedNs) >= since.0);
         if let Some(reign) = says.filter(|sight| sight.role() == Some(Role::Primary)).map(|sight| sight.counter(Counter::Reign)) {
             return Ok((primary, reign));
+        }
+        if Instant::now() > until {
+            return Err(Fail::failed(format_args!("no node has said for {} s that it leads", PATIENCE.as_secs())));
         }
         std::thread::sleep(LOOK);
     }
