@@ -7,10 +7,9 @@ use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
-use martlet_warden::AppId;
 
 use super::table2::{Blow, Way, kill_one};
-use super::{FAR, NEAR, paper};
+use super::{FAR, NEAR, apps_in_turn, paper};
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
@@ -50,13 +49,12 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     samples.push(("bare probe", Vec::new()));
     let mut probe = Probe::new()?;
     let progress = report.progress("kills", u64::from(arguments.kills) * samples.len() as u64);
-    let mut number = 0;
+    let mut apps = apps_in_turn();
     for _ in 0..arguments.kills {
         interrupt.check()?;
         // In turn, so that the machine's mood is the same for all.
         for (at, way) in Way::ALL.into_iter().enumerate() {
-            number = number % i64::from(AppId::LAST_CHOSEN) + 1;
-            let app = AppId::new(number).expect("in range");
+            let app = apps.next().expect("without end");
             let warden = if way == Way::Across { &mut near } else { &mut far };
             let [whole, ..] = kill_one(warden, &wardens.socket(FAR), app, Victim::SPINNING, way, Blow::Kill)?;
             samples[at].1.push(whole);

@@ -9,10 +9,10 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
-use martlet_warden::AppId;
 use martlet_warden::board::Marking;
 use martlet_warden::client::Warden;
 
+use super::apps_in_turn;
 use super::table2::{Blow, Way, kill_one};
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     ];
     let ways = [Way::Asleep, Way::Unchanged];
     let progress = report.progress("failures", victims.len() as u64 * 5 * u64::from(arguments.kills));
-    let mut number = 0;
+    let mut apps = apps_in_turn();
     for (plan, blow) in victims {
         let (name, verb) = (plan.name(), if let Blow::Kill = blow { "kill" } else { "core dump" });
         let mut bare = Figure::new("fide", format!("bare probe, victim {name}"), Unit::Microseconds);
@@ -90,8 +90,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             let mut figures = told.iter_mut();
             for way in ways {
                 for (_, lone) in &mut wardens {
-                    number = number % i64::from(AppId::LAST_CHOSEN) + 1;
-                    let app = AppId::new(number).expect("in range");
+                    let app = apps.next().expect("without end");
                     std::fs::create_dir_all(&cores).context("cannot make a directory")?;
                     let [all, ..] = kill_one(&mut lone.warden, &lone.socket, app, plan, way, blow)?;
                     std::fs::remove_dir_all(&cores).context("cannot remove cores")?;

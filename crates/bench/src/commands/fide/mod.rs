@@ -69,6 +69,11 @@ impl Handler for Seen {
     }
 }
 
+/// Applications in turn, without end: each program is one of its own, so that none is taken for the one before it.
+fn apps_in_turn() -> impl Iterator<Item = AppId> {
+    (1..=i64::from(AppId::LAST_CHOSEN)).cycle().map(|number| AppId::new(number).expect("in range"))
+}
+
 /// Waits for a failure, asleep or polling memory. Returns when it was told, and what.
 fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
     let (mut seen, end) = (Seen::default(), Instant::now() + PATIENCE);

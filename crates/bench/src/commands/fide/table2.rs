@@ -17,7 +17,7 @@ use martlet_warden::client::Warden;
 use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::Signal;
 
-use super::{FAR, NEAR, failure, paper};
+use super::{FAR, NEAR, apps_in_turn, failure, paper};
 use crate::report::placement::two_cores;
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let victims = [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE];
     let steps = victims.len() as u64 * (Way::ALL.len() as u64 + 1) * u64::from(arguments.kills) + u64::from(arguments.silences);
     let progress = report.progress("failures", steps);
-    let mut number = 0;
+    let mut apps = apps_in_turn();
     for plan in victims {
         let name = plan.name();
         let mut bare = Figure::new("fide", format!("bare probe, victim {name}"), Unit::Microseconds);
@@ -94,8 +94,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             bare.record(probe.kill_one(plan)?);
             progress.step();
             for (way, figures) in Way::ALL.into_iter().zip(&mut told) {
-                number = number % i64::from(AppId::LAST_CHOSEN) + 1;
-                let app = AppId::new(number).expect("in range");
+                let app = apps.next().expect("without end");
                 let warden = if way == Way::Across { &mut near } else { &mut far };
                 let [all, known, delivered] = kill_one(warden, &wardens.socket(FAR), app, plan, way, Blow::Kill)?;
                 figures[0].record(all);
@@ -114,7 +113,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         .with("paper_timeout_us", paper::HOST_US);
     for _ in 0..arguments.silences {
         interrupt.check()?;
-        silent.record(silence_one(&mut near, &mut far, &wardens, &mut number)?);
+        silent.record(silence_one(&mut near, &mut far, &wardens, apps.next().expect("without end"))?);
         progress.step();
     }
     report.add(silent);
@@ -198,9 +197,7 @@ pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Vic
 }
 
 /// Stops the warden of a host, and lets it go on. Returns the nanoseconds until its application was presumed dead.
-fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, number: &mut i64) -> Outcome<u64> {
-    *number = *number % i64::from(AppId::LAST_CHOSEN) + 1;
-    let app = AppId::new(*number).expect("in range");
+fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, app: AppId) -> Outcome<u64> {
     far.join(app).map_err(Fail::failed)?;
     near.monitor(app, Resources::default()).map_err(Fail::failed)?;
     let is_alive = |warden: &mut Warden| {

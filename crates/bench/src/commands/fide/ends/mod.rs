@@ -21,7 +21,7 @@ use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use super::marks::Lone;
-use super::{Seen, failure};
+use super::{Seen, apps_in_turn, failure};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::wardens::Process;
 
@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         kinds.push((end, watched, count, wardens.iter().map(figure).collect()));
     }
     let progress = report.progress("programs killed", kinds.iter().map(|(.., count, _)| count.div_ceil(ENDS_EACH)).sum());
-    let mut number = 0;
+    let mut apps = apps_in_turn().filter(|app| *app != bystander());
     let lives = kinds.iter().map(|(.., count, _)| count.div_ceil(ENDS_EACH)).max().unwrap_or(0);
     for life in 0..lives {
         for (end, watched, count, figures) in &mut kinds {
@@ -140,8 +140,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             }
             for ((with, lone), figure) in wardens.iter_mut().zip(figures) {
                 interrupt.check()?;
-                number = number % i64::from(BYSTANDER - 1) + 1;
-                let app = AppId::new(number).expect("in range");
+                let app = apps.next().expect("without end");
                 let mut program = Program::start(&lone.socket, app, *end, *watched)?;
                 figure.record(live_through(&mut lone.warden, &mut program, app, ends, with)?);
             }
@@ -167,7 +166,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
 }
 
 /// An application that is never there.
-const BYSTANDER: u32 = AppId::LAST_CHOSEN;
+fn bystander() -> AppId {
+    AppId::new(i64::from(AppId::LAST_CHOSEN)).expect("in range")
+}
 
 /// Has a program live through so many ends, and kills it. Returns the nanoseconds from there to the upcall.
 fn live_through(warden: &mut Warden, program: &mut Program, app: AppId, ends: u64, with: &str) -> Outcome<u64> {
@@ -195,9 +196,8 @@ fn live_through(warden: &mut Warden, program: &mut Program, app: AppId, ends: u6
         }
     }
     // The warden looks at all that it watches, whether or not something has woken it before.
-    let bystander = AppId::new(i64::from(BYSTANDER)).expect("in range");
-    warden.monitor(bystander, Resources::default()).map_err(Fail::failed)?;
-    warden.unmonitor(bystander);
+    warden.monitor(bystander(), Resources::default()).map_err(Fail::failed)?;
+    warden.unmonitor(bystander());
     warden.status().map_err(Fail::failed)?;
     let killed = now_ns();
     program.process.signal(Signal::KILL)?;
