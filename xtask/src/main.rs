@@ -16,6 +16,7 @@ mod limit;
 mod miri;
 mod namespaces;
 mod net;
+mod number;
 mod peers;
 mod redis;
 mod step;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::rig::Rig;
 use crate::hosts;
 
@@ -210,18 +212,19 @@ impl Drop for Cluster<'_> {
     }
 }
 
+/// The first object with that key and value in what `martlet status --json` shows.
+fn object(shown: &str, key: &str, value: &str) -> Option<Value> {
+    shown.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|object| object[key] == value)
+}
+
 /// The number of the view in what `martlet status --json` shows.
 fn view_of(shown: &str) -> Option<u64> {
-    let cluster = shown.lines().find(|line| line.contains("\"event\":\"cluster\""))?;
-    let number = cluster.split_once("\"view\":")?.1;
-    number[..number.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+    object(shown, "event", "cluster")?["view"].as_u64()
 }
 
 /// The node that leads, in what `martlet status --json` shows.
 fn leader_of(shown: &str) -> Option<usize> {
-    let leads = shown.lines().find(|line| line.contains("\"role\":\"primary\""))?;
-    let node: serde_json::Value = serde_json::from_str(leads).ok()?;
-    usize::try_from(node["node"].as_u64()?).ok()
+    usize::try_from(object(shown, "role", "primary")?["node"].as_u64()?).ok()
 }
 
 /// Whether what `martlet status --json` shows are three nodes that lead or follow.

@@ -103,6 +103,17 @@ pub fn rejoins(rig: &Rig, hosts: &mut Cluster<'_>, count: usize) -> Result<(), S
 
 fn spread(all: &mut [u128]) -> String {
     all.sort_unstable();
-    let at = |percent: usize| all[(all.len() * percent / 100).min(all.len() - 1)];
+    let at = |percent: usize| all[(all.len() * percent).div_ceil(100) - 1];
     format!("p50 {} ms, p99 {} ms, at most {} ms", at(50), at(99), at(100))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_hundred_times_the_second_longest_is_the_99th_percentile() {
+        assert_eq!(spread(&mut (1..=100).rev().collect::<Vec<_>>()), "p50 50 ms, p99 99 ms, at most 100 ms");
+        assert_eq!(spread(&mut [7]), "p50 7 ms, p99 7 ms, at most 7 ms");
+    }
 }

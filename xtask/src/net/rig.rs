@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::mangling::Mangling;
 use super::relay::Relay;
+use crate::ci::target_directory;
 use crate::family::Family;
 use crate::namespaces::Namespaces;
 
@@ -37,7 +38,7 @@ impl Rig {
     pub fn make(root: &Path, hosts: usize) -> Result<Rig, String> {
         let family = Family::found()?;
         let prefix = format!("martlet-{}", std::process::id());
-        let directory = root.join("target").join(&prefix);
+        let directory = target_directory(root).join(&prefix);
         let namespaces = Namespaces { prefix, hosts, networks: &["10.77.0"] };
         namespaces.make()?;
         let rig = Rig { family, namespaces, directory, relay: None };

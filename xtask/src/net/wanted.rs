@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::mangling::Mangling;
+use crate::number::number;
 
 pub const USAGE: &str = "\
 Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [WIRE] [-- COMMAND]
@@ -57,20 +58,25 @@ impl Wanted {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
             match arg.as_str() {
                 "--engine" => wanted.engine = value()?,
-                "--rounds" => wanted.rounds = number(&arg, &value()?, 1_000_000)? as usize,
-                "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800)?)),
-                "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000)? as usize),
+                "--rounds" => wanted.rounds = number(&arg, &value()?, 1_000_000, USAGE)?,
+                "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800, USAGE)?)),
+                "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000, USAGE)?),
                 "--torture" => wanted.torture = true,
                 "--loss" => wanted.wire.lost = percent(&arg, &value()?)?,
                 "--reorder" => wanted.wire.reordered = percent(&arg, &value()?)?,
                 "--repeat" => wanted.wire.repeated = percent(&arg, &value()?)?,
                 "--corrupt" => wanted.wire.corrupted = percent(&arg, &value()?)?,
-                "--delay-us" => wanted.wire.delay = Duration::from_micros(number(&arg, &value()?, 1_000_000)?),
+                "--delay-us" => wanted.wire.delay = Duration::from_micros(number(&arg, &value()?, 1_000_000, USAGE)?),
                 "--seed" => {
                     let seed = value()?;
                     wanted.seed = seed.parse().map_err(|_| format!("--seed is {seed:?}; allowed is a number\n\n{USAGE}"))?;
                 }
-                "--" => wanted.command = args.by_ref().collect(),
+                "--" => {
+                    wanted.command = args.by_ref().collect();
+                    if wanted.command.is_empty() {
+                        return Err(format!("no command behind `--`\n\n{USAGE}"));
+                    }
+                }
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
             }
         }
@@ -85,11 +91,6 @@ impl Wanted {
     pub fn mangling(&self) -> Option<Mangling> {
         Some(self.wire).filter(|wire| *wire != Mangling::default())
     }
-}
-
-fn number(option: &str, text: &str, most: u64) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("{option} is {text:?}; allowed are 1 to {most}\n\n{USAGE}"))
 }
 
 /// Nothing gets through a wire that loses more than half.
@@ -130,6 +131,7 @@ mod tests {
             ("--torture --rejoins 3", "allowed is one of --rejoins, --torture and a command"),
             ("--nodes 3", "unknown argument \"--nodes\""),
             ("--loss", "--loss takes a value"),
+            ("--rounds 2 --", "no command behind `--`"),
         ] {
             let said = parse(bad).expect_err("it is refused");
             assert!(said.starts_with(why), "{said}");

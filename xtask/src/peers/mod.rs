@@ -20,6 +20,7 @@ use systems::{Programs, SYSTEMS};
 use crate::ci::{self, Outcome, on_path, target_directory};
 use crate::net::cluster::NODES;
 use crate::net::rig::Rig;
+use crate::number::number;
 
 const USAGE: &str = "\
 Usage: cargo xtask peers [--rounds N] [--seconds S] [--clients N,...] [--bytes N] [--json]
@@ -50,22 +51,17 @@ impl Wanted {
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
             match arg.as_str() {
-                "--rounds" => wanted.rounds = number(&arg, &value()?, 100)?,
-                "--seconds" => wanted.seconds = number(&arg, &value()?, 600)?,
+                "--rounds" => wanted.rounds = number(&arg, &value()?, 100, USAGE)?,
+                "--seconds" => wanted.seconds = number(&arg, &value()?, 600, USAGE)?,
                 // As many as `martlet bench put` has.
-                "--clients" => wanted.clients = value()?.split(',').map(|one| number(&arg, one, 64)).collect::<Result<_, _>>()?,
-                "--bytes" => wanted.bytes = number(&arg, &value()?, 60_000)?,
+                "--clients" => wanted.clients = value()?.split(',').map(|one| number(&arg, one, 64, USAGE)).collect::<Result<_, _>>()?,
+                "--bytes" => wanted.bytes = number(&arg, &value()?, 60_000, USAGE)?,
                 "--json" => wanted.json = true,
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
             }
         }
         Ok(wanted)
     }
-}
-
-fn number(option: &str, text: &str, most: u32) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("{option} is {text:?}; allowed are 1 to {most}\n\n{USAGE}"))
 }
 
 /// The command.
