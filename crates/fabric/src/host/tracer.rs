@@ -15,6 +15,9 @@ pub struct Tracer {
 
 impl Tracer {
     /// Begins to trace the first thread of a child, which runs on.
+    ///
+    /// # Errors
+    /// When the system refuses, or another process traces it.
     pub fn seize(pid: Pid) -> io::Result<Tracer> {
         request(libc::PTRACE_SEIZE, pid)?;
         Ok(Tracer { pid, _thread: PhantomData })

@@ -204,8 +204,8 @@ pub enum Priority {
 pub enum Pin {
     /// The scheduler decides.
     None,
-    /// As [`Settings::pin`](super::Settings::pin) says: the scheduler decides where others wait for this node's turns. Else the first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
-    /// where there are too few.
+    /// The first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
+    /// where there are too few. On a fabric whose nodes wait for each other's turns: none, as [`Settings::pin`](super::Settings::pin) says.
     Auto,
     /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.
     Cores(Vec<u16>),

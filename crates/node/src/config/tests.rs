@@ -47,6 +47,15 @@ fn three() -> ClusterConfig {
     ClusterConfig { key: Some(KEY.into()), ..ClusterConfig::new("demo", nodes) }
 }
 
+/// On that fabric, with addresses where it needs them.
+fn three_on(fabric: FabricKind) -> ClusterConfig {
+    let mut config = ClusterConfig { fabric, ..three() };
+    for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
+        node.address = format!("10.0.0.{}:7600", node.number + 1);
+    }
+    config
+}
+
 #[test]
 fn data_stand_beside_the_cluster_s_file_unless_somebody_says_otherwise() {
     let dir = Dir::new("durability");
@@ -98,11 +107,7 @@ fn a_directory_to_meet_in_is_beside_the_cluster_s_file_and_short_enough_for_sock
 fn replies_wait_for_a_majority_where_nodes_can_be_on_several_hosts_and_where_the_file_says_so() {
     let dir = Dir::new("reads");
     let load = |fabric: FabricKind, reads: &str| {
-        let mut config = ClusterConfig { fabric, ..three() };
-        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
-            node.address = format!("10.0.0.{}:7600", node.number + 1);
-        }
-        dir.file("cluster.toml", &config.to_toml());
+        dir.file("cluster.toml", &three_on(fabric).to_toml());
         let node = dir.file("node-1.toml", &format!("number = 1\ncluster = \"cluster.toml\"\n[redis]\nreads = \"{reads}\"\n"));
         Settings::load(&node).expect("valid").reads_by_quorum()
     };
@@ -115,11 +120,7 @@ fn replies_wait_for_a_majority_where_nodes_can_be_on_several_hosts_and_where_the
 fn nodes_whose_turns_others_wait_for_are_bound_to_the_cores_that_the_file_names_and_to_no_others() {
     let dir = Dir::new("pin");
     let load = |fabric: FabricKind, pin: &str| {
-        let mut config = ClusterConfig { fabric, ..three() };
-        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
-            node.address = format!("10.0.0.{}:7600", node.number + 1);
-        }
-        dir.file("cluster.toml", &config.to_toml());
+        dir.file("cluster.toml", &three_on(fabric).to_toml());
         let node = dir.file("node-1.toml", &format!("number = 1\ncluster = \"cluster.toml\"\n[threads]\npin = {pin}\n"));
         Settings::load(&node).expect("valid").pin().clone()
     };
@@ -132,10 +133,7 @@ fn nodes_whose_turns_others_wait_for_are_bound_to_the_cores_that_the_file_names_
 fn the_size_of_a_group_and_who_counts_in_it_are_the_engines_to_use() {
     let dir = Dir::new("group");
     let load = |fabric, group: GroupConfig| {
-        let mut config = ClusterConfig { engine: EngineKind::Dare, fabric, group, ..three() };
-        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
-            node.address = format!("10.0.0.{}:7600", node.number + 1);
-        }
+        let config = ClusterConfig { engine: EngineKind::Dare, group, ..three_on(fabric) };
         Cluster::load(&dir.file("cluster.toml", &config.to_toml())).map(|_| ()).map_err(|error| error.to_string())
     };
     let group = |places, zombies_us| GroupConfig { places, zombies_us };
