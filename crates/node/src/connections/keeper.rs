@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use martlet_fabric::host::descriptors::kept;
 use martlet_fabric::host::process::stand_aside;
 
-use super::handing::{AGAIN_MS, Came, Handing, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
+use super::handover::{AGAIN_MS, Came, Handover, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
 use super::{Holder, sys};
 
 const NAME: &std::ffi::CStr = c"martlet-keeper";
@@ -184,15 +184,15 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     // next one says so by asking.
     let mut given: RawFd = -1;
     // What that one lacks so far; and what the last attempt to send it has come to.
-    let mut handing: Option<(Handing, Came)> = None;
+    let mut handover: Option<(Handover, Came)> = None;
     loop {
         let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2 + MOST_SILENT];
         // A number below 0 is none that is waited for.
         waits.iter_mut().zip([listener, given].into_iter().chain(silent)).for_each(|(wait, fd)| wait.fd = fd);
-        if matches!(handing, Some((_, Came::Full))) {
+        if matches!(handover, Some((_, Came::Full))) {
             waits[1].events |= libc::POLLOUT;
         }
-        let tries_again = matches!(handing, Some((_, Came::Refused)));
+        let tries_again = matches!(handover, Some((_, Came::Refused)));
         let ms = i64::from(if tries_again { AGAIN_MS } else { LOOK_MS });
         let mut time = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
@@ -224,7 +224,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
             if waits[1].revents & !libc::POLLOUT != 0 {
                 let is_dismissed = hear(given) == Some(DISMISSED);
                 libc::syscall(libc::SYS_close, given);
-                (given, handing) = (-1, None);
+                (given, handover) = (-1, None);
                 if is_dismissed && lives {
                     SUCCEEDED.store(true, Ordering::SeqCst);
                 } else if is_dismissed {
@@ -242,7 +242,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     if before >= 0 {
                         libc::syscall(libc::SYS_close, before);
                     }
-                    handing = Some((Handing::new(keeps), Came::Full));
+                    handover = Some((Handover::new(keeps), Came::Full));
                     continue;
                 } else if said == Some(LISTENER) && service >= 0 {
                     // Where it is not taken the end of the connection says so, and it asks again.
@@ -263,7 +263,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     libc::syscall(libc::SYS_close, client);
                 }
             }
-            if let Some((lacks, came)) = &mut handing {
+            if let Some((lacks, came)) = &mut handover {
                 // The process may have taken its connections back meanwhile.
                 *came = if lives && !LET_GO.load(Ordering::SeqCst) { Came::Ended } else { lacks.go_on(given) };
                 if *came == Came::Ended {
@@ -271,7 +271,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     given = -1;
                 }
                 if matches!(came, Came::All | Came::Ended) {
-                    handing = None;
+                    handover = None;
                 }
             }
         }

@@ -9,7 +9,7 @@
 //! | module | what stands there |
 //! |---|---|
 //! | [`keeper`] | the second process, and how a successor asks it |
-//! | `handing` | how it gives what it keeps, as far as the kernel takes it |
+//! | `handover` | how it gives what it keeps, as far as the kernel takes it |
 //! | [`process`] | who a process is, and that it is dead |
 //! | [`socket`] | what the kernel knows of a connection, whoever holds it |
 //! | [`ledger`] | the store's memory of what its clients have sent and are to be sent |
@@ -28,7 +28,7 @@
 //! The first leader has its *hold* committed, an entry that names its process, and takes sockets only then. So each successor knows of all processes that may hold
 //! connections, and goes on when each of them is dead or has said in its ledger's keeper that it let go. When it has all that they held it ends their holds.
 
-mod handing;
+mod handover;
 pub mod keeper;
 pub mod ledger;
 pub mod process;

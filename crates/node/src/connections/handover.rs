@@ -27,7 +27,7 @@ pub(super) const AGAIN_MS: i32 = 1;
 const MOST_REFUSALS: u32 = 10_000;
 
 /// How far a keeper is with what it gives the successor that has asked last.
-pub(super) struct Handing {
+pub(super) struct Handover {
     keeps: Keeps,
     /// The port of the service, or 0; the pipe, and the memory that goes with the connections, or -1.
     port: u16,
@@ -64,12 +64,12 @@ enum Sent {
     Gone,
 }
 
-impl Handing {
-    pub fn new(keeps: Keeps) -> Handing {
+impl Handover {
+    pub fn new(keeps: Keeps) -> Handover {
         let (service, ledger, pipe) = (SERVICE.load(Ordering::Acquire), LEDGER.load(Ordering::Acquire), PIPE.load(Ordering::Relaxed));
         let newest = if keeps == Keeps::Service { NEWEST } else { 0 };
         let last = HIGHEST.load(Ordering::Relaxed).max(pipe).max(ledger) + newest;
-        Handing { keeps, port: if service >= 0 { local_port(service) } else { 0 }, pipe, ledger, next: 0, last, refusals: 0 }
+        Handover { keeps, port: if service >= 0 { local_port(service) } else { 0 }, pipe, ledger, next: 0, last, refusals: 0 }
     }
 
     fn is_wanted(&self, fd: RawFd) -> bool {
