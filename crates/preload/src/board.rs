@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use martlet_node::connections::Holder;
 
+use crate::backpressure::Follower;
 use crate::entry::MAX_ROUND_BYTES;
 use crate::fault::Void;
-use crate::hearing::Follower;
 use crate::service::ServiceWords;
 use crate::stream::Seal;
 

@@ -14,7 +14,7 @@
 //! | `replay`, `machine` | rounds on their way from the log to the server, and to newcomers |
 //! | `replica` | what a replica does in its node's turns, and as a follower |
 //! | `leading` | how a leader collects rounds, and sends |
-//! | `pace`, `hearing` | how fast, while a newcomer lacks many rounds, or a follower many of the leader's words |
+//! | `pace`, `backpressure` | how fast, while a newcomer lacks many rounds, or a follower many of the leader's words |
 //! | `takeover` | how a follower becomes the leader, with all connections |
 //! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
 //! | `files`, `own` | the files that the server writes; its pipes, pairs of sockets and the like |
@@ -36,6 +36,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "what only the entry points use"))]
 
 mod answers;
+mod backpressure;
 mod birth;
 mod board;
 mod children;
@@ -45,7 +46,6 @@ mod entry;
 mod fault;
 mod fiber;
 mod files;
-mod hearing;
 mod heart;
 #[cfg(not(test))]
 mod hooks;

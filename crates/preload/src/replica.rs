@@ -13,12 +13,12 @@ use martlet_node::connections::keeper::{self, Left};
 use martlet_node::counters::Counter;
 use martlet_node::embed::{Here, Turn};
 
+use crate::backpressure::Backpressure;
 use crate::board::{Board, Holder};
 use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
-use crate::hearing::Hearing;
 use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
@@ -106,7 +106,7 @@ pub struct Lead {
     /// How fast it collects, while a newcomer is far behind.
     pub pace: Pace,
     /// The same while a follower is far behind its words.
-    pub hearing: Hearing,
+    pub backpressure: Backpressure,
 }
 
 /// What a leader says of its replicas, a bit for each node.
@@ -136,7 +136,7 @@ impl Lead {
             looked_ns: 0,
             said: Said::default(),
             pace: Pace::default(),
-            hearing: Hearing::default(),
+            backpressure: Backpressure::default(),
         }
     }
 }
@@ -509,7 +509,7 @@ impl Replica {
         let lacked = with_replay(|replay| replay.lacked().zip(replay.lacked_bytes()));
         let (now, board, node) = (clock::real().monotonic_ns, self.board, self.node);
         let runs = |follower: Holder| process::runs(follower.pid, follower.started);
-        lead.pace.permits(now, lacked) && lead.hearing.permits(now, board.told_end(), || board.followers(node), runs)
+        lead.pace.permits(now, lacked) && lead.backpressure.permits(now, board.told_end(), || board.followers(node), runs)
     }
 
     /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.

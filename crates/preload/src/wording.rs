@@ -14,7 +14,7 @@ use crate::replica::Replica;
 /// The longest write that is looked at, in bytes: longer ones are no such output.
 const MOST_BYTES: usize = 128 << 10;
 /// The most that the others are told of it in one round, in bytes. Then the server is told that there is no room, and writes it in the next one. The board keeps so much for several
-/// rounds, and for those [the leader waits](crate::hearing) where a follower is behind.
+/// rounds, and for those [the leader waits](crate::backpressure) where a follower is behind.
 const MOST_ROUND_BYTES: usize = 4 << 20;
 /// In place of words: there is no room for any in this round.
 const NO_ROOM: i64 = 1;

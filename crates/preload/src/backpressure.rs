@@ -26,14 +26,14 @@ pub struct Follower {
 
 /// What a leader has seen of followers that are far behind its words.
 #[derive(Debug, Default)]
-pub struct Hearing {
+pub struct Backpressure {
     /// Before so many have been told nobody is looked at.
     look_at: u64,
     /// Those that were far behind at the last look, and since when each has got on by nothing.
     far: Vec<(Follower, u64)>,
 }
 
-impl Hearing {
+impl Backpressure {
     /// Whether the next round may be collected now, when `told` words have been told.
     ///
     /// `followers` are those that have begun and are not known to be dead; `runs` asks the kernel, and is asked about those only that would be waited for.
@@ -66,56 +66,56 @@ mod tests {
 
     #[test]
     fn followers_that_are_near_are_looked_at_now_and_then() {
-        let mut hearing = Hearing::default();
+        let mut backpressure = Backpressure::default();
         let near = || vec![follower(1, 1), follower(2, FAR_BEHIND)];
-        assert!(hearing.permits(0, FAR_BEHIND, near, |_| unreachable!("they are near")));
+        assert!(backpressure.permits(0, FAR_BEHIND, near, |_| unreachable!("they are near")));
         let never = || unreachable!("few words more have been told");
-        assert!(hearing.permits(0, FAR_BEHIND + LOOK_WORDS - 1, never, |_| true));
-        assert!(!hearing.permits(0, FAR_BEHIND + LOOK_WORDS, near, |_| true));
+        assert!(backpressure.permits(0, FAR_BEHIND + LOOK_WORDS - 1, never, |_| true));
+        assert!(!backpressure.permits(0, FAR_BEHIND + LOOK_WORDS, near, |_| true));
     }
 
     #[test]
     fn one_that_is_far_behind_is_waited_for_as_long_as_it_gets_on() {
-        let (mut hearing, told) = (Hearing::default(), 3 * FAR_BEHIND);
+        let (mut backpressure, told) = (Backpressure::default(), 3 * FAR_BEHIND);
         let mut now = 0;
         for heard in 2 * FAR_BEHIND - 5..=2 * FAR_BEHIND {
-            assert!(!hearing.permits(now, told, || vec![follower(1, told), follower(2, heard)], |_| true));
+            assert!(!backpressure.permits(now, told, || vec![follower(1, told), follower(2, heard)], |_| true));
             now += PATIENCE_NS;
         }
-        assert!(hearing.permits(now, told, || vec![follower(2, 2 * FAR_BEHIND + 1)], |_| true));
+        assert!(backpressure.permits(now, told, || vec![follower(2, 2 * FAR_BEHIND + 1)], |_| true));
         // So is one that is taught rounds so far.
         let told = 4 * FAR_BEHIND;
         for next in 7..20 {
             now += PATIENCE_NS;
-            assert!(!hearing.permits(now, told, || vec![Follower { next, ..follower(2, 3 * FAR_BEHIND) }], |_| true));
+            assert!(!backpressure.permits(now, told, || vec![Follower { next, ..follower(2, 3 * FAR_BEHIND) }], |_| true));
         }
     }
 
     #[test]
     fn one_that_gets_on_by_nothing_is_waited_for_once() {
-        let mut hearing = Hearing::default();
+        let mut backpressure = Backpressure::default();
         let stopped = || vec![follower(2, 1)];
         let mut told = FAR_BEHIND + 1;
-        assert!(!hearing.permits(10, told, stopped, |_| true));
-        assert!(!hearing.permits(10 + PATIENCE_NS, told, stopped, |_| true));
+        assert!(!backpressure.permits(10, told, stopped, |_| true));
+        assert!(!backpressure.permits(10 + PATIENCE_NS, told, stopped, |_| true));
         while told < TOLD_WORDS as u64 {
-            assert!(hearing.permits(11 + PATIENCE_NS, told, stopped, |_| true));
+            assert!(backpressure.permits(11 + PATIENCE_NS, told, stopped, |_| true));
             told += LOOK_WORDS;
         }
         // Another one has its own time.
-        assert!(!hearing.permits(11 + PATIENCE_NS, told, || vec![follower(1, told - FAR_BEHIND), follower(2, 1)], |_| true));
+        assert!(!backpressure.permits(11 + PATIENCE_NS, told, || vec![follower(1, told - FAR_BEHIND), follower(2, 1)], |_| true));
         // When it goes on, it is waited for again.
         let told = FAR_BEHIND + 1 + LOOK_WORDS;
-        let mut hearing = Hearing::default();
-        assert!(!hearing.permits(10, told, stopped, |_| true) && hearing.permits(11 + PATIENCE_NS, told, stopped, |_| true));
-        assert!(!hearing.permits(11 + PATIENCE_NS, told + LOOK_WORDS, || vec![follower(2, 2)], |_| true));
+        let mut backpressure = Backpressure::default();
+        assert!(!backpressure.permits(10, told, stopped, |_| true) && backpressure.permits(11 + PATIENCE_NS, told, stopped, |_| true));
+        assert!(!backpressure.permits(11 + PATIENCE_NS, told + LOOK_WORDS, || vec![follower(2, 2)], |_| true));
     }
 
     #[test]
     fn nobody_waits_for_one_that_is_dead_or_has_lost_words() {
-        let mut hearing = Hearing::default();
-        assert!(hearing.permits(10, FAR_BEHIND + 1, || vec![follower(2, 1)], |_| false));
+        let mut backpressure = Backpressure::default();
+        assert!(backpressure.permits(10, FAR_BEHIND + 1, || vec![follower(2, 1)], |_| false));
         let told = TOLD_WORDS as u64 + 1;
-        assert!(hearing.permits(10, told, || vec![follower(2, 1)], |_| unreachable!("it has lost words")));
+        assert!(backpressure.permits(10, told, || vec![follower(2, 1)], |_| unreachable!("it has lost words")));
     }
 }
