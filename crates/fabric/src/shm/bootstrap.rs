@@ -74,6 +74,8 @@ pub(super) struct Bootstrap {
     listener: Option<Listener>,
     max_clients: usize,
     attempts: Attempts<Handshake, ()>,
+    /// A socket with which an attempt has failed.
+    spare: Option<OwnedFd>,
     connections: Vec<Connection>,
     next_peer: u32,
     /// What the endpoint listens to while it sleeps on words.
@@ -96,6 +98,7 @@ impl Bootstrap {
             listener,
             max_clients,
             attempts: Attempts::new(TIMES, open),
+            spare: None,
             connections: Vec::new(),
             next_peer: 1,
             outside: Vec::new(),
@@ -332,7 +335,7 @@ impl Bootstrap {
         }
         for (node, ()) in self.attempts.dialer.due(now) {
             if self.wants_dial(node) {
-                match self.rendezvous.connect(&self.ours.party.cluster, node) {
+                match self.rendezvous.connect(&self.ours.party.cluster, node, &mut self.spare) {
                     Ok(socket) => self.begin(socket, Some(node)),
                     // Nobody is there yet, or too many are knocking.
                     Err(_) => self.attempts.failed(Some(node)),

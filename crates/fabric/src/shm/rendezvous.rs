@@ -93,11 +93,18 @@ impl Rendezvous {
         Ok(listener)
     }
 
-    /// Connects to `node`, which fails at once when nobody listens there.
-    pub(super) fn connect(&self, cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
-        let socket = socket::seqpacket()?;
-        rustix::net::connect(&socket, &self.address(cluster, &node.to_string())?)?;
-        Ok(socket)
+    /// Connects to `node`, which fails at once when nobody listens there. The socket that was refused is kept in `spare`, for the next attempt: those who look often for the absent would
+    /// else take a number each time, for a moment, that the program whose process this is may be about to have.
+    pub(super) fn connect(&self, cluster: &str, node: NodeId, spare: &mut Option<OwnedFd>) -> io::Result<OwnedFd> {
+        let socket = spare.take().map_or_else(socket::seqpacket, Ok)?;
+        match rustix::net::connect(&socket, &self.address(cluster, &node.to_string())?) {
+            Ok(()) => Ok(socket),
+            Err(error) => {
+                // Such a refusal leaves the socket as it was.
+                *spare = matches!(error, Errno::CONNREFUSED | Errno::NOENT).then_some(socket);
+                Err(error.into())
+            }
+        }
     }
 
     /// Whether a process listens at the place of `node`, or has died so recently that the kernel has not yet taken its socket back. A process does so before
@@ -161,6 +168,8 @@ fn about(path: &Path, error: io::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     struct Places(PathBuf);
@@ -210,6 +219,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_socket_of_an_attempt_that_was_refused_serves_for_the_next_one() {
+        let (kinds, cluster, _places) = both("spare");
+        for place in kinds {
+            let mut spare = None;
+            assert!(place.connect(&cluster, NodeId(3), &mut spare).is_err());
+            let number = spare.as_ref().expect("kept").as_raw_fd();
+            assert!(place.connect(&cluster, NodeId(4), &mut spare).is_err());
+            assert_eq!(spare.as_ref().expect("kept again").as_raw_fd(), number);
+            let held = place.listen(&cluster, NodeId(3)).expect("free");
+            let socket = place.connect(&cluster, NodeId(3), &mut spare).expect("one listens");
+            assert_eq!((socket.as_raw_fd(), spare.is_none()), (number, true));
+            assert!(socket::accept(&held).expect("it can be told").is_some());
+        }
+    }
+
     /// A process that was killed could not remove its socket's file.
     #[test]
     fn what_a_dead_process_has_left_in_a_directory_is_in_nobody_s_way() {
@@ -218,7 +243,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists() && !place.is_running(&cluster, NodeId(3)).expect("it can be told"));
         let held = place.listen(&cluster, NodeId(3)).expect("nobody holds it");
-        assert!(place.connect(&cluster, NodeId(3)).is_ok());
+        assert!(place.connect(&cluster, NodeId(3), &mut None).is_ok());
         drop(held);
         assert!(!path.exists(), "in order, nothing but the lock's file is left");
     }

@@ -10,7 +10,7 @@ use crate::speech::{Levels, Protocol};
 
 /// A raw connection to a member's bootstrap socket.
 fn knock(cluster: &str, node: u16) -> OwnedFd {
-    until(|| Rendezvous::Names.connect(cluster, NodeId(node)).ok())
+    until(|| Rendezvous::Names.connect(cluster, NodeId(node), &mut None).ok())
 }
 
 /// What comes back next; `None` at the end of the connection.
