@@ -11,7 +11,7 @@ use martlet_protocol::detector::wardens::{Digest, Secret};
 use martlet_protocol::duty::{Host, Turn};
 use martlet_protocol::engine::Gathered;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
-use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
+use martlet_protocol::membership::{ClockBounds, Core, Member, Roles};
 use martlet_protocol::replica::{Application, Standing, StateMachine as _, UnreadableEntry};
 
 use super::disk::Birth;
@@ -234,7 +234,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
     /// Whether this process has held the cluster's state, in this life or in an earlier one.
     pub(super) fn has_held(&self) -> bool {
-        self.has_held_before || self.milestones.counts
+        self.has_held_before || self.agent.host.member.core.has_counted()
     }
 
     /// Turns, until it is over.
@@ -356,16 +356,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             turn.worked |= keeper.after_turn(&mut self.agent.host, &mut self.agent.instruments.counters);
         }
         let Agent { host, instruments, .. } = &mut self.agent;
+        if host.member.core.has_counted() {
+            self.milestones.has_come_to_count();
+        }
         if turn.now.since(self.counted) >= COUNT_INTERVAL_NS {
             self.counted = turn.now;
             let connections = host.member.fabric.connections();
             instruments.counters.set(Counter::RefusedConnections, connections.refused);
             instruments.counters.set(Counter::RefusedBuilds, connections.misfits);
             instruments.counters.set(Counter::MalformedDatagrams, host.member.fabric.malformed_datagrams());
-            let listed = |view: &View| view.members.iter().any(|member| member.id == self.me && !member.roles.has(Roles::LEARNER));
-            if host.member.core.view().is_some_and(listed) {
-                self.milestones.has_come_to_count();
-            }
             if let Some(warden) = &self.warden {
                 // The cluster's file need not list them.
                 warden.watch(host.member.members.iter().map(|(_, process)| process.node));

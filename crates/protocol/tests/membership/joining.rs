@@ -4,7 +4,7 @@ use martlet_fabric::sim::{Faults, Span};
 use martlet_fabric::{Fabric, Incarnation};
 use martlet_protocol::basics::Time;
 use martlet_protocol::membership::message::Message;
-use martlet_protocol::membership::{Evidence, Leases};
+use martlet_protocol::membership::{Evidence, Leases, Roles};
 
 use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, Node, PATIENCE_NS, roles};
 
@@ -195,6 +195,29 @@ fn trap_28_one_that_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
     c.world.resume(c.nodes[joiner].index);
     c.run(PATIENCE_NS / 10);
     assert!(c.nodes[joiner].excluded, "it was told, long before its patience has run out");
+}
+
+/// However short that was: others have acknowledged with it. See [`Config::has_held`](martlet_protocol::founding::Config).
+#[test]
+fn one_that_a_view_has_listed_has_counted_and_one_that_was_being_taught_has_not() {
+    for teaches in [false, true] {
+        let mut c = Cluster::new(28, Faults::calm(), Leases::Primary);
+        c.teaches = teaches;
+        let [_, _, node] = [0, 1, 2].map(|node| c.start(node, 1, node == 0));
+        let member = |c: &Cluster| {
+            c.nodes[node].core.view().and_then(|view| view.member(c.nodes[node].id)).is_some_and(|m| m.roles.has(Roles::LEARNER) != teaches)
+        };
+        while !member(&c) {
+            c.run(100);
+        }
+        c.world.pause(c.nodes[node].index);
+        c.run(40_000_000);
+        assert!(c.newest().member(c.nodes[node].id).is_none());
+        c.world.resume(c.nodes[node].index);
+        c.run(PATIENCE_NS / 10);
+        assert!(c.nodes[node].excluded);
+        assert_eq!(c.nodes[node].core.has_counted(), teaches);
+    }
 }
 
 #[test]

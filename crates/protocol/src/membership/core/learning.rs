@@ -10,7 +10,7 @@ use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber, ballot, sealed};
 use crate::consensus::Proposer;
 use crate::membership::lease::Handover;
 use crate::membership::message::Message;
-use crate::membership::view::{Evidence, View};
+use crate::membership::view::{Evidence, Roles, View};
 
 /// A board: the number in word 0, the two records from here on.
 const RECORDS_AT: usize = 64;
@@ -107,6 +107,7 @@ impl Core {
         self.borrowing.restart();
         self.caching.restart(view.number, now);
         let listed = view.member(me).is_some();
+        self.has_counted |= view.member(me).is_some_and(|member| !member.roles.has(Roles::LEARNER));
         let departed_me = view.departed.iter().any(|d| d.id == me);
         if listed {
             self.joining.wanted = false;

@@ -159,6 +159,8 @@ pub struct Core {
     joining: Joining,
     leaving: bool,
     excluded: bool,
+    /// Whether some view has listed it, and not as a learner.
+    has_counted: bool,
     unsuited: Option<u8>,
     stalls: StallMeter,
     next_monitor: Time,
@@ -209,6 +211,7 @@ impl Core {
             joining: Joining::default(),
             leaving: false,
             excluded: false,
+            has_counted: false,
             unsuited: None,
             stalls: StallMeter::new(now),
             next_monitor: now,
@@ -332,6 +335,11 @@ impl Core {
     /// The newest view known here.
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
+    }
+
+    /// Whether some view that became known here has listed this process, and not as one that is being taught: it has held the cluster's state since.
+    pub fn has_counted(&self) -> bool {
+        self.has_counted
     }
 
     /// The feature level that what this process writes is held to: the view's.
