@@ -75,21 +75,19 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         return Ok(());
     }
     let wanted = Wanted::parse(args)?;
+    // Before anything is built, which takes minutes: without hosts nothing can be measured.
+    let rig = Rig::make(root, NODES + 1).map_err(|why| format!("nothing can be measured: network namespaces cannot be made: {why}"))?;
     let built = ci::cargo(root).args(["build", "--quiet", "--release", "--package", "martlet-cli"]).status();
+    // A build that Ctrl-C has ended as well has not failed.
+    rig.family.check()?;
     if !built.is_ok_and(|status| status.success()) {
         return Err("`martlet` does not build".into());
     }
     let mut figures = Figures::new(SYSTEMS.iter().flat_map(|system| system.asked).map(|asked| asked.name));
-    let peers = build(root).inspect_err(|why| figures.skip("all but PUT to Martlet by its own client", why)).ok();
+    let peers = build(root);
+    rig.family.check()?;
+    let peers = peers.inspect_err(|why| figures.skip("all but PUT to Martlet by its own client", why)).ok();
     let programs = Programs { martlet: target_directory(root).join("release/martlet"), peers };
-    let rig = match Rig::make(root, NODES + 1) {
-        Ok(rig) => rig,
-        Err(why) => {
-            figures.skip("everything", &format!("network namespaces cannot be made: {why}"));
-            figures.print(&wanted);
-            return Ok(());
-        }
-    };
     figures.name_disk(systems::file_system(&rig.directory));
     let outcome = measure(&rig, &programs, &wanted, &mut figures);
     // Also those from before an error, or Ctrl-C.
