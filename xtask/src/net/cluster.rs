@@ -1,6 +1,7 @@
 //! A cluster of Martlet whose nodes run on a rig's first hosts.
 
 use std::fs;
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::hosts;
 
 /// How many nodes it has: on the first hosts of the rig.
 pub const NODES: usize = 3;
-/// The port of the Redis protocol.
+/// The ports of the fabric, and of the Redis protocol.
+const FABRIC: u16 = 7600;
 const REDIS: u16 = 7711;
 
 /// The nodes, which go with this value, and their files, which go with the rig.
@@ -50,6 +52,12 @@ impl<'a> Cluster<'a> {
         &self.directory
     }
 
+    /// Where its nodes reach each other.
+    pub fn addresses(&self) -> Vec<SocketAddrV4> {
+        let at = |host| SocketAddrV4::new(self.rig.namespaces.address(host, 0).parse().expect("an address of IPv4"), FABRIC);
+        (0..NODES).map(at).collect()
+    }
+
     /// Where clients of the Redis protocol reach its nodes.
     pub fn redis_addresses(&self) -> Vec<String> {
         (0..NODES).map(|host| format!("{}:{REDIS}", self.rig.namespaces.address(host, 0))).collect()
@@ -68,7 +76,7 @@ impl<'a> Cluster<'a> {
         for host in 0..NODES {
             let at = self.rig.namespaces.address(host, 0);
             cluster += &format!(
-                "[[node]]\nnumber = {host}\naddress = \"{at}:7600\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
+                "[[node]]\nnumber = {host}\naddress = \"{at}:{FABRIC}\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
             );
             let node = format!("number = {host}\ncluster = \"cluster.toml\"\n[redis]\nlisten = \"{at}\"\nprotected_mode = false\n");
             fs::write(self.directory.join(format!("node-{host}.toml")), node)?;

@@ -5,11 +5,13 @@
 //! | `rig` | the namespaces and all that runs in them, which go with the command |
 //! | `cluster` | a cluster of Martlet in them |
 //! | `faults` | what befalls it |
+//! | `flood` | packets of a host that has no key |
 //! | `mangling`, `relay` | what a bad wire does to packets, and how they get onto it |
 //! | `wanted` | the command line |
 
 pub mod cluster;
 mod faults;
+mod flood;
 mod mangling;
 mod relay;
 pub mod rig;
@@ -21,6 +23,7 @@ use std::time::Instant;
 
 use crate::ci;
 use cluster::{Cluster, NODES};
+use flood::Flood;
 use rig::Rig;
 use wanted::{USAGE, Wanted};
 
@@ -43,7 +46,8 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     if wanted.torture {
         return torture(root, &martlet, &wanted);
     }
-    let mut rig = Rig::make(root, NODES)?;
+    // The last one has no key.
+    let mut rig = Rig::make(root, NODES + usize::from(wanted.flood.is_some()))?;
     if let Some(mangling) = wanted.mangling() {
         rig.mangle(mangling, wanted.seed)?;
         println!("the wire: {mangling}, seed {}", wanted.seed);
@@ -52,14 +56,23 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     let began = Instant::now();
     hosts.start_all()?;
     println!("three hosts serve after {} ms", began.elapsed().as_millis());
+    let flood = wanted.flood.map(|per_s| Flood::start(&rig.namespaces, NODES, hosts.addresses(), per_s, wanted.seed)).transpose()?;
+    let outcome = befall(&rig, &mut hosts, &wanted);
+    if let Some(flood) = flood {
+        println!("{}", flood.end());
+    }
+    outcome
+}
+
+fn befall(rig: &Rig, hosts: &mut Cluster<'_>, wanted: &Wanted) -> Result<(), String> {
     if !wanted.command.is_empty() {
         let status = rig.on(0, &wanted.command[0]).args(&wanted.command[1..]).env("MARTLET_DIR", hosts.directory()).status();
         let status = status.map_err(|e| format!("{:?} does not run: {e}", wanted.command[0]))?;
         return if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) };
     }
     match wanted.rejoins {
-        Some(count) => faults::rejoins(&rig, &mut hosts, count),
-        None => faults::rounds(&rig, &mut hosts, wanted.rounds, wanted.lasting),
+        Some(count) => faults::rejoins(rig, hosts, count),
+        None => faults::rounds(rig, hosts, wanted.rounds, wanted.lasting),
     }
 }
 

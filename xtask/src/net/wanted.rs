@@ -7,8 +7,8 @@ use super::mangling::Mangling;
 use crate::number::number;
 
 pub const USAGE: &str = "\
-Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [WIRE] [-- COMMAND]
-       cargo xtask net --rejoins N [--engine NAME] [WIRE]
+Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [--flood N | WIRE] [-- COMMAND]
+       cargo xtask net --rejoins N [--engine NAME] [--flood N | WIRE]
        cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE]
 
 A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
@@ -22,6 +22,9 @@ to be one of the cluster's again by itself each time.
 --torture: instead, `martlet torture` in a namespace of its own: clients count, nodes are killed, paused, restarted, added and removed, and what clients have seen has to
 be linearizable. All its nodes and clients have one address there, 127.0.0.1; each packet between them takes the wire. It is repeated, with the next seed, until S
 seconds have passed.
+
+--flood N: meanwhile a fourth host, which has no key but hears all that the others say, sends them N packets a second, or as many as it can: noise, packets for no
+connection, real ones once more, real ones with a wrong bit, and by ICMP that ports are not to be reached.
 
 WIRE: [--loss PERCENT] [--reorder PERCENT] [--repeat PERCENT] [--corrupt PERCENT] [--delay-us N] [--seed N]
 A relay in the place of switch and cables, which drops, holds back for up to 2 ms, repeats or corrupts so many packets each way, of UDP and TCP, and delays all of them.
@@ -37,6 +40,7 @@ pub struct Wanted {
     pub lasting: Option<Duration>,
     pub rejoins: Option<usize>,
     pub torture: bool,
+    pub flood: Option<u64>,
     wire: Mangling,
     pub seed: u64,
     pub command: Vec<String>,
@@ -50,6 +54,7 @@ impl Wanted {
             lasting: None,
             rejoins: None,
             torture: false,
+            flood: None,
             wire: Mangling::default(),
             seed: 1,
             command: Vec::new(),
@@ -62,6 +67,7 @@ impl Wanted {
                 "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800, USAGE)?)),
                 "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000, USAGE)?),
                 "--torture" => wanted.torture = true,
+                "--flood" => wanted.flood = Some(number(&arg, &value()?, 10_000_000, USAGE)?),
                 "--loss" => wanted.wire.lost = percent(&arg, &value()?)?,
                 "--reorder" => wanted.wire.reordered = percent(&arg, &value()?)?,
                 "--repeat" => wanted.wire.repeated = percent(&arg, &value()?)?,
@@ -83,6 +89,11 @@ impl Wanted {
         let ways = [wanted.rejoins.is_some(), wanted.torture, !wanted.command.is_empty()];
         if ways.iter().filter(|is| **is).count() > 1 {
             return Err(format!("allowed is one of --rejoins, --torture and a command behind `--`\n\n{USAGE}"));
+        }
+        if wanted.flood.is_some() && (wanted.torture || wanted.mangling().is_some()) {
+            return Err(format!(
+                "allowed is no --flood with --torture or over a bad wire, where no fourth host hears what is said\n\n{USAGE}"
+            ));
         }
         Ok(wanted)
     }
@@ -122,6 +133,7 @@ mod tests {
         let wanted = parse("--loss 5 --reorder 10 --repeat 2 --corrupt 0.5 --delay-us 2000 --seed 0 --seconds 120").expect("good");
         let wire = Mangling { lost: 5.0, reordered: 10.0, repeated: 2.0, corrupted: 0.5, delay: Duration::from_millis(2) };
         assert_eq!((wanted.mangling(), wanted.seed, wanted.lasting), (Some(wire), 0, Some(Duration::from_secs(120))));
+        assert_eq!(parse("--flood 50000 --rounds 2").map(|wanted| (wanted.flood, wanted.rounds)), Ok((Some(50_000), 2)));
         assert_eq!(parse("--rejoins 100").map(|wanted| (wanted.rejoins, wanted.mangling())), Ok((Some(100), None)));
         for (bad, why) in [
             ("--loss 51", "--loss is \"51\"; allowed are 0 to 50 percent"),
@@ -129,6 +141,7 @@ mod tests {
             ("--rounds 0", "--rounds is \"0\"; allowed are 1 to 1000000"),
             ("--seed x", "--seed is \"x\"; allowed is a number"),
             ("--torture --rejoins 3", "allowed is one of --rejoins, --torture and a command"),
+            ("--flood 1000 --loss 1", "allowed is no --flood with --torture or over a bad wire"),
             ("--nodes 3", "unknown argument \"--nodes\""),
             ("--loss", "--loss takes a value"),
             ("--rounds 2 --", "no command behind `--`"),
