@@ -9,7 +9,7 @@ use crate::board::{Evidence, Slot, State};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 /// The version of these messages.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The longest name of a program, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 
@@ -76,6 +76,8 @@ pub enum Request {
         want: Resources,
         /// The incarnation whose end the program knows already; 0 for none.
         after: u64,
+        /// The incarnation that the program has been told is presumed dead; 0 for none. Its certain end is news.
+        presumed: u64,
         /// The incarnation that the program saw alive under an earlier warden, 0 for none: then the descriptor that comes along is of its process.
         known: u64,
     },
@@ -336,7 +338,9 @@ impl Request {
             Request::Act { word } => Out::new(3, number).u16(*word),
             Request::Rest { word } => Out::new(4, number).u16(*word),
             Request::Quit => Out::new(5, number),
-            Request::Monitor { app, want, after, known } => Out::new(6, number).u32(app.get()).resources(*want).u64(*after).u64(*known),
+            Request::Monitor { app, want, after, presumed, known } => {
+                Out::new(6, number).u32(app.get()).resources(*want).u64(*after).u64(*presumed).u64(*known)
+            }
             Request::MonitorProcess => Out::new(7, number),
             Request::Adopt { app } => Out::new(8, number).u32(app.get()),
             Request::Unmonitor { slot } => Out::new(9, number).slot(*slot),
@@ -365,7 +369,13 @@ impl Request {
             3 => Request::Act { word: from.u16()? },
             4 => Request::Rest { word: from.u16()? },
             5 => Request::Quit,
-            6 => Request::Monitor { app: from.app()?, want: from.resources()?, after: from.u64()?, known: from.u64()? },
+            6 => Request::Monitor {
+                app: from.app()?,
+                want: from.resources()?,
+                after: from.u64()?,
+                presumed: from.u64()?,
+                known: from.u64()?,
+            },
             7 => Request::MonitorProcess,
             8 => Request::Adopt { app: from.app()? },
             9 => Request::Unmonitor { slot: from.slot()? },
@@ -475,7 +485,7 @@ mod tests {
             Request::Act { word: 3 },
             Request::Rest { word: 3 },
             Request::Quit,
-            Request::Monitor { app: app(), want, after: 5, known: 6 },
+            Request::Monitor { app: app(), want, after: 5, presumed: 6, known: 7 },
             Request::MonitorProcess,
             Request::Adopt { app: app() },
             Request::Unmonitor { slot },

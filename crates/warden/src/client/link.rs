@@ -126,11 +126,10 @@ impl Warden {
     /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended.
     pub(super) fn monitor_as_before(&mut self, app: AppId, monitored: Monitored) -> Result<(), Error> {
         let Monitored { want, incarnation, pidfd, is_process, .. } = monitored;
-        let after = self.ended.get(&app).copied().unwrap_or(0);
         let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
         let request = match is_process {
             true => Request::MonitorProcess,
-            false => Request::Monitor { app, want, after, known: incarnation },
+            false => self.monitor_request(app, want, incarnation),
         };
         match self.ask(&request, &fds) {
             Ok((answer, fd)) => {
@@ -167,7 +166,11 @@ impl Warden {
     pub(super) fn answer(&mut self, number: u32) -> Result<(Answer, Option<OwnedFd>), Error> {
         let Some(link) = &self.link else { return Err(Error::Gone(self.path.clone())) };
         let socket = Arc::clone(&link.socket);
-        receive(&socket, number, &mut self.untold).map_err(|lost| {
+        let received = receive(&socket, number, &mut self.untold);
+        if !self.untold.is_empty() {
+            self.stir();
+        }
+        received.map_err(|lost| {
             if !matches!(lost, Lost::Refused(_)) {
                 self.unlink();
             }

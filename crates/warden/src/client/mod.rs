@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket;
 use martlet_protocol::detector::wardens::Secret;
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::time::Timespec;
 
 use self::acting::Words;
@@ -143,7 +143,12 @@ pub struct Warden {
     monitored: BTreeMap<AppId, Monitored>,
     /// The life of each application whose end has been told.
     ended: BTreeMap<AppId, u64>,
+    /// The life of each application that it has been told is presumed dead, until it is heard again.
+    presumed: BTreeMap<AppId, u64>,
     untold: VecDeque<Answer>,
+    /// Readable when there is something to tell of which the socket no longer says anything.
+    stir: OwnedFd,
+    is_stirred: bool,
     is_loss_told: bool,
     next_number: u32,
     polls: u32,
@@ -194,6 +199,9 @@ impl Warden {
         let page = Page::create("martlet-life", PAGE_WORDS).map_err(system("cannot make the page of death words"))?;
         let words = Arc::new(Words { page, taken: Mutex::new(0), socket: Mutex::new(None) });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll descriptor"))?;
+        let stir = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor"))?;
+        let watched = epoll::add(&epoll, &stir, epoll::EventData::new_u64(2), epoll::EventFlags::IN);
+        watched.map_err(system("cannot watch a descriptor"))?;
         let mut end = name.len().min(MAX_NAME_BYTES);
         while !name.is_char_boundary(end) {
             end -= 1;
@@ -208,7 +216,10 @@ impl Warden {
             joined: None,
             monitored: BTreeMap::new(),
             ended: BTreeMap::new(),
+            presumed: BTreeMap::new(),
             untold: VecDeque::new(),
+            stir,
+            is_stirred: false,
             is_loss_told: false,
             next_number: 1,
             polls: 0,
@@ -293,8 +304,7 @@ impl Warden {
         if self.monitored.contains_key(&app) {
             self.unmonitor(app);
         }
-        let after = self.ended.get(&app).copied().unwrap_or(0);
-        let (answer, fd) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[])?;
+        let (answer, fd) = self.ask(&self.monitor_request(app, want, 0), &[])?;
         self.watching(app, want, answer, fd, false)
     }
 
@@ -390,6 +400,28 @@ impl Warden {
         }
     }
 
+    /// To be told of an application's next end that has not been told.
+    fn monitor_request(&self, app: AppId, want: Resources, known: u64) -> Request {
+        let of = |lives: &BTreeMap<AppId, u64>| lives.get(&app).copied().unwrap_or(0);
+        Request::Monitor { app, want, after: of(&self.ended), presumed: of(&self.presumed), known }
+    }
+
+    /// There is something to tell, which the next poll must not sleep over.
+    fn stir(&mut self) {
+        if !std::mem::replace(&mut self.is_stirred, true) {
+            let _ = rustix::io::write(&self.stir, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether there was, since the last time.
+    fn was_stirred(&mut self) -> bool {
+        let was_stirred = std::mem::take(&mut self.is_stirred);
+        if was_stirred {
+            let _ = rustix::io::read(&self.stir, &mut [0; 8]);
+        }
+        was_stirred
+    }
+
     fn forget(&mut self, monitored: &Monitored) {
         if let Some(pidfd) = &monitored.pidfd {
             let _ = epoll::delete(&self.epoll, pidfd);
@@ -411,9 +443,11 @@ impl Warden {
         }
         let seen = self.link.as_ref().and_then(|link| link.board.look(slot));
         let incarnation = seen.map_or(0, |seen| seen.incarnation);
-        if seen.is_some_and(|seen| seen.state == State::Alive) {
-            // As in `tell_answer`.
-            self.ended.remove(&app);
+        match seen.map(|seen| seen.state) {
+            Some(State::Alive) => self.is_alive(app),
+            // Nothing more comes of it: it was over when this program asked.
+            Some(State::Failed | State::Left) => self.stir(),
+            _ => {}
         }
         self.monitored.insert(app, Monitored { slot, want, granted, incarnation, pidfd: fd, is_process });
         Ok(granted)
@@ -422,6 +456,12 @@ impl Warden {
     /// What an application that this program monitors has been granted.
     pub fn granted(&self, app: AppId) -> Option<Resources> {
         self.monitored.get(&app).map(|monitored| monitored.granted)
+    }
+
+    /// It lives: if this is a life that was said to have quit, only its warden had; and what was presumed is withdrawn.
+    fn is_alive(&mut self, app: AppId) {
+        self.ended.remove(&app);
+        self.presumed.remove(&app);
     }
 
     fn strange(&self, why: impl std::fmt::Display) -> Error {

@@ -5,7 +5,7 @@ use martlet_protocol::detector::wardens::Secret;
 use super::{Error, Monitored, Warden};
 use crate::board::{Evidence, Seen, State};
 use crate::process::has_ended;
-use crate::wire::{Answer, Request};
+use crate::wire::Answer;
 use crate::{AppId, Resources};
 
 /// How an application failed.
@@ -62,6 +62,7 @@ impl Warden {
     /// Tells what there is to tell now.
     pub(super) fn tell(&mut self, look_at_descriptors: bool, handler: &mut dyn Handler) -> usize {
         let mut told = 0;
+        let look_at_descriptors = self.was_stirred() || look_at_descriptors;
         if self.link.as_ref().is_some_and(|link| link.board.warden_died()) {
             self.unlink();
         }
@@ -95,8 +96,7 @@ impl Warden {
             Answer::TimeoutChanged { app, timeout_ns } => match self.monitored.get_mut(&app) {
                 Some(monitored) => {
                     monitored.granted.timeout_ns = timeout_ns;
-                    // It lives: if this is a life that was said to have quit, only its warden had.
-                    self.ended.remove(&app);
+                    self.is_alive(app);
                     handler.on_timeout_changed(app, timeout_ns);
                 }
                 None => return 0,
@@ -156,9 +156,8 @@ impl Warden {
                 continue;
             }
             // A presumption may be withdrawn: then the same life is monitored again.
-            if failure.is_none_or(|failure| failure.evidence.is_certain()) {
-                self.ended.insert(app, monitored.incarnation);
-            }
+            let is_certain = failure.is_none_or(|failure| failure.evidence.is_certain());
+            if is_certain { &mut self.ended } else { &mut self.presumed }.insert(app, monitored.incarnation);
             self.forget(&monitored);
             match failure {
                 Some(failure) => handler.on_failure(app, failure),
@@ -183,8 +182,7 @@ impl Warden {
     }
 
     fn fetch_pidfd(&mut self, app: AppId, want: Resources) {
-        let after = self.ended.get(&app).copied().unwrap_or(0);
-        if let Ok((answer, fd)) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[]) {
+        if let Ok((answer, fd)) = self.ask(&self.monitor_request(app, want, 0), &[]) {
             let _ = self.watching(app, want, answer, fd, false);
         }
     }

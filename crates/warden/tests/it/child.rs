@@ -8,6 +8,8 @@ use martlet_warden::AppId;
 use martlet_warden::client::Warden;
 use martlet_warden::daemon;
 
+use crate::hosts::party;
+
 const ROLE: &str = "MARTLET_TEST_ROLE";
 const SOCKET: &str = "MARTLET_TEST_SOCKET";
 
@@ -106,15 +108,22 @@ fn plays_its_role() {
             ready();
             obey(socket, Some(&mut warden));
         }
-        ["warden"] => {
-            let options = daemon::Options { socket: socket.into(), mode: 0o600, party: None, marks: false };
-            let warden = daemon::Warden::new(&options).expect("the place is free");
-            ready();
-            let (never, _end) = std::os::unix::net::UnixStream::pair().expect("sockets");
-            warden.run(std::os::fd::AsFd::as_fd(&never), |_| ()).expect("it serves");
+        ["warden"] => serve(socket, None),
+        ["warden-of-second", own, also_own, other, also_other] => {
+            let addresses = |texts: [&str; 2]| texts.map(|text| text.parse().expect("an address")).to_vec();
+            serve(socket, Some(party(1, addresses([own, also_own]), addresses([other, also_other]), [7; 32], 1_000_000)));
         }
         _ => panic!("no such role: {role}"),
     }
+}
+
+/// Is a warden until it is killed.
+fn serve(socket: &Path, party: Option<daemon::Party>) {
+    let warden = daemon::Warden::new(&daemon::Options { socket: socket.into(), mode: 0o600, party, marks: false });
+    let warden = warden.expect("the place is free");
+    ready();
+    let (never, _end) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    warden.run(std::os::fd::AsFd::as_fd(&never), |_| ()).expect("it serves");
 }
 
 /// Does what it is told, line by line, until it is told to end.

@@ -15,7 +15,7 @@ use martlet_warden::daemon::{self, Party};
 use martlet_warden::neighbours::{Neighbour, Neighbours};
 
 use crate::child::Process;
-use crate::world::{Diary, Told, app, scratch, state};
+use crate::world::{Diary, Told, app, is_readable, scratch, state};
 
 /// So long that no busy machine makes a heartbeat late by it: what is tested is what is told, not how soon.
 const TIMEOUT_NS: u64 = 3_000_000_000;
@@ -66,20 +66,29 @@ fn addresses() -> [[SocketAddr; 2]; 2] {
     [[(); 2]; 2].map(|host| host.map(|()| SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))))
 }
 
+/// One of two hosts, and where it and the other one listen.
+pub fn party(own: u16, listen: Vec<SocketAddr>, others: Vec<SocketAddr>, key: [u8; 32], interval_ns: u64) -> Party {
+    let neighbours = Neighbours {
+        host: HostId(own + 1),
+        listen,
+        interval_ns,
+        timeout_ns: TIMEOUT_NS,
+        hosts: vec![Neighbour { host: HostId(2 - own), addresses: others }],
+        key_file: PathBuf::new(),
+    };
+    Party { neighbours, key }
+}
+
 fn hosts(keys: [[u8; 32]; 2]) -> [Host; 2] {
+    hosts_every(1_000_000, keys)
+}
+
+/// Whose wardens send a heartbeat that often.
+fn hosts_every(interval_ns: u64, keys: [[u8; 32]; 2]) -> [Host; 2] {
     let (addresses, dir) = (addresses(), scratch());
     let host = |own: usize| {
-        let other = Neighbour { host: HostId(2 - own as u16), addresses: addresses[1 - own].to_vec() };
-        let neighbours = Neighbours {
-            host: HostId(own as u16 + 1),
-            listen: addresses[own].to_vec(),
-            interval_ns: 1_000_000,
-            timeout_ns: TIMEOUT_NS,
-            hosts: vec![other],
-            key_file: PathBuf::new(),
-        };
-        let mut host =
-            Host { socket: dir.join(format!("{own}.sock")), party: Party { neighbours, key: keys[own] }, stop: None, thread: None };
+        let party = party(own as u16, addresses[own].to_vec(), addresses[1 - own].to_vec(), keys[own], interval_ns);
+        let mut host = Host { socket: dir.join(format!("{own}.sock")), party, stop: None, thread: None };
         host.start();
         host
     };
@@ -204,6 +213,66 @@ fn a_warden_that_ends_in_order_and_one_that_is_restarted_fail_nobody() {
     }
     process.kill();
     assert_eq!(diary.failure(&mut warden).1.evidence, Evidence::Certificate);
+}
+
+/// What a node does when the warden of another host is killed. It was told of the same presumption each time that it asked, or not at all, and of no later life.
+#[test]
+fn one_that_is_presumed_dead_is_monitored_again_and_told_of_once_its_host_is_heard() {
+    // A warden that is late by more than an interval, as it is on a busy machine, forgives some silence.
+    let [here, mut there] = hosts_every(100_000_000, [[7; 32]; 2]);
+    there.stop();
+    let [own, other] =
+        [&there, &here].map(|host| host.party.neighbours.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+    let role = format!("warden-of-second {own} {other}");
+    let killed = Process::start(&role, &there.socket);
+    let process = Process::start("joins 7", &there.socket);
+    let mut local = there.connect();
+    local.join(app(8)).expect("free");
+    let (mut warden, mut diary) = (here.connect(), Diary::hearing());
+    for number in [7, 8] {
+        warden.monitor(app(number), Resources::default()).expect("awaited");
+        while state(&mut warden, app(number)) != State::Alive {
+            std::thread::yield_now();
+        }
+    }
+    killed.kill();
+    process.kill();
+    for _ in 0..2 {
+        let (failed, failure) = diary.failure(&mut warden);
+        assert_eq!(failure.evidence, Evidence::Silence);
+        warden.monitor(failed, Resources::default()).expect("awaited");
+        assert_eq!(state(&mut warden, failed), State::Awaited);
+    }
+    let mut next = Process::start(&role, &there.socket);
+    let mut local_diary = Diary::hearing();
+    while !local_diary.0.contains(&Told::WardenBack(Ok(()))) {
+        assert!(next.is_running(), "the next warden has ended");
+        local.poll(Some(std::time::Duration::from_millis(100)), &mut local_diary).expect("it waits");
+    }
+    // One lives on, and the other one begins anew.
+    let process = Process::start("joins 7", &there.socket);
+    for number in [7, 8] {
+        while state(&mut warden, app(number)) != State::Alive {
+            assert!(next.is_running(), "the next warden has ended");
+            std::thread::yield_now();
+        }
+    }
+    local.quit().expect("it has joined");
+    process.kill();
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        match diary.next(&mut warden) {
+            Told::Failure(failed, failure) => told.push((failed, Some(failure.evidence))),
+            Told::Left(left) => told.push((left, None)),
+            other => panic!("{other:?}"),
+        }
+    }
+    told.sort();
+    assert_eq!(told, [(app(7), Some(Evidence::Certificate)), (app(8), None)]);
+    let mut late = here.connect();
+    late.monitor(app(7), Resources::default()).expect("it has failed");
+    assert!(is_readable(&late), "what was over before it asked");
+    assert_eq!(diary.failure(&mut late).0, app(7));
 }
 
 #[test]

@@ -3,11 +3,9 @@
 use martlet_warden::board::State;
 use martlet_warden::client::{Failure, Handler, Warden};
 use martlet_warden::{AppId, Resources};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use crate::child::Process;
-use crate::world::{Diary, Told, World, app, state};
+use crate::world::{Diary, Told, World, app, is_readable, state};
 
 #[test]
 fn messages_reach_every_monitor_in_order_and_before_the_failure() {
@@ -113,11 +111,22 @@ fn an_end_whose_word_is_taken_along_with_an_answer_is_told_or_wakes_the_program(
         warden.poll(Some(std::time::Duration::from_secs(1)), &mut busy).expect("it waits");
     }
     let message = Told::Message(app(7), 1, b"message".to_vec());
-    let is_woken = {
-        let fd = warden.fd();
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it looks") > 0
-    };
-    assert!(busy.told.0 == [message, Told::Left(app(9))] || is_woken, "{:?}", busy.told.0);
+    assert!(busy.told.0 == [message, Told::Left(app(9))] || is_readable(&warden), "{:?}", busy.told.0);
+}
+
+/// A program that asked something and then waited for the descriptor slept over it.
+#[test]
+fn the_descriptor_is_readable_for_what_came_along_with_an_answer() {
+    let world = World::new();
+    let mut process = Process::start("joins 7", &world.socket);
+    let (mut warden, mut diary) = (world.connect(), Diary::default());
+    warden.monitor(app(7), Resources::default()).expect("granted");
+    process.order("quit");
+    process.await_line("done");
+    warden.status().expect("it answers");
+    assert!(is_readable(&warden));
+    assert_eq!(diary.next(&mut warden), Told::Left(app(7)));
+    assert!(!is_readable(&warden), "all has been told");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use martlet_warden::AppId;
 use martlet_warden::board::State;
 use martlet_warden::client::{Error, Failure, Handler, Warden};
 use martlet_warden::daemon;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 pub fn app(number: i64) -> AppId {
     AppId::new(number).expect("in range")
@@ -131,4 +133,10 @@ impl Diary {
 pub fn state(warden: &mut Warden, of: AppId) -> State {
     let (apps, _) = warden.status().expect("it answers");
     apps.iter().find(|one| one.app == of).map_or(State::Free, |one| one.state)
+}
+
+/// Whether a program that waits for the descriptor would wake up.
+pub fn is_readable(warden: &Warden) -> bool {
+    let fd = warden.fd();
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it looks") > 0
 }

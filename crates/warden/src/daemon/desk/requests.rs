@@ -20,6 +20,22 @@ const DONE: Outcome = Ok((Answer::Done, None));
 /// How many applications are told of at a time: a socket by default has room for more than four times as many messages.
 const STATUS_APPS: usize = 64;
 
+/// Of which ends of an application a program has been told.
+#[derive(Clone, Copy)]
+struct Heard {
+    /// The life that is over.
+    after: u64,
+    /// The life that is presumed to be.
+    presumed: u64,
+}
+
+impl Heard {
+    /// Whether it has been told all that there is to tell of a life that has failed.
+    fn has_heard_of(self, life: &Life) -> bool {
+        life.incarnation == self.after || life.incarnation == self.presumed && life.evidence.is_some_and(|evidence| !evidence.is_certain())
+    }
+}
+
 impl Desk {
     pub(super) fn handle(&mut self, id: ProgramId, number: u32, request: Request, fds: Vec<OwnedFd>) -> Outcome {
         let has_greeted = self.programs[&id].page.is_some();
@@ -32,7 +48,10 @@ impl Desk {
             Request::Act { word } => self.act(id, word),
             Request::Rest { word } => self.rest(id, word),
             Request::Quit => self.quit(id),
-            Request::Monitor { app, want, after, known } => self.monitor(id, app, want, after, known, fd),
+            Request::Monitor { app, want, after, presumed, known } => {
+                let heard = Heard { after, presumed };
+                self.monitor(id, app, want, heard, known, fd)
+            }
             Request::MonitorProcess => self.monitor_process(id, fd),
             Request::Adopt { app } => self.adopt(app, fd),
             Request::Unmonitor { slot } => {
@@ -190,12 +209,12 @@ impl Desk {
         }
     }
 
-    fn monitor(&mut self, id: ProgramId, app: AppId, want: Resources, after: u64, known: u64, fd: Option<OwnedFd>) -> Outcome {
+    fn monitor(&mut self, id: ProgramId, app: AppId, want: Resources, heard: Heard, known: u64, fd: Option<OwnedFd>) -> Outcome {
         if want.pbsize > MAX_PIGGYBACK_BYTES {
             return no(format!("messages of {} bytes are asked for; allowed are 0 to {MAX_PIGGYBACK_BYTES}", want.pbsize));
         }
         let index = match self.current(app) {
-            Some(index) if self.lives[&index].state == State::Failed && self.lives[&index].incarnation != after => index,
+            Some(index) if self.lives[&index].state == State::Failed && !heard.has_heard_of(&self.lives[&index]) => index,
             // The program may not have seen yet that the life is over of which it asks again, for the process's descriptor say: it is not to miss that end.
             Some(index) if !self.lives[&index].is_over() || self.lives[&index].monitors.contains_key(&id) => index,
             _ if !app.is_chosen() => return no(format!("application {app} is not known")),
