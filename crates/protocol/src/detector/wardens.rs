@@ -475,11 +475,15 @@ impl Wardens {
         }
     }
 
-    /// This warden was asleep until now: what came meanwhile may still be on its way up, so silence is counted from here.
-    pub fn forgive(&mut self, now: Time) {
+    /// This warden was asleep until now, by so much longer than it meant to. What came meanwhile may be lost, or still on its way up, so this time is no silence of the others: nor is the
+    /// interval in which it meant to sleep, nor that until the next heartbeat. No more is forgiven, for a busy host's warden is late again and again, and has to find another one silent all
+    /// the same.
+    pub fn forgive(&mut self, now: Time, late_ns: u64) {
+        let forgiven_ns = late_ns.saturating_add(2 * self.config.interval_ns);
+        let later = |at: &mut Time| *at = at.after(forgiven_ns).min(now);
         for peer in self.peers.values_mut() {
-            peer.last_heard = now;
-            peer.paths = [now; MAX_PATHS];
+            later(&mut peer.last_heard);
+            peer.paths.iter_mut().for_each(later);
         }
     }
 

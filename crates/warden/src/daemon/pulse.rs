@@ -124,7 +124,7 @@ impl Pulse {
             let now = Time(crate::now_ns());
             if late_ns > self.interval_ns {
                 tracing::debug!(late_ns, "the pulse stood still");
-                self.wardens.forgive(now);
+                self.wardens.forgive(now, late_ns);
             }
             self.wardens.poll(now);
             self.put_out();

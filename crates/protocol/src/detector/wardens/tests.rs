@@ -47,6 +47,8 @@ struct World {
     wardens: [Option<Wardens>; 2],
     /// Until when a warden stands still.
     asleep: [u64; 2],
+    /// When it last did anything.
+    turned: [u64; 2],
     /// What stands in the sockets of a warden that is asleep.
     queued: [Vec<UnderWay>; 2],
     under_way: Vec<UnderWay>,
@@ -68,6 +70,7 @@ impl World {
             rng: fastrand::Rng::with_seed(seed),
             wardens,
             asleep: [0; 2],
+            turned: [0; 2],
             queued: [vec![], vec![]],
             under_way: vec![],
             kept: vec![],
@@ -131,7 +134,7 @@ impl World {
                         self.deliver(packet);
                     }
                     if let Some(warden) = &mut self.wardens[host] {
-                        warden.forgive(Time(self.now));
+                        warden.forgive(Time(self.now), self.now - self.turned[host]);
                     }
                 }
             }
@@ -152,6 +155,7 @@ impl World {
         if self.asleep[at] > self.now {
             return;
         }
+        self.turned[at] = self.now;
         let Some(warden) = &mut self.wardens[at] else { return };
         warden.poll(Time(self.now));
         while let Some(output) = warden.take_output() {
@@ -230,6 +234,22 @@ fn a_life_that_is_over_before_it_is_heard_of_is_told_of_once_with_its_proof() {
     world.restart(1);
     world.run(5 * HB);
     assert_eq!(world.events(1), [&[Event::Heard(HostId(0))], &told[..]].concat());
+}
+
+/// It forgave all silence each time, and such a host was never presumed dead.
+#[test]
+fn a_warden_that_is_late_again_and_again_finds_a_silent_host_all_the_same() {
+    let mut world = World::new(14);
+    world.begin(0, app(7, 1));
+    world.run(5 * HB);
+    world.wardens[0] = None;
+    world.wardens[1].as_mut().expect("it lives").peers.get_mut(&HostId(0)).expect("known").timeout_ns = 10 * HB;
+    for _ in 0..20 {
+        world.asleep[1] = world.now + HB * 11 / 10;
+        world.run(5 * HB);
+    }
+    let silent = [Event::Silent(HostId(0)), Event::Failed(HostId(0), app(7, 1), Certainty::Presumed)];
+    assert_eq!(world.events(1)[1..], silent);
 }
 
 #[test]
