@@ -341,6 +341,13 @@ impl<F: Endpoint> Prober<'_, F> {
 }
 
 impl Timing {
+    /// Takes further samples in.
+    pub fn extend(&mut self, more: Timing) {
+        self.issue.0.extend(more.issue.0);
+        self.whole.0.extend(more.whole.0);
+        self.collect.0.extend(more.collect.0);
+    }
+
     fn add(&mut self, issue: u64, whole: u64, collect: u64, batch: u64) {
         for (samples, took) in [(&mut self.issue, issue), (&mut self.whole, whole), (&mut self.collect, collect)] {
             samples.0.push(took as f64 / batch as f64);

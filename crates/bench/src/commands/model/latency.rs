@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::super::alone::{self, Alone as _, Modelled};
 use super::super::endpoint::{Endpoint, Place};
-use super::super::operations::{self, Kind, Samples};
+use super::super::operations::{self, Kind, Samples, Timing};
 use crate::model::loggp::{Group, Network, Operation, Operations, PAPER, Point, determination, fit};
 use crate::report::plot::{Axis, Plot, Series};
 
@@ -31,7 +31,7 @@ use crate::report::plot::{Axis, Plot, Series};
 /// Example: martlet model latency --servers 3,5,7 --plot operations.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many samples of each size.
+    /// How many samples of each size, a fifth of them in each of five rounds.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
     samples: u32,
     /// Sizes of groups, separated by commas.
@@ -55,6 +55,10 @@ const SIZES: [usize; 13] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192
 const REQUESTS: [usize; 5] = [16, 64, 256, 1024, 2048];
 /// The size at which is fitted what the program itself takes.
 const FITTED_AT: usize = 64;
+/// All is measured in so many rounds, so that what else the machine does, and how fast its cores are just then, is in every figure alike.
+const ROUNDS: u32 = 5;
+/// Requests before those that are measured.
+const WARM_UP: u32 = 50;
 /// A follower's tail pointer and commit pointer, which are written at once.
 const POINTER_BYTES: f64 = 16.0;
 
@@ -134,69 +138,114 @@ pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outc
     let mut groups = arguments.servers.clone();
     groups.sort_unstable();
     groups.dedup();
-    let fitted = with_fabric!(plan.kind, F => time::<F>(&plan, arguments.samples, interrupt))?;
-    let [write, read, datagram] = &fitted[..] else { unreachable!("one of each kind") };
+    let mut timed = Timed::default();
+    let mut replies: Vec<Reply> = groups.into_iter().flat_map(|servers| Reply::all(Group(servers))).collect();
+    let samples = arguments.samples.div_ceil(ROUNDS);
+    for _ in 0..ROUNDS {
+        with_fabric!(plan.kind, F => time::<F>(&plan, samples, &mut timed, interrupt))?;
+        for of_group in replies.chunk_by_mut(|one, other| one.group == other.group) {
+            with_fabric!(plan.kind, F => reply::<F>(&plan, samples, of_group, interrupt))?;
+        }
+    }
+    let [write, read, datagram] = timed.fit()?;
     let of = |fitted: &Fitted| Operations { short: None, long: fitted.operation };
-    let network = Network { read: of(read), write: of(write), datagram: of(datagram), collect: (write.collect + read.collect) / 2.0, m: M };
+    let network =
+        Network { read: of(&read), write: of(&write), datagram: of(&datagram), collect: (write.collect + read.collect) / 2.0, m: M };
+    let fitted = [write, read, datagram];
     say_parameters(&fitted, &plan, format);
     let plot = draw_operations(&fitted);
     super::say_and_save(&plot, arguments.plot.as_deref(), format)?;
-    let mut requests = Vec::new();
-    for servers in groups {
-        with_fabric!(plan.kind, F => reply::<F>(&plan, Group(servers), arguments.samples, &mut requests, interrupt))?;
-    }
+    let requests: Vec<Request> = replies.iter().map(Reply::conclude).collect();
     say_requests(&network, &requests, format);
     let plot = draw_requests(&network, &requests);
     super::say_and_save(&plot, arguments.plot_requests.as_deref(), format)
 }
 
-/// Times and fits each kind of operation.
-fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, interrupt: &Interrupt) -> Outcome<Vec<Fitted>> {
-    let place = Place::new("model-latency", plan, 2)?;
-    operations::among::<F, _>(&place, 1, |prober| {
+/// What operations of each kind have taken, by size.
+#[derive(Default)]
+struct Timed([Vec<(usize, Timing)>; Kind::ALL.len()]);
+
+impl Timed {
+    /// Fits each kind.
+    fn fit(&self) -> Outcome<[Fitted; Kind::ALL.len()]> {
         let mut fitted = Vec::new();
-        for kind in Kind::ALL {
-            let mut points = Vec::new();
-            for bytes in SIZES.into_iter().filter(|bytes| *bytes <= kind.most_bytes()) {
-                interrupt.check()?;
-                let timing = prober.time(kind, bytes, samples)?;
-                let (issue, whole, collect) = (timing.issue.median(), timing.whole.median(), timing.collect.median());
-                points.push(Point { bytes: bytes as f64, issue, whole, collect });
-            }
+        for (kind, timed) in Kind::ALL.into_iter().zip(&self.0) {
+            let point = |(bytes, timing): &(usize, Timing)| Point {
+                bytes: *bytes as f64,
+                issue: timing.issue.median(),
+                whole: timing.whole.median(),
+                collect: timing.collect.median(),
+            };
+            let points: Vec<Point> = timed.iter().map(point).collect();
             let half: Vec<Point> = points.iter().copied().step_by(2).collect();
             let (operation, collect) = fit(&half, M, kind == Kind::Datagram)
                 .ok_or_else(|| Fail::failed(format_args!("{}s took no time that could be measured", kind.name())))?;
             fitted.push(Fitted { kind, points, operation, collect });
         }
-        Ok(fitted)
+        Ok(fitted.try_into().unwrap_or_else(|_| unreachable!("one of each kind")))
+    }
+}
+
+/// Times each kind of operation.
+fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, timed: &mut Timed, interrupt: &Interrupt) -> Outcome {
+    let place = Place::new("model-latency", plan, 2)?;
+    operations::among::<F, _>(&place, 1, |prober| {
+        for (kind, timed) in Kind::ALL.into_iter().zip(&mut timed.0) {
+            let sizes = SIZES.into_iter().filter(|bytes| *bytes <= kind.most_bytes());
+            timed.resize_with(sizes.clone().count(), Default::default);
+            for (bytes, (size, timing)) in sizes.zip(timed) {
+                interrupt.check()?;
+                *size = bytes;
+                timing.extend(prober.time(kind, bytes, samples)?);
+            }
+        }
+        Ok(())
     })
 }
 
-/// Has a leader reply to requests in a group of that size.
-fn reply<F: Endpoint>(plan: &FabricPlan, group: Group, samples: u32, requests: &mut Vec<Request>, interrupt: &Interrupt) -> Outcome {
-    let place = Place::new(&format!("model-latency-{}", group.0), plan, group.0)?;
+/// How long a leader took to reply to requests of one form.
+struct Reply {
+    group: Group,
+    /// Bytes of a proposal; 0: it reads.
+    bytes: usize,
+    taken: Samples,
+}
+
+impl Reply {
+    /// All that is asked of a group.
+    fn all(group: Group) -> impl Iterator<Item = Reply> {
+        [0].into_iter().chain(REQUESTS).map(move |bytes| Reply { group, bytes, taken: Samples::default() })
+    }
+
+    fn conclude(&self) -> Request {
+        // A read looks at the term of each of the others; a write is an entry and the pointers to each.
+        let operations = (self.group.0 - 1) * if self.bytes == 0 { 1 } else { 2 };
+        Request { group: self.group, bytes: self.bytes, measured: self.taken.median(), operations }
+    }
+}
+
+/// Has a leader reply to requests of one group.
+fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], interrupt: &Interrupt) -> Outcome {
+    let servers = replies[0].group.0;
+    let place = Place::new(&format!("model-latency-{servers}"), plan, servers)?;
     let data = (DurabilityKind::Memory, Path::new(""));
     alone::among::<F, Modelled, _>(
         &place,
-        group.0,
+        servers,
         data,
         |_, _| {},
         |mut leader| {
-            for bytes in [0].into_iter().chain(REQUESTS) {
+            for Reply { bytes, taken, .. } in replies {
                 interrupt.check()?;
-                let effects = vec![9u8; bytes];
-                let proposes = (bytes > 0).then_some(&effects[..]);
-                let mut taken = Samples::default();
-                for sample in 0..samples + samples / 10 {
+                let effects = vec![9u8; *bytes];
+                let proposes = (*bytes > 0).then_some(&effects[..]);
+                for sample in 0..samples + WARM_UP {
                     match leader.reply(proposes)? {
-                        Some(ns) if sample >= samples / 10 => taken.0.push(ns as f64),
-                        // The first tenth warms the caches; and where the lead was lost, that was no reply.
+                        Some(ns) if sample >= WARM_UP => taken.0.push(ns as f64),
+                        // The first ones warm the caches; and where the lead was lost, that was no reply.
                         _ => {}
                     }
                 }
-                // A read looks at the term of each of the others; a write is an entry and the pointers to each.
-                let operations = (group.0 - 1) * if bytes == 0 { 1 } else { 2 };
-                requests.push(Request { group, bytes, measured: taken.median(), operations });
             }
             Ok(())
         },
