@@ -6,6 +6,7 @@ pub mod crowd;
 pub mod leftovers;
 pub mod redis;
 pub mod service;
+pub mod strikes;
 pub mod survivor;
 pub mod testbed;
 pub mod timeline;
@@ -26,8 +27,10 @@ use rustix::process::Signal;
 
 use crate::trial::caller::AnyCaller;
 use crate::trial::timeline::Timeline;
+use strikes::Strike;
 use survivor::{Fate, fate};
 use testbed::{PATIENCE, Testbed};
+use wardens::Wardens;
 use workload::{Mix, Recording};
 
 /// Within which all but one are killed.
@@ -48,6 +51,8 @@ pub enum Fault {
     AllButOne,
     /// The node that was set aside is added, and this one removed, in order and with what it has.
     Change,
+    /// To the warden of its host.
+    Warden(Strike),
 }
 
 impl Fault {
@@ -60,6 +65,7 @@ impl Fault {
             Fault::PowerLoss => "power loss",
             Fault::AllButOne => "all but one",
             Fault::Change => "change",
+            Fault::Warden(strike) => strike.name(),
         }
     }
 }
@@ -72,6 +78,8 @@ pub struct Trial {
     seed: u64,
     round: u64,
     interrupt: Interrupt,
+    /// Of the nodes' hosts, where they have any.
+    wardens: Option<Wardens>,
     /// What has been seen so far.
     pub totals: Totals,
 }
@@ -104,6 +112,8 @@ pub struct Round {
     pub timeline: Option<Timeline>,
     /// Nanoseconds from the first kill to the last, when several were killed at once.
     pub kills_ns: Option<u64>,
+    /// Whether the node is known to have heard what a forged warden said, and to have believed none of it.
+    pub has_disbelieved: bool,
 }
 
 impl Trial {
@@ -111,7 +121,13 @@ impl Trial {
     pub fn new(testbed: Testbed, callers: Vec<AnyCaller>, mix: Mix, seed: u64, interrupt: &Interrupt) -> Trial {
         let histogram = || Histogram::new(3).expect("three digits are supported");
         let totals = Totals { operations: 0, unknown: 0, refused: (0, None), reads: histogram(), changes: histogram() };
-        Trial { testbed, callers, mix, seed, round: 0, interrupt: interrupt.clone(), totals }
+        Trial { testbed, callers, mix, seed, round: 0, interrupt: interrupt.clone(), wardens: None, totals }
+    }
+
+    /// The same, where node N's host has warden N.
+    #[must_use]
+    pub fn with_wardens(self, wardens: Option<Wardens>) -> Trial {
+        Trial { wardens, ..self }
     }
 
     /// The cluster.
@@ -123,13 +139,15 @@ impl Trial {
     pub fn round(&mut self, fault: Fault, target: u16, before: Duration, after: Duration) -> Outcome<Round> {
         self.round += 1;
         let number = self.round;
-        let (testbed, interrupt) = (&mut self.testbed, &self.interrupt);
+        let (testbed, interrupt, wardens) = (&mut self.testbed, &self.interrupt, self.wardens.as_mut());
+        let mut has_disbelieved = false;
         let mut chance = Rng::with_seed(self.seed ^ number);
         let (mut recordings, struck) = workload::round(&mut self.callers, number, self.mix, self.seed, |acknowledged| {
             await_progress(acknowledged, interrupt)?;
             interrupt.sleep(before)?;
-            let mut scene = Scene { testbed, acknowledged, interrupt, chance: &mut chance };
+            let mut scene = Scene { testbed, wardens, acknowledged, interrupt, chance: &mut chance, has_disbelieved: false };
             let struck = scene.strike(fault, target)?;
+            has_disbelieved = scene.has_disbelieved;
             await_progress(acknowledged, interrupt)?;
             interrupt.sleep(after)?;
             Ok(struck)
@@ -141,7 +159,7 @@ impl Trial {
         self.note(&recordings, operations, unknown);
         let kills_ns = struck.as_ref().and_then(|struck| struck.kills_ns);
         let timeline = struck.filter(|struck| struck.led).map(|struck| struck.timeline(&recordings));
-        Ok(Round { number, operations, unknown, timeline, kills_ns })
+        Ok(Round { number, operations, unknown, timeline, kills_ns, has_disbelieved })
     }
 
     fn note(&mut self, recordings: &[Recording], operations: usize, unknown: usize) {
@@ -161,6 +179,9 @@ impl Trial {
     pub fn end(self) -> Outcome<Totals> {
         // The clients are a part of it.
         drop(self.callers);
+        if let Some(mut wardens) = self.wardens {
+            wardens.end()?;
+        }
         let left = self.testbed.end()?;
         if left.is_empty() { Ok(self.totals) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
     }
@@ -211,27 +232,29 @@ impl Struck {
 /// A cluster under load, in the middle of a round.
 struct Scene<'a> {
     testbed: &'a mut Testbed,
+    wardens: Option<&'a mut Wardens>,
     acknowledged: &'a AtomicU64,
     interrupt: &'a Interrupt,
     chance: &'a mut Rng,
+    has_disbelieved: bool,
 }
 
 impl Scene<'_> {
     fn strike(&mut self, fault: Fault, target: u16) -> Outcome<Option<Struck>> {
         let testbed = &mut *self.testbed;
+        if matches!(fault, Fault::Kill | Fault::Warden(Strike::KillBoth)) {
+            // One that was presumed dead, and has not got the data again, counts as dead: the node that is killed may be the last one with the data.
+            testbed.await_whole()?;
+        }
         let (primary, _) = testbed.primary()?;
-        let leads = primary.node.0 == target;
         match fault {
             Fault::Kill => {
-                let killed = testbed.signal(target, Signal::KILL)?;
-                testbed.await_end(target)?;
-                // The survivors first: the failover is theirs alone.
-                let sights = testbed.await_whole()?;
-                let timeline = Timeline::new(primary, killed, &observer::events(&sights));
-                testbed.spawn(target)?;
-                testbed.await_whole()?;
-                Ok(Some(Struck { timeline, killed, led: leads, kills_ns: None }))
+                let struck = self.kill(target, primary)?;
+                self.testbed.spawn(target)?;
+                self.testbed.await_whole()?;
+                Ok(Some(struck))
             }
+            Fault::Warden(strike) => self.strike_warden(strike, target, primary),
             Fault::Pause(duration) => {
                 testbed.signal(target, Signal::STOP)?;
                 let slept = self.interrupt.sleep(duration);
@@ -270,9 +293,40 @@ impl Scene<'_> {
         }
     }
 
+    /// Kills a node, and waits until the others are whole: the failover is theirs alone.
+    fn kill(&mut self, target: u16, primary: ProcessId) -> Outcome<Struck> {
+        let killed = self.testbed.signal(target, Signal::KILL)?;
+        self.testbed.await_end(target)?;
+        let sights = self.testbed.await_whole()?;
+        let timeline = Timeline::new(primary, killed, &observer::events(&sights));
+        Ok(Struck { timeline, killed, led: primary.node.0 == target, kills_ns: None })
+    }
+
+    /// Strikes the warden of a node's host, and has it there again.
+    fn strike_warden(&mut self, strike: Strike, node: u16, primary: ProcessId) -> Outcome<Option<Struck>> {
+        let wardens = self.wardens.take().ok_or_else(|| Fail::failed("the nodes' hosts have no wardens"))?;
+        wardens.strike(node, strike.signal())?;
+        let mut struck = None;
+        match strike {
+            Strike::Kill | Strike::Restart => {}
+            Strike::Forge => self.has_disbelieved = strikes::forge(self.testbed, wardens, node)?,
+            Strike::KillBoth => {
+                struck = Some(self.kill(node, primary)?);
+                self.testbed.spawn(node)?;
+            }
+        }
+        wardens.restart(node)?;
+        self.testbed.await_whole()?;
+        // Else the next fault may come before the nodes have registered again.
+        if self.chance.bool() {
+            wardens.await_nodes(&self.testbed.cluster().config().name, &self.testbed.running())?;
+        }
+        Ok(struck)
+    }
+
     /// Kills all nodes but one, has that one serve alone, and starts the others again.
     fn kill_all_but(&mut self, survivor: u16, primary: ProcessId) -> Outcome<Struck> {
-        let Scene { testbed, acknowledged, interrupt, chance } = self;
+        let Scene { testbed, acknowledged, interrupt, chance, .. } = self;
         let sights = testbed.await_whole()?;
         let view = observer::newest_view(&sights).ok_or_else(|| Fail::failed("no node shows a view"))?;
         let left = view.members.iter().map(|member| member.id).find(|id| id.node.0 == survivor);

@@ -10,6 +10,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_fabric::NodeId;
 use martlet_node::application_of;
 use martlet_node::config::Key;
+use martlet_warden::AppId;
 use martlet_warden::board::State;
 use martlet_warden::client::Warden;
 use rustix::process::{Pid, Signal, kill_process};
@@ -113,16 +114,7 @@ impl Wardens {
 
     /// Starts them all, and waits until they hear each other.
     pub fn start(&mut self) -> Outcome {
-        for host in 0..self.hosts {
-            let mut command = own_command()?;
-            command
-                .args(["warden", "run", "--fifo", "--marks", if self.marks { "auto" } else { "off" }])
-                .arg("--socket")
-                .arg(self.socket(host));
-            command.arg("--neighbours").arg(self.dir.join(format!("{host}.toml")));
-            let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-            self.running.push(Process(child.context("cannot start a warden")?));
-        }
+        self.running = (0..self.hosts).map(|host| self.launch(host, true)).collect::<Outcome<_>>()?;
         for host in 0..self.hosts {
             let mut warden = self.connect(host)?;
             until("the wardens hear each other", || {
@@ -131,6 +123,43 @@ impl Wardens {
             })?;
         }
         Ok(())
+    }
+
+    /// Starts a warden at a host's socket, with its neighbours or alone.
+    fn launch(&self, host: u16, has_neighbours: bool) -> Outcome<Process> {
+        let mut command = own_command()?;
+        command.args(["warden", "run", "--fifo", "--marks", if self.marks { "auto" } else { "off" }]);
+        command.arg("--socket").arg(self.socket(host));
+        if has_neighbours {
+            command.arg("--neighbours").arg(self.dir.join(format!("{host}.toml")));
+        }
+        let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Ok(Process(child.context("cannot start a warden")?))
+    }
+
+    /// Ends the warden of a host by a signal that does so.
+    pub fn strike(&mut self, host: u16, signal: Signal) -> Outcome {
+        let warden = &mut self.running[usize::from(host)];
+        warden.signal(signal)?;
+        warden.0.wait().map(|_| ()).context("cannot wait for a warden")
+    }
+
+    /// Starts the warden of a host again, which has ended.
+    pub fn restart(&mut self, host: u16) -> Outcome {
+        self.running[usize::from(host)] = self.launch(host, true)?;
+        Ok(())
+    }
+
+    /// Puts another one in the place of a host's warden, which has ended: one that no other host hears, and that takes for an application whatever says that it is one.
+    pub fn impostor(&self, host: u16) -> Outcome<Process> {
+        self.launch(host, false)
+    }
+
+    /// A program that registers as an application with what stands at a host's socket, and waits to be killed.
+    pub fn pretend(&self, host: u16, app: AppId) -> Outcome<Process> {
+        let mut command = own_command()?;
+        command.args(["victim", "--kind", "application", "--incarnation", &app.to_string(), "--cluster"]).arg(self.socket(host));
+        Ok(Process(command.stdin(Stdio::null()).spawn().context("cannot start a program")?))
     }
 
     /// Registers a program with the warden of a host, once that is there.

@@ -6,7 +6,9 @@ use clap::Args;
 use martlet_bench::report::{Figure, Report, Unit};
 use martlet_bench::trial::clients::{self, Via};
 use martlet_bench::trial::service::Connections;
+use martlet_bench::trial::strikes::Strike;
 use martlet_bench::trial::testbed::Testbed;
+use martlet_bench::trial::wardens::{Beat, Wardens};
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::{FabricFlags, Plan, check_durability};
@@ -14,6 +16,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, styled};
+use martlet_cluster::scratch::Scratch;
 use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use serde_json::json;
 
@@ -24,6 +27,8 @@ use serde_json::json;
 /// seed repeats the load and the order of the faults.
 ///
 /// Example: martlet torture --kills 500 --pauses 200 --restarts 100
+///
+/// Example: martlet torture --fabric ethernet --wardens 200
 ///
 /// Example: martlet torture --engine hsuc --nodes 5 --all-but-one 200 --kills 0 --pauses 0 --restarts 0
 #[derive(Debug, Args)]
@@ -68,12 +73,19 @@ pub struct Arguments {
     /// How often all nodes but one are killed within a millisecond, each with a new start when that one has served alone: on one host, with engines behind views.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     all_but_one: u32,
+    /// How often the warden of a node's host is killed, restarted, killed with the node, or forged: another process stands in its place and says that all other nodes are dead. Between
+    /// hosts, of which each node takes itself to have one of its own.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
+    wardens: u32,
     /// Where load and faults get their chance from; drawn anew if not given.
     #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
     #[command(flatten)]
     fabric: FabricFlags,
 }
+
+/// How the wardens hear each other.
+const BEAT: Beat = Beat { interval_us: 1_000, jitter_us: 5_000 };
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
@@ -104,17 +116,29 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.all_but_one > 0 {
         check_all_but_one(arguments)?;
     }
+    if arguments.wardens > 0 && !arguments.fabric.kind().traits().spans_hosts {
+        let (kind, allowed) = (arguments.fabric.kind(), FabricKind::names_with(|traits| traits.spans_hosts));
+        return Err(Fail::usage(format_args!(
+            "--wardens is {}, and --fabric {kind}, where nodes need no warden to see each other's deaths; allowed are {allowed}",
+            arguments.wardens
+        )));
+    }
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
     let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
     // One more to change places with.
     let nodes = arguments.nodes + u16::from(arguments.changes > 0);
+    let scratch = Scratch::new("torture-wardens").context("cannot make a directory")?;
+    let prepare = || Wardens::prepare(scratch.path(), nodes, BEAT);
+    let mut wardens = (arguments.wardens > 0).then(prepare).transpose()?;
+    wardens.as_mut().map_or(Ok(()), Wardens::start)?;
     let plan = Plan {
         redis_port,
         service_port: (kept > 0).then_some(0),
         engine: arguments.engine,
         durability: arguments.durability,
         fabric: arguments.fabric.plan(None)?,
+        wardens: wardens.is_some().then(|| scratch.path().to_owned()),
         ..Plan::new("torture", nodes)
     };
     let start = Instant::now();
@@ -131,7 +155,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         testbed.set_aside(arguments.nodes)?;
     }
     let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(50), value_bytes: 32 };
-    let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
+    if let Some(wardens) = &wardens {
+        wardens.await_nodes(&testbed.cluster().config().name, &testbed.running())?;
+    }
+    let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt).with_wardens(wardens);
     let mut failover = Figure::new("torture", "kill of the primary to the next acknowledged request", Unit::Microseconds);
     let mut alone = Figure::new(
         "torture",
@@ -149,7 +176,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         (Fault::Change, arguments.changes),
     ];
     let mut faults: Vec<Fault> = counted.iter().flat_map(|(fault, count)| (0..*count).map(|_| *fault)).collect();
+    // Each kind of strike as often as the others, or once more.
+    faults.extend(Strike::ALL.into_iter().cycle().take(arguments.wardens as usize).map(Fault::Warden));
     rng.shuffle(&mut faults);
+    let forged = faults.iter().filter(|fault| **fault == Fault::Warden(Strike::Forge)).count();
+    let mut disbelieved = 0;
     let count = faults.len();
     format.print(format_args!("{count} faults, seed {seed}"), || json!({"event": "begin", "faults": count, "seed": seed}));
     for (done, fault) in faults.into_iter().enumerate() {
@@ -165,6 +196,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let before = Duration::from_millis(rng.u64(10..60));
         let round = trial.round(fault, target, before, Duration::from_millis(20))?;
         connections.as_ref().map_or(Ok(0), Connections::kept)?;
+        disbelieved += u32::from(round.has_disbelieved);
         let took = round.timeline.as_ref().and_then(|timeline| timeline.first("first reply received"));
         let figure = if fault == Fault::AllButOne { &mut alone } else { &mut failover };
         took.into_iter().for_each(|ns| figure.record(ns));
@@ -221,14 +253,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let replaced_text =
         if replaced > 0 { format!("{replaced} nodes that stood still killed by their successors, ") } else { String::new() };
     let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, {replaced_text}") } else { String::new() };
+    let forged_text =
+        if forged > 0 { format!("{disbelieved} of {forged} forged wardens heard to the end and not believed, ") } else { String::new() };
     let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
     format.print(
         format_args!(
-            "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, {kept_text}nothing left behind, {:.0} s",
+            "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, {kept_text}{forged_text}nothing left behind, {:.0} s",
             styled(GOOD, "passed:"),
             start.elapsed().as_secs_f64()
         ),
-        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "connections_kept": stand, "replaced": replaced, "seed": seed}),
+        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "connections_kept": stand, "replaced": replaced, "forged": forged, "disbelieved": disbelieved, "seed": seed}),
     );
     Ok(())
 }

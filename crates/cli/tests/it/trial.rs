@@ -124,6 +124,23 @@ fn a_trial_over_udp_strikes_replicas_of_dare_in_every_way() {
     a_trial_strikes_in_every_way("dare", "ethernet");
 }
 
+/// Wardens are killed, restarted, killed with their nodes, and forged: no node believes what is forged, and no client sees anything wrong.
+#[test]
+fn a_trial_strikes_the_wardens_of_the_nodes_hosts_in_every_way() {
+    let temp = TempDir::new();
+    let port = free_ports(3).to_string();
+    let none = ["--kills", "0", "--pauses", "0", "--restarts", "0", "--json"];
+    let arguments = ["torture", "--fabric", "ethernet", "--wardens", "4", "--redis-port", &port];
+    let objects = run_in(&temp, &[&arguments[..], &none].concat()).ok().objects();
+    let struck = |fault: &str| objects.iter().filter(|object| object["fault"] == fault).count();
+    assert_eq!(["warden killed", "warden restarted", "warden forged", "both killed"].map(struck), [1; 4]);
+    let passed = objects.last().expect("a verdict");
+    assert_eq!((&passed["event"], &passed["forged"]), (&Value::from("passed"), &Value::from(1)));
+    nothing_left(&temp);
+    let why = run_in(&temp, &["torture", "--wardens", "1"]).code(2).err;
+    assert!(why.contains("--wardens is 1, and --fabric shm") && why.contains("allowed are"), "{why}");
+}
+
 /// A demonstration that has come to its load.
 fn begun(temp: &TempDir) -> Child {
     let mut child = command(&["demo", "--kills", "1000", "--json"])
