@@ -60,7 +60,7 @@ pub struct Beat {
     pub jitter_us: u64,
 }
 
-/// A warden for each of some hosts, which are numbered from 0 on here. They run or not.
+/// A warden for each of some hosts, which are numbered from 0 on here. They run or not, and no longer than the thread that started them.
 pub struct Wardens {
     dir: PathBuf,
     running: Vec<Process>,
@@ -128,7 +128,7 @@ impl Wardens {
     /// Starts a warden at a host's socket, with its neighbours or alone.
     fn launch(&self, host: u16, has_neighbours: bool) -> Outcome<Process> {
         let mut command = own_command()?;
-        command.args(["warden", "run", "--fifo", "--marks", if self.marks { "auto" } else { "off" }]);
+        command.args(["warden", "run", "--fifo", "--die-with-parent", "--marks", if self.marks { "auto" } else { "off" }]);
         command.arg("--socket").arg(self.socket(host));
         if has_neighbours {
             command.arg("--neighbours").arg(self.dir.join(format!("{host}.toml")));

@@ -183,3 +183,26 @@ fn no_node_outlives_a_demonstration_that_is_killed() {
     }
     await_mourners(temp.path());
 }
+
+#[test]
+fn no_warden_outlives_a_trial_that_is_killed() {
+    let temp = TempDir::new();
+    let port = free_ports(3).to_string();
+    // So many pauses, and with this seed they come first: just then no process is being started.
+    let arguments = ["torture", "--fabric", "ethernet", "--wardens", "1", "--pauses", "1000", "--kills", "0", "--restarts", "0"];
+    let mut child = command(&[&arguments[..], &["--seed", "1", "--redis-port", &port, "--json"]].concat())
+        .env("TMPDIR", temp.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command is built");
+    let line = BufReader::new(child.stdout.as_mut().expect("piped")).lines().next().expect("a line").expect("UTF-8");
+    assert!(line.contains("\"begin\""), "{line}");
+    assert_eq!(processes_about(temp.path()).len(), 6, "a node and a warden on each of three hosts");
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+    while !processes_about(temp.path()).is_empty() {
+        std::thread::yield_now();
+    }
+    await_mourners(temp.path());
+}

@@ -42,7 +42,7 @@ impl Lone {
     pub(super) fn start(dir: &Path, marks: &str) -> Outcome<Lone> {
         let socket = dir.join(format!("{marks}.sock"));
         let mut command = own_command()?;
-        command.args(["warden", "run", "--fifo", "--marks", marks, "--socket"]).arg(&socket);
+        command.args(["warden", "run", "--fifo", "--die-with-parent", "--marks", marks, "--socket"]).arg(&socket);
         let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let process = Process(child.context("cannot start a warden")?);
         let warden = until("a warden", || Warden::connect(&socket, "bench").ok())?;

@@ -15,6 +15,7 @@ use martlet_warden::board::Marking;
 use martlet_warden::daemon::{Options, Party, RunError, Thread, Warden};
 use martlet_warden::neighbours::Neighbours;
 use martlet_warden::place::ListenError;
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::Place;
@@ -41,6 +42,9 @@ pub struct Arguments {
     /// Whether to have the kernel mark deaths before its own words say so: where it permits that, which takes CAP_BPF and CAP_PERFMON at the start; or not.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     marks: Marks,
+    /// End as soon as the process that started this one does.
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,6 +66,9 @@ fn party(file: &Path) -> Outcome<Party> {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    if arguments.die_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
+    }
     log::start()?;
     let stop = Stop::new().context("cannot make the warden's stop handle")?;
     stop.on_signals().context("cannot take the signals")?;
