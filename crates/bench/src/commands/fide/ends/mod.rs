@@ -37,6 +37,9 @@ pub struct Arguments {
     /// How many ends that are no deaths, over all kinds, for each of the two wardens.
     #[arg(long, default_value_t = 10_000, value_parser = number::<u64>(1..))]
     count: u64,
+    /// Go through an end that is a death instead, which has to be found.
+    #[arg(long, hide = true)]
+    canary: bool,
 }
 
 /// What a program lives on through.
@@ -84,6 +87,8 @@ const KINDS: [(End, Watched); 14] = [
     (End::Exec, Watched::Unchanged),
     (End::ExecByAnother, Watched::Unchanged),
 ];
+/// It is told of as a failure, and rightly so.
+const CANARY: [(End, Watched); 1] = [(End::Exec, Watched::Acting)];
 /// How many ends a program lives through before it is killed. Of a thread that acts and dies the word is not used again, and a program has 64.
 const ENDS_EACH: u64 = 50;
 
@@ -119,9 +124,10 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         Some(_) => wardens.push(("with marks", marked)),
         None => report.format().say("the kernel refuses marks (`martlet warden run` says why): only a warden without them is looked at"),
     }
-    let shares = KINDS.len() as u64;
+    let all: &[(End, Watched)] = if arguments.canary { &CANARY } else { &KINDS };
+    let shares = all.len() as u64;
     let mut kinds: Vec<(End, Watched, u64, Vec<Figure>)> = Vec::new();
-    for (at, (end, watched)) in (0..).zip(KINDS) {
+    for (at, (end, watched)) in (0..).zip(all.iter().copied()) {
         let count = arguments.count / shares + u64::from(at < arguments.count % shares);
         let figure = |(with, _): &(&str, Lone)| {
             Figure::new("fide", format!("kill to upcall after {end}, {watched}, {with}"), Unit::Microseconds).with("ends_before", count)
