@@ -40,7 +40,7 @@ const MOST_EPOCHS: u32 = 1 << 31;
 
 /// A connected process, and what is under way to it.
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     peer: Peer,
     gone: bool,
     requester: Requester,

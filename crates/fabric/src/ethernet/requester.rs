@@ -134,12 +134,13 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn new() -> Requester {
         Requester {
-            parts: VecDeque::with_capacity(64),
+            // A node has a thousand clients that ask for nothing: they are given room when there is something to put there.
+            parts: VecDeque::new(),
             base: 1,
             next: 1,
-            ops: VecDeque::with_capacity(64),
+            ops: VecDeque::new(),
             first_op: 0,
-            bytes: VecDeque::with_capacity(4096),
+            bytes: VecDeque::new(),
             bytes_base: 0,
             barrier: 0,
             in_flight: 0,
@@ -154,6 +155,12 @@ impl Requester {
             ticked: 0,
             broken: false,
         }
+    }
+
+    /// The memory that it has besides itself.
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.parts.capacity() * size_of::<Pending>() + self.ops.capacity() * size_of::<Op>() + self.bytes.capacity()
     }
 
     fn end(&self) -> u64 {

@@ -171,8 +171,8 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Opener {
     epoch: u64,
-    /// Of the epoch before, the current one and the next.
-    keys: [Option<Keys>; 3],
+    /// Of the epoch before, the current one and the next. Each takes a kilobyte, and most peers have none of the first.
+    keys: [Option<Box<Keys>>; 3],
     seen: [Seen; 3],
     /// Of the next epoch.
     next: Secret,
@@ -181,7 +181,13 @@ pub(super) struct Opener {
 impl Opener {
     pub(super) fn new(secret: Secret) -> Opener {
         let next = secret.next();
-        Opener { epoch: 0, keys: [None, Some(secret.keys()), Some(next.keys())], seen: [Seen::NONE; 3], next }
+        Opener { epoch: 0, keys: [None, Some(Box::new(secret.keys())), Some(Box::new(next.keys()))], seen: [Seen::NONE; 3], next }
+    }
+
+    /// The memory that it has besides itself.
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.keys.iter().flatten().count() * size_of::<Keys>()
     }
 
     /// Opens a packet in place: its body stands between head and tag afterwards.
@@ -201,7 +207,7 @@ impl Opener {
             self.epoch += 1;
             self.next = self.next.next();
             self.keys.rotate_left(1);
-            self.keys[2] = Some(self.next.keys());
+            self.keys[2] = Some(Box::new(self.next.keys()));
             self.seen.rotate_left(1);
             self.seen[2] = Seen::NONE;
         }

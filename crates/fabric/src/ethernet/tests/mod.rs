@@ -1,1 +1,2 @@
+mod idle;
 mod model;
