@@ -14,7 +14,7 @@ mod lane_reader;
 pub mod model;
 mod operations;
 mod put;
-mod raise;
+pub(crate) mod raise;
 mod redis_server;
 mod replicate;
 mod run;

@@ -1,5 +1,6 @@
 //! Figures: the percentiles of what was measured, for people and for programs.
 
+pub mod echo;
 pub mod placement;
 pub mod plot;
 mod progress;

@@ -47,6 +47,18 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
     nothing_left(&temp);
 }
 
+/// Its nodes have no address in common, and a death costs a lease.
+#[test]
+fn the_demonstration_shows_a_failover_over_udp() {
+    let temp = TempDir::new();
+    let objects = run_in(&temp, &["demo", "--fabric", "ethernet", "--kills", "1", "--json"]).ok().objects();
+    let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
+    assert_eq!(of("failover").len(), 1, "{objects:?}");
+    assert_eq!((&of("checked")[0]["linearizable"], &of("checked")[0]["connections_kept"]), (&Value::Bool(true), &Value::Null));
+    assert_eq!(of("done")[0]["left_behind"], 0);
+    nothing_left(&temp);
+}
+
 /// Kills, pauses and restarts under load; the command judges what its clients saw.
 fn a_trial_strikes_in_every_way(engine: &str, fabric: &str) {
     let temp = TempDir::new();

@@ -48,7 +48,7 @@ pub struct Plan {
     pub replicas: u16,
     /// How many nodes keep consensus slots.
     pub coordinators: u16,
-    /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
+    /// Node `i` serves the Redis protocol on this port plus `i`; 0: on one that is free now; `None`: nowhere.
     pub redis_port: Option<u16>,
     /// Whichever node leads serves the Redis protocol on this port, and connections there outlive nodes; 0: on one that is free now; `None`: nowhere.
     pub service_port: Option<u16>,
@@ -114,7 +114,8 @@ impl Plan {
 
     fn config(&self) -> Outcome<ClusterConfig> {
         let mut nodes = Vec::new();
-        let mut redis: Vec<u16> = self.redis_port.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
+        let named = self.redis_port.filter(|first| *first != 0);
+        let mut redis: Vec<u16> = named.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
         redis.extend(self.service_port.filter(|port| *port != 0));
         let mut free = FreePorts::new(&redis);
         for number in 0..self.nodes() {
@@ -126,6 +127,7 @@ impl Plan {
                 roles.push(Role::Replica);
             }
             let redis = match self.redis_port {
+                Some(0) => format!("127.0.0.1:{}", free.take()?),
                 Some(port) => format!("127.0.0.1:{}", next_port("--redis-port", port, number)?),
                 None => String::new(),
             };
@@ -563,6 +565,15 @@ mod tests {
 
     pub fn plan() -> Plan {
         Plan { coordinators: 3, redis_port: Some(7711), ..Plan::new("test", 2) }
+    }
+
+    #[test]
+    fn nodes_serve_the_redis_protocol_on_free_ports_where_none_is_named() {
+        let config = Plan { redis_port: Some(0), ..plan() }.config().expect("ports are free");
+        let mut ports: Vec<&str> = config.nodes.iter().map(|node| node.redis.strip_prefix("127.0.0.1:").expect("an address")).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert!(ports.len() == 3 && !ports.contains(&"0"), "{ports:?}");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7), and of an application (Figure 3, attached).
 
 pub mod attached;
-mod echo;
 mod pipeline;
 mod raw;
 
@@ -114,7 +113,7 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
     let echo = if arguments.fabric.kind() == FabricKind::between_ordinary_hosts() && shows(Shown::Sizes) {
         let cores = two_cores();
         let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
-        Some(echo::measure(ECHO, samples, cores.map(|(_, there)| there), interrupt)?)
+        Some(crate::report::echo::measure(ECHO, samples, cores.map(|(_, there)| there), interrupt)?)
     } else {
         None
     };

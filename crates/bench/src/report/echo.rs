@@ -8,8 +8,8 @@ use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_node::{clock, sched};
 
+use super::{Figure, Unit};
 use crate::commands::raise::Raise;
-use crate::report::{Figure, Unit};
 
 /// A datagram of `payload` bytes goes to a thread on the core `there` and comes back, over the loopback device. Both ends look for it without a pause, as nodes do; nothing
 /// is sealed, kept or counted.
