@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 
-use crate::host::descriptors::kept;
+use crate::host::descriptors::open;
 use crate::meeting::Refusal;
 use crate::meeting::wire::Code;
 
@@ -88,7 +88,7 @@ impl<N, C> Exchange<N, C> {
             inbox: Mutex::default(),
             waiting: AtomicUsize::new(0),
             outbox: Mutex::default(),
-            wake: kept(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?,
+            wake: open(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?,
             connected: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),

@@ -257,10 +257,10 @@ impl Replica {
         let answer = self.decide(Call::MakeTemporary, Effect::Once, |_| {
             let mut template = [template.to_vec(), vec![0]].concat();
             // SAFETY: the pointer is to a text that ends with a zero byte.
-            let fd = unsafe { libc::mkostemp(template.as_mut_ptr().cast(), flags | libc::O_CLOEXEC) };
+            let fd = sys::open(|| unsafe { libc::mkostemp(template.as_mut_ptr().cast(), flags | libc::O_CLOEXEC).into() });
             template.pop();
-            match sys::checked(fd.into()) {
-                Ok(_) => {
+            match fd {
+                Ok(fd) => {
                     opened = Some(fd);
                     Told { bytes: template, ..Told::default() }
                 }

@@ -185,7 +185,7 @@ fn start(node: u16, board: Board, table: Table) {
     let pid = std::process::id() as i32;
     let started = || -> io::Result<()> {
         let own = Holder { node, pid, started: process::started(pid)? };
-        let poller = Poller(sys::kept(Poller::new()?.0)?);
+        let poller = Poller(descriptors::open(|| Poller::new().map(|poller| poller.0))?);
         let control = with_run(|run| Control::connect(&run.name).ok()).flatten();
         if let Some(control) = &control {
             poller.watch(control.fd(), 0, libc::EPOLLIN as u32)?;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -112,10 +112,8 @@ pub fn is_made_up(path: &CStr) -> bool {
 
 /// A descriptor that leads nowhere, where a leader's leads to a file.
 pub fn placeholder() -> io::Result<RawFd> {
-    // SAFETY: the name ends with a zero byte; the call makes a descriptor, which goes nowhere else.
-    let made: io::Result<OwnedFd> =
-        unsafe { sys::owned(libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC)) };
-    sys::numbered(made?.into_raw_fd())
+    // SAFETY: the name ends with a zero byte.
+    sys::open(|| unsafe { libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC) })
 }
 
 /// Opens a file as the system does.
@@ -123,8 +121,7 @@ pub fn placeholder() -> io::Result<RawFd> {
 /// Not under a number that a connection may be given, or the library: where the server has that many files open it is one behind those.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
     // SAFETY: the path ends with a zero byte.
-    let fd = sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })?;
-    sys::numbered(fd as RawFd)
+    sys::open(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
 }
 
 /// What the kernel says of an open file.

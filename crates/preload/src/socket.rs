@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
 
 pub use martlet_node::connections::socket::{Counts, SIOCINQ, Side, address, cookie, counts, port, queued};
 
-use crate::sys;
+use crate::sys::{self, Opening};
 
 /// Whether an address is a Unix socket's.
 pub fn is_unix(address: &[u8]) -> bool {
@@ -146,12 +146,12 @@ impl Pipe {
     /// # Errors
     /// As `pipe2`.
     pub fn new() -> io::Result<Pipe> {
-        let mut ends = [0i32; 2];
+        let (mut ends, opening) = ([0i32; 2], Opening::begin());
         // SAFETY: the pointer is to two ints; the descriptors have just been made, for the caller.
         unsafe {
             sys::checked(libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC))?;
             let [out, into] = ends.map(|end| OwnedFd::from_raw_fd(end));
-            Ok(Pipe { out: sys::kept(out)?, into: sys::kept(into)? })
+            Ok(Pipe { out: opening.kept(out)?, into: opening.kept(into)? })
         }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-pub use martlet_fabric::host::descriptors::kept;
+pub use martlet_fabric::host::descriptors::Opening;
 pub use martlet_node::connections::sys::{checked, owned, socket_option};
 
 use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
@@ -105,6 +105,8 @@ pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
 pub unsafe fn fork() -> libc::pid_t {
     // SAFETY: it is the C library's function of that name, which has this type.
     let real: unsafe extern "C" fn() -> libc::pid_t = unsafe { std::mem::transmute(FORK.address()) };
+    // None of the threads that are not in the child is in the midst of one there.
+    let _opening = Opening::begin();
     // SAFETY: as the caller promises.
     unsafe { real() }
 }
@@ -160,6 +162,17 @@ pub fn numbered(fd: RawFd) -> io::Result<RawFd> {
     };
     close(fd);
     moved.map(|fd| fd as RawFd).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))
+}
+
+/// What the server has opened by this system call, which the library makes in its place: under a number that it may have.
+///
+/// # Errors
+/// As the call, and as [`numbered`].
+pub fn open(make: impl FnOnce() -> c_long) -> io::Result<RawFd> {
+    let opening = Opening::begin();
+    let fd = checked(make())?;
+    drop(opening);
+    numbered(fd as RawFd)
 }
 
 /// How many descriptors this process may have.

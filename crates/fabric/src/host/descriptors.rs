@@ -1,12 +1,20 @@
 //! Which numbers this process's own descriptors have.
 //!
 //! A library in a foreign program shares that program's table of descriptors. The kernel gives the lowest number that is free, so what the library opens would decide which
-//! numbers the program's own have. So such a process [has](keep_within) what it opens for long moved to a range of their own.
+//! numbers the program's own have. So such a process [has](keep_within) what it opens moved to a range of their own.
+//!
+//! Until it is moved there it has a number that the program would have been given, who asks for one just then on another thread. So one thread opens something at a time, of the
+//! library's or of the program's: it holds an [`Opening`].
 
+use std::cell::Cell;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rustix::io::Errno;
 
 /// The first number, and the one behind the last. As long as the second is 0 any will do.
 static OWN: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
@@ -17,21 +25,97 @@ pub fn keep_within(numbers: Range<RawFd>) {
     OWN[1].store(numbers.end, Ordering::Relaxed);
 }
 
-/// The same descriptor under a number that this process's own may have.
+static ONE_OPENS: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// Whether this thread holds it, or is about to.
+    static OPENS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives no other thread of this process opens anything for which it would have to begin one. Where this process forks it holds one, or its fork would wait for a thread that it
+/// does not have.
+#[derive(Debug)]
+pub struct Opening {
+    /// `None`: this thread holds another, below a handler of a signal that has come meanwhile.
+    _held: Option<MutexGuard<'static, ()>>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Opening {
+    /// Waits for that.
+    #[must_use]
+    pub fn begin() -> Opening {
+        let held = (!OPENS.replace(true)).then(|| ONE_OPENS.lock().unwrap_or_else(PoisonError::into_inner));
+        Opening { _held: held, _of_this_thread: PhantomData }
+    }
+
+    /// The descriptor under a number that this process's own may have.
+    ///
+    /// # Errors
+    /// When none of them is free, or the process may not have as many descriptors.
+    pub fn kept(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
+        kept_within(fd, own())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self._held.take().is_some() {
+            OPENS.set(false);
+        }
+    }
+}
+
+/// Opens something while no thread of another process does that shares its memory and its table of descriptors with this one, and what is one of its threads' alone: nothing of that is
+/// touched, the errno included. That process is not waited for any more once `waits` says no: it has been killed, perhaps meanwhile. Where there is no other number it keeps that which
+/// the kernel has given it.
 ///
 /// # Errors
-/// When none of them is free, or the process may not have as many descriptors.
-pub fn kept(fd: OwnedFd) -> io::Result<OwnedFd> {
+/// As `make`.
+pub fn open_beside(waits: impl Fn() -> bool, make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<RawFd, Errno> {
+    let _held = loop {
+        match ONE_OPENS.try_lock() {
+            Ok(held) => break Some(held),
+            Err(TryLockError::Poisoned(held)) => break Some(held.into_inner()),
+            Err(TryLockError::WouldBlock) if waits() => rustix::thread::sched_yield(),
+            Err(TryLockError::WouldBlock) => break None,
+        }
+    };
+    let (fd, own) = (make()?.into_raw_fd(), own());
+    if own.end == 0 || own.contains(&fd) {
+        return Ok(fd);
+    }
+    // SAFETY: both have just been opened, and nobody else knows them. They are closed past the C library, whose errno is another's.
+    unsafe {
+        let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), own.start).map(OwnedFd::into_raw_fd) else {
+            return Ok(fd);
+        };
+        let (stays, goes) = if own.contains(&moved) { (moved, fd) } else { (fd, moved) };
+        rustix::io::close(goes);
+        Ok(stays)
+    }
+}
+
+fn own() -> Range<RawFd> {
     let [start, end] = [&OWN[0], &OWN[1]].map(|bound| bound.load(Ordering::Relaxed));
-    kept_within(fd, start..end)
+    start..end
+}
+
+/// Opens something, under a number that this process's own may have.
+///
+/// # Errors
+/// As `make`, and as [`Opening::kept`].
+pub fn open<E: Into<io::Error>>(make: impl FnOnce() -> Result<OwnedFd, E>) -> io::Result<OwnedFd> {
+    let opening = Opening::begin();
+    opening.kept(make().map_err(Into::into)?)
 }
 
 /// Another descriptor for the same, under such a number.
 ///
 /// # Errors
-/// As [`kept`], and when the system refuses.
+/// As [`Opening::kept`], and when the system refuses.
 pub fn duplicate(fd: impl AsFd) -> io::Result<OwnedFd> {
-    kept(fd.as_fd().try_clone_to_owned()?)
+    open(|| fd.as_fd().try_clone_to_owned())
 }
 
 fn kept_within(fd: OwnedFd, numbers: Range<RawFd>) -> io::Result<OwnedFd> {
@@ -57,6 +141,79 @@ mod tests {
 
     fn any() -> OwnedFd {
         std::fs::File::open("/dev/null").expect("it opens").into()
+    }
+
+    #[test]
+    fn what_a_program_opens_has_the_lowest_number_whatever_the_library_opens_beside() {
+        /// How often the program opens something.
+        const TIMES: usize = 20_000;
+        // A table of descriptors that other tests have nothing to do with.
+        std::thread::spawn(|| {
+            // SAFETY: what this thread opens from here on it closes itself.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "it needs no privilege");
+            let (lowest, ends) = (any().as_raw_fd(), AtomicI32::new(0));
+            let library = || {
+                while ends.load(Ordering::Relaxed) == 0 {
+                    let opening = Opening::begin();
+                    drop(kept_within(any(), 900..902).expect("it is free"));
+                    drop(opening);
+                }
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(library);
+                let numbers = (0..TIMES).map(|_| {
+                    let opening = Opening::begin();
+                    let fd = any();
+                    drop(opening);
+                    fd.as_raw_fd()
+                });
+                let others = numbers.filter(|number| *number != lowest).count();
+                ends.store(1, Ordering::Relaxed);
+                assert_eq!(others, 0, "of {TIMES} descriptors so many have another number");
+            });
+        })
+        .join()
+        .expect("as above");
+    }
+
+    #[test]
+    fn a_handler_that_opens_something_does_not_wait_for_the_thread_that_it_interrupts() {
+        std::thread::spawn(|| {
+            let opening = Opening::begin();
+            drop(open(|| Ok::<OwnedFd, io::Error>(any())).expect("it opens"));
+            assert!(OPENS.get(), "the first one is still held");
+            drop(opening);
+            assert!(!OPENS.get());
+        })
+        .join()
+        .expect("as above");
+    }
+
+    /// It shares the memory of a process whose threads are gone, perhaps in the midst of it.
+    #[test]
+    fn a_process_beside_opens_alone_and_does_not_wait_for_one_that_is_dead() {
+        let opening = Opening::begin();
+        let opened = |fd: Result<RawFd, Errno>| {
+            // SAFETY: it has just been opened, for this test.
+            unsafe { rustix::io::close(fd.expect("it opens")) }
+        };
+        opened(open_beside(|| false, || Ok(any())));
+        let (waits, had) = (AtomicI32::new(0), AtomicI32::new(0));
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                let make = || {
+                    had.store(1, Ordering::SeqCst);
+                    Ok(any())
+                };
+                opened(open_beside(|| waits.fetch_add(1, Ordering::SeqCst) >= 0, make));
+            });
+            while waits.load(Ordering::SeqCst) < 2 && !beside.is_finished() {
+                std::thread::yield_now();
+            }
+            assert_eq!(had.load(Ordering::SeqCst), 0, "another one opens");
+            drop(opening);
+            beside.join().expect("it has had its turn");
+        });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::contract::{Memory, RegionName};
-use crate::host::descriptors::kept;
+use crate::host::descriptors::open;
 use crate::invariant;
 use crate::primitive::AtomicU64;
 use crate::pulse::{OwnWord, Pulse};
@@ -51,12 +51,11 @@ fn create_of(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
 
 fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
-    let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+    let fd = open(|| match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // A kernel before 6.3 does not know the flag.
-        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
-        other => other?,
-    };
-    let fd = kept(fd)?;
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        other => other,
+    })?;
     crate::limits::check_file_size(len as u64)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     Ok(fd)
@@ -67,7 +66,7 @@ fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<Owned
 /// It guards against mistakes, not against malice: a process of the same user can reopen it or trace us.
 pub(crate) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    kept(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    open(|| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 /// Checks a descriptor that came from a peer: memory of just this length that can neither shrink nor grow.

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags};
 
-use super::descriptors::kept;
+use super::descriptors::{Opening, open};
 
 /// The longest message.
 pub const MAX_MESSAGE: usize = 8192;
@@ -24,7 +24,7 @@ pub const MAX_FDS: usize = 4;
 /// When the system refuses.
 pub fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    kept(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
 }
 
 /// The next connection that waits, if any.
@@ -32,8 +32,9 @@ pub fn seqpacket() -> io::Result<OwnedFd> {
 /// # Errors
 /// When the system refuses, for want of descriptors above all.
 pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let opening = Opening::begin();
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(socket) => kept(socket).map(Some),
+        Ok(socket) => opening.kept(socket).map(Some),
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -73,6 +74,8 @@ pub enum Received {
 
 /// Takes the next message into `buffer`.
 pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
+    // Until also those are closed that are not taken.
+    let opening = Opening::begin();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -88,7 +91,7 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights.map(kept));
+            fds.extend(rights.map(|fd| opening.kept(fd)));
         }
     }
     // For want of descriptors, as where the kernel drops them.
@@ -156,12 +159,13 @@ const UNSEEN: &str =
 /// # Errors
 /// When there is no such descriptor.
 pub fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let opening = Opening::begin();
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
-        Ok(raw) => kept(unsafe { OwnedFd::from_raw_fd(raw) }),
+        Ok(raw) => opening.kept(unsafe { OwnedFd::from_raw_fd(raw) }),
         Err(_) => {
             let pid = Pid::from_raw(peer(socket)?.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
-            kept(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+            opening.kept(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
     }
 }

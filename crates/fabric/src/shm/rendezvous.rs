@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::NodeId;
-use crate::host::descriptors::kept;
+use crate::host::descriptors::open;
 use crate::host::socket;
 
 /// Where the processes of a cluster find each other on a host.
@@ -128,7 +128,7 @@ impl Rendezvous {
     pub fn claim_founding(&self, cluster: &str) -> io::Result<Option<HostLock>> {
         match self {
             Rendezvous::Names => {
-                let socket = kept(rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)?;
+                let socket = open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None))?;
                 match rustix::net::bind(&socket, &self.address(cluster, "founding")?) {
                     Ok(()) => Ok(Some(HostLock { _held: socket })),
                     Err(Errno::ADDRINUSE) => Ok(None),
@@ -153,8 +153,8 @@ impl Rendezvous {
 /// A file of that name, locked; `None` when another process has locked it.
 fn lock(directory: &Path, name: &str) -> io::Result<Option<File>> {
     let path = directory.join(name);
-    let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-    let file = open.map_err(|error| about(&path, error))?;
+    let open_it = || OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map(OwnedFd::from);
+    let file = File::from(open(open_it).map_err(|error| about(&path, error))?);
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(Errno::AGAIN) => Ok(None),

@@ -7,11 +7,12 @@
 //! What stands for one of these in the process is static: a process has one keeper.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use martlet_fabric::host::descriptors::kept;
+use martlet_fabric::host::descriptors::{open, open_beside};
 use martlet_fabric::host::process::stand_aside;
+use rustix::net::SocketFlags;
 
 use super::handover::{AGAIN_MS, Came, Handover, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
 use super::{Holder, sys};
@@ -98,7 +99,7 @@ pub fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 /// As `socket`.
 pub fn message_socket() -> io::Result<OwnedFd> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
-    kept(unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }?)
+    open(|| unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) })
 }
 
 /// The name under which the keeper of a process is found; `kind` says of what.
@@ -197,14 +198,13 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
         let mut time = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
-            let lives = || libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica);
             // What comes between this look and the sleep ends the sleep.
-            let came = if lives() || is_alone || keeps == Keeps::All {
+            let came = if lives(replica) || is_alone || keeps == Keeps::All {
                 libc::syscall(libc::SYS_ppoll, waits.as_mut_ptr(), waits.len(), &mut time, &asleep, size_of::<u64>())
             } else {
                 -1
             };
-            let lives = lives();
+            let lives = lives(replica);
             if !lives && keeps == Keeps::Service && !is_alone {
                 is_alone = true;
                 if !HOLDS.load(Ordering::SeqCst) {
@@ -253,7 +253,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 libc::syscall(libc::SYS_close, client);
             }
             if waits[0].revents != 0 {
-                let client = libc::syscall(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) as RawFd;
+                let client = accept(listener, replica);
                 if client >= 0 && is_ours(client) {
                     let first = queue(&mut silent, client);
                     if first >= 0 {
@@ -276,6 +276,19 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
             }
         }
     }
+}
+
+/// Whether a keeper's process lives.
+fn lives(replica: libc::pid_t) -> bool {
+    // SAFETY: a plain system call.
+    unsafe { libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica) }
+}
+
+/// Accepts a connection, which is not waited for. Returns -1 where the kernel has none.
+fn accept(listener: RawFd, replica: libc::pid_t) -> RawFd {
+    // SAFETY: it is open for as long as its keeper lives.
+    let listener = unsafe { BorrowedFd::borrow_raw(listener) };
+    open_beside(|| lives(replica), || rustix::net::accept_with(listener, SocketFlags::CLOEXEC)).unwrap_or(-1)
 }
 
 /// The byte that was said at a connection where something has come; `None`: its other end is closed.

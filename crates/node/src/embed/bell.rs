@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use martlet_fabric::host::descriptors::{duplicate, kept};
+use martlet_fabric::host::descriptors::{duplicate, open};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 /// Rung for a replica's thread when there is something for it.
@@ -27,8 +27,8 @@ const PROGRAMS_OWN: u64 = 1;
 
 impl Bell {
     pub fn new(rings: bool) -> io::Result<Bell> {
-        let rung = kept(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
-        let sleep = kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        let rung = open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
+        let sleep = open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         epoll::add(&sleep, &rung, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Bell { pending: AtomicBool::new(false), rung, sleep, rings })
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use martlet_fabric::host::descriptors::kept;
+use martlet_fabric::host::descriptors::open;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The handle that the process's signals ask: from `Arc::into_raw`, or null. What has stood here is never freed, since a handler may be using it.
@@ -60,7 +60,7 @@ impl Inner {
 impl Stop {
     /// A handle that nobody has used yet.
     pub fn new() -> io::Result<Stop> {
-        let wake = kept(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+        let wake = open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Stop(Arc::new(Inner { requests: AtomicU32::new(0), wake })))
     }
 

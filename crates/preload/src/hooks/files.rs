@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::{FILE, mode_t, off_t, size_t, ssize_t, stat as Stat};
 
+use super::descriptors::{alone, number_ends};
 use super::processes::{replicated, returned};
 use crate::answers::{Asks, Call};
 use crate::birth;
@@ -332,12 +333,12 @@ unsafe extern "C" fn fstat64(fd: c_int, into: *mut Stat) -> c_int {
 /// A pipe is a server's own, but what is read from one is perhaps a child's, of which there is one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
-    let made = kernel!(SYS_pipe2, ends, flags) as c_int;
+    let made = alone(|| kernel!(SYS_pipe2, ends, flags) as c_int);
     if made != 0 || !in_server() {
         return made;
     }
     // SAFETY: the caller gives room for two, which the kernel has filled.
-    match unsafe { super::number_ends(ends) } {
+    match unsafe { number_ends(ends) } {
         Ok([out, into]) => {
             if birth::is_born() {
                 files::forget(into);

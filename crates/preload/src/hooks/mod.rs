@@ -12,6 +12,7 @@ macro_rules! kernel {
     };
 }
 
+mod descriptors;
 mod files;
 mod processes;
 mod waits;
@@ -21,6 +22,7 @@ use std::os::fd::RawFd;
 
 use libc::{clockid_t, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 
+use self::descriptors::numbered;
 use crate::birth::{self, with_run};
 use crate::main_thread::{InLibrary, in_server};
 use crate::replica::with;
@@ -260,19 +262,6 @@ unsafe extern "C" fn ioctl(fd: c_int, request: std::ffi::c_ulong, argument: *mut
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    refuse(fd, "dup");
-    numbered(kernel!(SYS_dup, fd) as c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    refuse(fd, "dup2");
-    refuse(to, "dup2");
-    kernel!(SYS_dup2, fd, to) as c_int
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if on_connection(fd, |replica, slot| replica.close(slot)).is_some() {
         return 0;
@@ -301,7 +290,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     match processes::replicated(|replica| replica.take_withdrawn(domain, plain)) {
         Some(Some(fd)) => fd,
-        _ => numbered(kernel!(SYS_socket, domain, kind, protocol) as c_int),
+        _ => numbered(|| kernel!(SYS_socket, domain, kind, protocol) as c_int),
     }
 }
 
@@ -612,72 +601,6 @@ unsafe extern "C" fn usleep(us: libc::useconds_t) -> c_int {
         None => sys::sleep(ns),
     }
     0
-}
-
-/// By counters a server's threads wake each other. Each replica has its own.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn eventfd(first: std::ffi::c_uint, flags: c_int) -> c_int {
-    let fd = numbered(kernel!(SYS_eventfd2, first, flags) as c_int);
-    if fd >= 0 && in_server() {
-        let _library = InLibrary::enter();
-        with_run(|run| run.counters.insert(fd, flags));
-    }
-    fd
-}
-
-/// Each replica has its own timers, but what is read of them is the leader's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
-    let fd = numbered(kernel!(SYS_timerfd_create, clock, flags) as c_int);
-    if fd >= 0 && in_server() {
-        crate::files::keep_told(fd, None);
-    }
-    fd
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int {
-    let made = kernel!(SYS_socketpair, domain, kind, protocol, ends) as c_int;
-    if made != 0 || !in_server() {
-        return made;
-    }
-    let _library = InLibrary::enter();
-    // SAFETY: the caller gives room for two, which the kernel has filled.
-    let done = unsafe { number_ends(ends) };
-    if let Ok(ends) = done {
-        crate::own::note_pair(ends);
-    }
-    done.map_or_else(fail, |_| 0)
-}
-
-/// What the server has just opened, under a number that it may have. It is its caller's to fail.
-fn numbered(fd: c_int) -> c_int {
-    if fd < 0 || !in_server() {
-        return fd;
-    }
-    sys::numbered(fd).unwrap_or_else(|error| fail(sys::errno_of(error)))
-}
-
-/// The same of both ends of something. Where one cannot have it both are closed.
-///
-/// # Safety
-/// `ends` is a pointer to two descriptors, which have just been opened for the caller.
-unsafe fn number_ends(ends: *mut c_int) -> Result<[RawFd; 2], c_int> {
-    // SAFETY: as the caller promises.
-    let both = unsafe { [*ends, *ends.add(1)] }.map(sys::numbered);
-    match both {
-        [Ok(first), Ok(second)] => {
-            // SAFETY: as the caller promises.
-            unsafe { (*ends, *ends.add(1)) = (first, second) };
-            Ok([first, second])
-        }
-        both => {
-            for fd in both.into_iter().flatten() {
-                sys::close(fd);
-            }
-            Err(libc::EMFILE)
-        }
-    }
 }
 
 #[unsafe(no_mangle)]

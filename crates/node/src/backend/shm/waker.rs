@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use martlet_fabric::host::descriptors::{duplicate, kept};
+use martlet_fabric::host::descriptors::{duplicate, open};
 use martlet_fabric::shm::{Ear, OwnRegions, ParkWord, ShmFabric, Vigil};
 use martlet_protocol::basics::Time;
 use rustix::event::{EventfdFlags, eventfd};
@@ -206,7 +206,7 @@ impl Watch {
         let called = match sockets {
             None => None,
             Some(sockets) => {
-                let called = kept(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+                let called = open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
                 for own in [called.as_fd(), stop] {
                     enter(sockets, own)?;
                 }

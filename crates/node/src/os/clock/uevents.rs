@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use martlet_fabric::host::descriptors::kept;
+use martlet_fabric::host::descriptors::open;
 use rustix::io::Errno;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with};
@@ -29,8 +29,8 @@ impl Uevents {
     /// When the kernel, or a container's filter of system calls, has none of it.
     pub fn listen() -> Result<Uevents, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
-        let socket = kept(socket).map_err(|_| Errno::MFILE)?;
+        let socket = open(|| socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT)))
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
         bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
         Ok(Uevents { socket })
     }

@@ -1,0 +1,143 @@
+//! What makes descriptors that are no files and no connections. They have the same numbers at every replica: the lowest ones that are free.
+
+use std::ffi::{c_char, c_int, c_long, c_uint};
+use std::os::fd::RawFd;
+
+use super::refuse;
+use crate::birth::with_run;
+use crate::main_thread::{InLibrary, in_server};
+use crate::sys::{self, Opening, fail};
+
+/// What the server opens by this, under a number that it may have. It is its caller's to fail.
+pub fn numbered(open: impl FnOnce() -> c_int) -> c_int {
+    if !in_server() {
+        return open();
+    }
+    let fd = alone(open);
+    if fd < 0 { fd } else { sys::numbered(fd).unwrap_or_else(|error| fail(sys::errno_of(error))) }
+}
+
+/// What the server opens by this, while the library opens nothing.
+pub fn alone(open: impl FnOnce() -> c_int) -> c_int {
+    let _opening = in_server().then(Opening::begin);
+    open()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    refuse(fd, "dup");
+    numbered(|| kernel!(SYS_dup, fd) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    refuse(fd, "dup2");
+    refuse(to, "dup2");
+    alone(|| kernel!(SYS_dup2, fd, to) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    refuse(fd, "dup3");
+    refuse(to, "dup3");
+    alone(|| kernel!(SYS_dup3, fd, to, flags) as c_int)
+}
+
+/// In C what stands behind the command has many types, or is missing; on the machines that this is for it is passed as this is.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    if !matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return kernel!(SYS_fcntl, fd, command, argument) as c_int;
+    }
+    refuse(fd, "fcntl with F_DUPFD");
+    numbered(|| kernel!(SYS_fcntl, fd, command, argument) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    numbered(|| kernel!(SYS_epoll_create1, flags) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    if size > 0 { numbered(|| kernel!(SYS_epoll_create1, 0) as c_int) } else { fail(libc::EINVAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn inotify_init1(flags: c_int) -> c_int {
+    numbered(|| kernel!(SYS_inotify_init1, flags) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn inotify_init() -> c_int {
+    numbered(|| kernel!(SYS_inotify_init1, 0) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+    numbered(|| kernel!(SYS_memfd_create, name, flags) as c_int)
+}
+
+/// By counters a server's threads wake each other. Each replica has its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn eventfd(first: c_uint, flags: c_int) -> c_int {
+    let fd = numbered(|| kernel!(SYS_eventfd2, first, flags) as c_int);
+    if fd >= 0 && in_server() {
+        let _library = InLibrary::enter();
+        with_run(|run| run.counters.insert(fd, flags));
+    }
+    fd
+}
+
+/// Each replica has its own timers, but what is read of them is the leader's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
+    let fd = numbered(|| kernel!(SYS_timerfd_create, clock, flags) as c_int);
+    if fd >= 0 && in_server() {
+        crate::files::keep_told(fd, None);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int {
+    let made = alone(|| kernel!(SYS_socketpair, domain, kind, protocol, ends) as c_int);
+    if made != 0 || !in_server() {
+        return made;
+    }
+    let _library = InLibrary::enter();
+    // SAFETY: the caller gives room for two, which the kernel has filled.
+    let done = unsafe { number_ends(ends) };
+    if let Ok(ends) = done {
+        crate::own::note_pair(ends);
+    }
+    done.map_or_else(fail, |_| 0)
+}
+
+/// The same of both ends of something. Where one cannot have it both are closed.
+///
+/// # Safety
+/// `ends` is a pointer to two descriptors, which have just been opened for the caller.
+pub unsafe fn number_ends(ends: *mut c_int) -> Result<[RawFd; 2], c_int> {
+    // SAFETY: as the caller promises.
+    let both = unsafe { [*ends, *ends.add(1)] }.map(sys::numbered);
+    match both {
+        [Ok(first), Ok(second)] => {
+            // SAFETY: as the caller promises.
+            unsafe { (*ends, *ends.add(1)) = (first, second) };
+            Ok([first, second])
+        }
+        both => {
+            for fd in both.into_iter().flatten() {
+                sys::close(fd);
+            }
+            Err(libc::EMFILE)
+        }
+    }
+}
