@@ -319,14 +319,23 @@ impl Replica {
         let told_of = files::told(fd)?;
         let at = told_of.at;
         let (len, mut asked) = (into.len().min(MOST_TOLD_BYTES), false);
-        let answer = self.decide(Call::Read, Effect::Once, |_| {
+        let mut known = std::mem::take(&mut self.known);
+        let mut answer = self.decide(Call::Read, Effect::Once, |_| {
             asked = true;
             let mut bytes = vec![0; len];
             // SAFETY: the pointer is to so many bytes.
             let got = sys::checked(unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) });
             bytes.truncate(got.as_ref().map_or(0, |got| *got as usize));
-            Told { bytes, ..told(got) }
+            let told = Told { bytes, ..told(got) };
+            match told_of.path() {
+                Some(path) => known.tells(path, at, told),
+                None => told,
+            }
         });
+        if let Some(path) = told_of.path() {
+            answer = known.hears(path, at, answer);
+        }
+        self.known = known;
         let bytes = &answer.bytes[..answer.bytes.len().min(len)];
         into[..bytes.len()].copy_from_slice(bytes);
         let end = at + bytes.len() as u64;

@@ -154,7 +154,7 @@ pub fn fork(node: u16) -> bool {
 /// In a fork: everything that was its parent's own is made anew.
 fn become_replica(node: u16) {
     // Its descriptors are closed before their numbers are used again.
-    let Some(Replica { board, mut table, round, wait, heard, children, .. }) = uninstall() else { die("a fork of no replica") };
+    let Some(Replica { board, mut table, round, wait, heard, known, children, .. }) = uninstall() else { die("a fork of no replica") };
     machine::OWN.get().set(0);
     with_replay(|replay| replay.fork());
     files::follow();
@@ -167,7 +167,7 @@ fn become_replica(node: u16) {
     start(node, board, table);
     with(|replica| {
         (replica.round, replica.wait, replica.is_newborn) = (round, wait, true);
-        (replica.heard, replica.children) = (heard, children);
+        (replica.heard, replica.known, replica.children) = (heard, known, children);
         for slot in slots {
             if let Some(connection) = replica.table.get_mut(slot) {
                 (connection.watched, connection.noted, connection.broken) = (0, false, false);

@@ -49,6 +49,11 @@ pub struct ReadByLeader {
 }
 
 impl ReadByLeader {
+    /// Where it stands; `None`: each replica has its own.
+    pub fn path(&self) -> Option<&CStr> {
+        self.path.as_deref()
+    }
+
     /// Whether each replica has one of its own, such as a pipe.
     pub fn is_own(&self) -> bool {
         self.path.is_none()

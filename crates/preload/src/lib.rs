@@ -16,7 +16,7 @@
 //! | `leading` | how a leader collects rounds, and sends |
 //! | `pace`, `backpressure` | how fast, while a newcomer lacks many rounds, or a follower many of the leader's words |
 //! | `takeover` | how a follower becomes the leader, with all connections |
-//! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
+//! | `answers`, `known` | what the system answers to the leader's server beside that, and how the others are told |
 //! | `files`, `own` | the files that the server writes; its pipes, pairs of sockets and the like |
 //! | `wording` | output in which the server says what differs between replicas |
 //! | `children` | the processes that it forks |
@@ -49,6 +49,7 @@ mod files;
 mod heart;
 #[cfg(not(test))]
 mod hooks;
+mod known;
 mod leading;
 mod machine;
 mod main_thread;

@@ -19,6 +19,7 @@ use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
+use crate::known::Known;
 use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
@@ -164,6 +165,8 @@ pub struct Replica {
     pub voids: Vec<Void>,
     /// Up to where it has heard what the system tells leaders.
     pub heard: u64,
+    /// What it has heard of files.
+    pub known: Known,
     /// How much of a leader's words the others have been told, if it leads.
     pub worded: Worded,
     /// The server's children.
@@ -257,6 +260,7 @@ impl Replica {
             signals: Vec::new(),
             voids: Vec::new(),
             heard: 0,
+            known: Known::default(),
             worded: Worded::default(),
             children: Children::default(),
             is_newborn: false,

@@ -129,6 +129,38 @@ fn a_client_that_asks_for_what_only_a_process_knows_keeps_its_connection() {
     service.stop();
 }
 
+/// What is told of the reads of a round has to have room on the board until followers come to that round, which is when the leader has come back from it.
+#[test]
+fn many_rewrites_of_a_long_configuration_in_one_round_end_no_replica() {
+    const LINES: usize = 900;
+    const LINE_BYTES: usize = 1_000;
+    /// Of each client. What one of them has read is told in more bytes than the board keeps.
+    const TIMES: usize = 45;
+    let home = Home::new("rewrites");
+    let configuration = home.0.join("redis.conf").to_str().expect("Unicode").to_owned();
+    let line = format!("#{}\n", "c".repeat(LINE_BYTES - 2));
+    std::fs::write(&configuration, line.repeat(LINES)).expect("a file");
+    let Some(mut service) = Service::start_from(&[], Some(&configuration), &[]) else { return };
+    let mut clients: Vec<Client> = (0..2).map(|_| service.connect()).collect();
+    for client in &mut clients {
+        client.send("CONFIG REWRITE\r\n".repeat(TIMES).as_bytes());
+    }
+    for client in &mut clients {
+        (0..TIMES).for_each(|_| assert_eq!(client.answer(), "OK"));
+    }
+    clients[0].send_words(&["INCR", "rewrites"]);
+    assert_eq!(clients[0].number(), 1);
+    assert_eq!(service.kill_leader(), 2, "no connection is lost");
+    clients[1].send_words(&["INCR", "rewrites"]);
+    assert_eq!(clients[1].number(), 2);
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 4, "a replica has ended that was not killed");
+    let written = std::fs::read_to_string(&configuration).expect("it is there");
+    assert_eq!(written.matches(&line).count(), LINES, "nothing of it is lost");
+    drop(clients);
+    service.stop();
+}
+
 /// Whatever a client asks for that has the server read or write files, each of its replicas goes the same way, also when it comes to that after the leader has been asked for more.
 #[test]
 fn no_request_that_touches_files_ends_a_replica() {
