@@ -108,16 +108,17 @@ pub(super) fn load(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, 
     let len = name.len().min(short.len() - 1);
     short[..len].copy_from_slice(&name.as_bytes()[..len]);
     let mut log: Vec<u8> = Vec::new();
+    // The kernel reads and writes by these numbers, so the memory behind them is exposed.
     loop {
         let attributes = ProgramLoad {
             program_type: PROG_TYPE_RAW_TRACEPOINT,
             instructions_len: instructions.len() as u32,
-            instructions: instructions.as_ptr().addr() as u64,
+            instructions: instructions.as_ptr().expose_provenance() as u64,
             // Of the helpers that programs call, some are for such programs only.
-            license: c"GPL".as_ptr().addr() as u64,
+            license: c"GPL".as_ptr().expose_provenance() as u64,
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
-            log: if log.is_empty() { 0 } else { log.as_mut_ptr().addr() as u64 },
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
             kernel_version: 0,
             flags: 0,
             name: short,
@@ -140,7 +141,7 @@ pub(super) fn load(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, 
 /// Has the kernel run a program at a raw tracepoint, as long as the descriptor that is returned is open somewhere.
 pub(super) fn attach(tracepoint: &CStr, program: impl AsFd) -> Result<OwnedFd, Refused> {
     let program = program.as_fd().as_raw_fd() as u32;
-    let attributes = TracepointOpen { name: tracepoint.as_ptr().addr() as u64, program, padding: 0 };
+    let attributes = TracepointOpen { name: tracepoint.as_ptr().expose_provenance() as u64, program, padding: 0 };
     // SAFETY: these are the attributes of the command; the name ends with a zero byte and outlives the call.
     owned("to attach a program", unsafe { call(RAW_TRACEPOINT_OPEN, &attributes) })
 }
