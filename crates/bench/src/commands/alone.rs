@@ -235,6 +235,8 @@ pub struct Replica<F, E> {
     pub fabric: F,
     pub machine: Idle,
     pub peers: Vec<PeerId>,
+    /// How many of the engine's operations have completed.
+    pub completed: u64,
     /// Its log on disk, where the durability asks for one.
     disk: Option<Disk>,
 }
@@ -254,7 +256,7 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
         (0..MAX_WATCHERS).for_each(|watcher| signs[life::death(0, watcher)].store(life::WAITERS | 1, Ordering::Relaxed));
         signs[life::THREADS].store(life::counting(0, 0), Ordering::Release);
         (0..nodes).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
-        Ok(Replica { engine: E::founding(node, nodes, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
+        Ok(Replica { engine: E::founding(node, nodes, config), fabric, machine: Idle::default(), peers: Vec::new(), completed: 0, disk })
     }
 
     /// Everything that is due: who came and went, the engine, the consequences.
@@ -287,6 +289,7 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
     pub fn conclude(&mut self, now: Time) {
         while let Some(completion) = self.fabric.poll() {
             self.engine.handle_completion(completion);
+            self.completed += 1;
         }
         if let Some(disk) = &mut self.disk {
             self.engine.attend_disk(disk, &self.fabric, &self.machine);

@@ -99,6 +99,25 @@ fn replicating_a_request() {
 }
 
 #[test]
+fn requests_of_several_engines_in_one_run() {
+    let ran = run(&["bench", "--json", "--no-reference", "replicate", "--engine", "dare,mu", "--samples", "200", "--figure", "3"]).ok();
+    let objects = ran.objects();
+    let figure = |metric: &str| {
+        objects.iter().find(|object| object["metric"] == metric).unwrap_or_else(|| panic!("{metric} is missing: {objects:?}"))
+    };
+    // To each of the followers, of which one may not be there yet, an entry and its pointers, or a record that says itself that it is whole.
+    for (engine, allowed) in [("dare", [2, 4]), ("mu", [1, 2])] {
+        let settings = &figure(&format!("{engine} 64 B proposed and committed"))["settings"];
+        let operations = settings[format!("{engine} operations_64B")].as_u64().expect("a number");
+        assert!(allowed.contains(&operations), "{engine}: {operations}");
+    }
+    for (engines, figure, why) in [("mu,mu", "3", "--engine names mu twice"), ("dare,mu", "7", "--engine is dare,mu")] {
+        let err = run(&["bench", "--no-reference", "replicate", "--engine", engines, "--figure", figure]).code(2).err;
+        assert!(err.contains(why), "{err}");
+    }
+}
+
+#[test]
 fn a_figure_of_the_paper_is_drawn() {
     let file = std::env::temp_dir().join(format!("martlet-figure-{}.svg", std::process::id()));
     let path = file.to_str().expect("a path in UTF-8");

@@ -31,7 +31,8 @@ use crate::report::{Figure, Report, Unit};
 ///
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
 /// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
-/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Between ordinary hosts a bare UDP echo of 64 bytes
+/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. The settings say how many one-sided operations
+/// to both followers have completed when a request of that size is committed, as the median. Between ordinary hosts a bare UDP echo of 64 bytes
 /// stands beside them, measured before. Then batches, as many requests as one
 /// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
 /// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
@@ -39,9 +40,10 @@ use crate::report::{Figure, Report, Unit};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
-    /// always active.
-    #[arg(long, default_value_t = EngineKind::first_with(Traits::commits_by_majority))]
-    engine: EngineKind,
+    /// always active. Of several, separated by commas and with --figure 3, each is measured in turn beside raw writes of its own; the settings compare the first
+    /// to the others.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = [EngineKind::first_with(Traits::commits_by_majority)])]
+    engine: Vec<EngineKind>,
     /// What a committed request outlives: memory, async or sync; the last two with --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
@@ -78,25 +80,59 @@ const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 const ECHO: usize = 64;
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    martlet_cluster::directory::check_durability(arguments.durability, arguments.engine)?;
+    let engines = arguments.engine.iter().map(ToString::to_string).collect::<Vec<_>>();
+    for (at, engine) in arguments.engine.iter().enumerate() {
+        martlet_cluster::directory::check_durability(arguments.durability, *engine)?;
+        if arguments.engine[..at].contains(engine) {
+            return Err(Fail::usage(format_args!("--engine names {engine} twice; allowed is each engine once")));
+        }
+    }
+    if engines.len() > 1 && arguments.figure != Some(Shown::Sizes) {
+        let why = format_args!("--engine is {}; allowed is one engine, or several with --figure 3", engines.join(","));
+        return Err(Fail::usage(why));
+    }
     let plan = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    report.set("engine", arguments.engine.to_string());
+    report.set("engine", engines.join(","));
     report.set("durability", arguments.durability.name());
     report.set("replicas", NODES);
-    if arguments.figure != Some(Shown::Attached) {
-        let place = Place::new("bench-replicate", &plan, NODES)?;
-        with_fabric!(arguments.fabric.kind(), F => {
-            with_engine!(arguments.engine, E => run_on::<F, E>(arguments, &place, report, interrupt))
-        })?;
+    for engine in arguments.engine.iter().copied() {
+        if arguments.figure != Some(Shown::Attached) {
+            let place = Place::new("bench-replicate", &plan, NODES)?;
+            with_fabric!(arguments.fabric.kind(), F => {
+                with_engine!(engine, E => run_on::<F, E>(arguments, &place, report, interrupt))
+            })?;
+        }
+        if arguments.figure.is_none_or(|figure| figure == Shown::Attached) {
+            let (durability, samples) = (arguments.durability, arguments.samples);
+            let subject = attached::Subject { engine, durability, fabric: plan.clone(), samples };
+            let plot = attached::measure(&subject, report, interrupt)?;
+            report.draw_and_save(plot, arguments.plot.as_deref())?;
+        }
     }
-    if arguments.figure.is_none_or(|figure| figure == Shown::Attached) {
-        let subject =
-            attached::Subject { engine: arguments.engine, durability: arguments.durability, fabric: plan, samples: arguments.samples };
-        let plot = attached::measure(&subject, report, interrupt)?;
-        report.draw_and_save(plot, arguments.plot.as_deref())?;
-    }
+    compare(&engines, report);
     Ok(())
+}
+
+/// Notes how long the first engine's requests take, as multiples of those of each other one.
+fn compare(engines: &[String], report: &mut Report) {
+    let Some((first, others)) = engines.split_first() else { return };
+    for (other, payload) in others.iter().flat_map(|other| PAYLOADS.map(|payload| (other, payload))) {
+        let p50 = |engine: &str| report.figure(&proposed(&prefix(engine, engines.len()), payload)).map(|figure| figure.percentile(50.0));
+        if let (Some(own), Some(theirs)) = (p50(first), p50(other)) {
+            report.set(&format!("ratio_p50_{payload}B_{first}_to_{other}"), format!("{:.2}", own / theirs.max(1.0)));
+        }
+    }
+}
+
+/// What the name of a figure or a setting of an engine begins with, where so many take part.
+fn prefix(engine: &str, engines: usize) -> String {
+    if engines > 1 { format!("{engine} ") } else { String::new() }
+}
+
+/// The figure of requests of so many bytes.
+fn proposed(prefix: &str, payload: usize) -> String {
+    format!("{prefix}{payload} B proposed and committed")
 }
 
 fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
@@ -126,7 +162,8 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         follower.peers.iter().for_each(|peer| readers[nth].read(&assignment, &follower.fabric, *peer));
     };
     alone::among(place, NODES, data, reads, |replica| {
-        let mut leader = Leader { replica, lost: 0, assignment: &assignment, series: 0 };
+        let mut leader =
+            Leader { replica, lost: 0, assignment: &assignment, series: 0, prefix: prefix(E::TRAITS.name, arguments.engine.len()) };
         let mut plots = Vec::new();
         if shows(Shown::Sizes) {
             plots.push(leader.sizes(samples, echo, report, interrupt)?);
@@ -135,8 +172,10 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
             plots.push(leader.pipelines(samples, report, interrupt)?);
         }
         // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
-        report.set("leads_lost", leader.lost);
-        plots.into_iter().try_for_each(|plot| report.draw_and_save(plot, arguments.plot.as_deref()))
+        report.set(&format!("{}leads_lost", leader.prefix), leader.lost);
+        // Of several engines the first is saved: a file has one drawing.
+        let is_first = arguments.engine.first().is_some_and(|first| first.traits().name == E::TRAITS.name);
+        plots.into_iter().try_for_each(|plot| report.draw_and_save(plot, arguments.plot.as_deref().filter(|_| is_first)))
     })
 }
 
@@ -149,6 +188,8 @@ struct Leader<'a, F, E> {
     assignment: &'a Assignment,
     /// The number of the last series of raw writes.
     series: u64,
+    /// What the names of its figures begin with.
+    prefix: String,
 }
 
 impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
@@ -163,20 +204,22 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
             let as_record = format!(", as a record of {payload} B");
             let of_record = self.raw(E::record_bytes(payload), false, &as_record, samples);
             let read = self.raw(E::record_bytes(payload), true, &as_record, samples);
-            let figure = self.replicate(payload, samples, interrupt)?;
+            let (figure, operations) = self.replicate(payload, samples, interrupt)?;
+            let name = |what: &str| format!("{}{what}", self.prefix);
+            report.set(&name(&format!("operations_{payload}B")), operations);
             raw.push(payload as f64, write.percentile(50.0));
             for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
                 series.push(payload as f64, figure.percentile(percent));
             }
             let ratio = |to: &Figure| format!("{:.2}", figure.percentile(50.0) / to.percentile(50.0).max(1.0));
             if let Some(echo) = echo.take_if(|_| payload == ECHO) {
-                report.set(&format!("ratio_p50_{payload}B_echo"), ratio(&echo));
+                report.set(&name(&format!("ratio_p50_{payload}B_echo")), ratio(&echo));
                 report.add(echo);
             }
-            report.set(&format!("ratio_p50_{payload}B"), ratio(&write));
-            report.set(&format!("ratio_p50_{payload}B_as_record"), ratio(&of_record));
+            report.set(&name(&format!("ratio_p50_{payload}B")), ratio(&write));
+            report.set(&name(&format!("ratio_p50_{payload}B_as_record")), ratio(&of_record));
             report.add(write);
-            report.set(&format!("ratio_p50_{payload}B_as_record_read"), ratio(&read));
+            report.set(&name(&format!("ratio_p50_{payload}B_as_record_read")), ratio(&read));
             report.add(of_record);
             report.add(read);
             report.add(figure);
@@ -184,35 +227,39 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
         }
         let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
         let [p50, p99] = proposed;
-        Ok(Plot::new("Replication latency by payload (Mu, Figure 3)", x, y).with(p50).with(p99).with(raw))
+        Ok(Plot::new(format!("{}Replication latency by payload (Mu, Figure 3)", self.prefix), x, y).with(p50).with(p99).with(raw))
     }
 
-    fn replicate(&mut self, payload: usize, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
-        let mut figure = Figure::new("replicate", format!("{payload} B proposed and committed"), Unit::Nanoseconds);
-        let request = vec![9u8; payload];
+    /// How long requests of so many bytes take, and how many operations complete meanwhile, as the median.
+    fn replicate(&mut self, payload: usize, samples: u64, interrupt: &Interrupt) -> Outcome<(Figure, u64)> {
+        let mut figure = Figure::new("replicate", proposed(&self.prefix, payload), Unit::Nanoseconds);
+        let (request, mut operations) = (vec![9u8; payload], Vec::new());
         for sample in 0..samples + samples / 10 {
             if sample % 1024 == 0 {
                 interrupt.check()?;
             }
-            let took = self.commit(&request)?;
+            let (took, completed) = self.commit(&request)?;
             if sample >= samples / 10 {
                 figure.record(took);
+                operations.push(completed);
             }
         }
-        Ok(figure)
+        operations.sort_unstable();
+        Ok((figure, operations.get(operations.len() / 2).copied().unwrap_or(0)))
     }
 
-    /// Takes a request until it is committed. Returns how long that took, in nanoseconds. Where the lead is lost on the way, it waits until it
-    /// has it again, and begins anew.
-    fn commit(&mut self, request: &[u8]) -> Outcome<u64> {
+    /// Takes a request until it is committed. Returns how long that took, in nanoseconds, and how many operations have completed meanwhile. Where the lead is
+    /// lost on the way, it waits until it has it again, and begins anew.
+    fn commit(&mut self, request: &[u8]) -> Outcome<(u64, u64)> {
         loop {
             // Between two requests, so that it is not in the way of one: beats, and whatever else is due.
             self.replica.turn();
             self.replica.until("it leads, and has room", |leader| leader.engine.has_room(request.len()))?;
             let reign = self.replica.engine.reign();
+            let before = self.replica.completed;
             let took = self.commit_in(reign, request);
             if self.replica.engine.reign() == reign {
-                return Ok(took);
+                return Ok((took, self.replica.completed - before));
             }
             self.lost += 1;
         }

@@ -17,7 +17,7 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     /// Writes of so many bytes to both followers, who read them or do not look. `why`: what is said about that length.
     pub(super) fn raw(&mut self, len: usize, is_read: bool, why: &str, samples: u64) -> Figure {
         let who = if is_read { "two followers that read it" } else { "two followers" };
-        let mut figure = Figure::new("replicate", format!("raw write of {len} B to {who}{why}"), Unit::Nanoseconds);
+        let mut figure = Figure::new("replicate", format!("{}raw write of {len} B to {who}{why}", self.prefix), Unit::Nanoseconds);
         self.series += 1;
         if is_read {
             self.assignment.read(self.series, len);
