@@ -126,15 +126,31 @@ pub fn placeholder() -> io::Result<RawFd> {
 /// Not under a number that a connection may be given, or the library: where the server has that many files open it is one behind those.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
     // SAFETY: the path ends with a zero byte.
-    sys::open(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
+    let open = || unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) };
+    if waits_for_another(path, flags) {
+        // The library's threads would wait as long if they were kept from opening anything.
+        return sys::numbered(sys::checked(open())? as RawFd);
+    }
+    sys::open(open)
+}
+
+/// Whether what stands there opens only when another process opens it too: one end of a pipe.
+fn waits_for_another(path: &CStr, flags: i32) -> bool {
+    flags & (libc::O_NONBLOCK | libc::O_PATH) == 0
+        && flags & libc::O_ACCMODE != libc::O_RDWR
+        && status_of(libc::AT_FDCWD, path, 0).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO)
 }
 
 /// What the kernel says of an open file.
 pub fn status(fd: RawFd) -> io::Result<libc::stat> {
-    // SAFETY: all zeros are a valid value; the pointers are to it, and to an empty path that ends with a zero byte.
+    status_of(fd, c"", libc::AT_EMPTY_PATH)
+}
+
+fn status_of(directory: RawFd, path: &CStr, flags: i32) -> io::Result<libc::stat> {
+    // SAFETY: all zeros are a valid value; the pointers are to it, and to a path that ends with a zero byte.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
-        sys::checked(libc::syscall(libc::SYS_newfstatat, fd, c"".as_ptr(), &mut status, libc::AT_EMPTY_PATH))?;
+        sys::checked(libc::syscall(libc::SYS_newfstatat, directory, path.as_ptr(), &mut status, flags))?;
         Ok(status)
     }
 }
@@ -308,6 +324,18 @@ mod tests {
     use std::os::fd::FromRawFd as _;
 
     use super::*;
+
+    #[test]
+    fn only_an_end_of_a_pipe_with_a_name_waits_for_another_process() {
+        let pipe = std::env::temp_dir().join(format!("martlet-files-pipe-{}", std::process::id()));
+        let name = CString::new(pipe.to_str().expect("Unicode")).expect("no zero byte");
+        // SAFETY: the path ends with a zero byte.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(waits_for_another(&name, libc::O_RDONLY) && waits_for_another(&name, libc::O_WRONLY | libc::O_CLOEXEC));
+        assert!(!waits_for_another(&name, libc::O_RDWR) && !waits_for_another(&name, libc::O_RDONLY | libc::O_NONBLOCK));
+        std::fs::remove_file(&pipe).expect("there");
+        assert!(!waits_for_another(&name, libc::O_RDONLY) && !waits_for_another(c"/dev/null", libc::O_RDONLY));
+    }
 
     #[test]
     fn a_file_that_is_renamed_is_opened_under_its_new_name_and_written_where_the_log_says() {
