@@ -3,7 +3,7 @@
 //! A library in a foreign program shares that program's table of descriptors. The kernel gives the lowest number that is free, so what the library opens would decide which
 //! numbers the program's own have. So such a process [has](keep_within) what it opens moved to a range of their own.
 //!
-//! Until it is moved there it has a number that the program would have been given, who asks for one just then on another thread. So one thread opens something at a time, of the
+//! Until it is moved there it has the number that the program would be given if it asked for one just then on another thread. So one thread opens something at a time, of the
 //! library's or of the program's: it holds an [`Opening`].
 
 use std::cell::Cell;
