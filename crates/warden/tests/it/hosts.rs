@@ -51,8 +51,10 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
-        // The last one of a test finds it empty.
+        // A warden in a process of its own is killed, and leaves its socket.
+        let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(self.socket.with_extension("sock.lock"));
+        // The last one of a test finds it empty.
         let _ = std::fs::remove_dir(self.socket.parent().expect("a directory"));
     }
 }
