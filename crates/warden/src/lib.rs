@@ -21,6 +21,8 @@
 pub mod board;
 pub mod client;
 pub mod daemon;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod neighbours;
 mod packet;
 pub mod place;

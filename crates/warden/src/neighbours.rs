@@ -109,7 +109,7 @@ impl Neighbours {
         Neighbours::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Neighbours, FileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Neighbours, FileError> {
         let file: File = toml::from_str(text).map_err(|error| FileError::Syntax { path: path.into(), error })?;
         let wrong = |key: &str, value: String, allowed: &str| FileError::Value {
             path: path.into(),

@@ -88,7 +88,7 @@ impl Receiver {
     }
 }
 
-fn encode(packet: &Packet) -> Vec<u8> {
+pub(crate) fn encode(packet: &Packet) -> Vec<u8> {
     let mut out = Vec::with_capacity(FIXED + packet.entries.len() * ENTRY);
     for number in [packet.challenge, packet.repeats, packet.seq, packet.heard, packet.after, packet.upto] {
         out.extend(number.to_le_bytes());
@@ -110,7 +110,13 @@ fn encode(packet: &Packet) -> Vec<u8> {
     out
 }
 
-fn decode(body: &[u8], from_life: u64) -> Option<Packet> {
+/// How long the packet is that begins with these bytes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn body_len(bytes: &[u8]) -> usize {
+    FIXED + bytes.get(FIXED - 1).map_or(0, |count| usize::from(*count) * ENTRY)
+}
+
+pub(crate) fn decode(body: &[u8], from_life: u64) -> Option<Packet> {
     let (fixed, mut rest) = body.split_at_checked(FIXED)?;
     let number = |at: usize| u64::from_le_bytes(fixed[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     let (bye, count) = (fixed[48], usize::from(fixed[49]));

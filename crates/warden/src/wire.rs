@@ -297,7 +297,14 @@ impl<'a> In<'a> {
         self.take(len)
     }
     fn text(&mut self, field: &'static str, most: usize, allowed: &'static str) -> Result<String, Malformed> {
-        Ok(String::from_utf8_lossy(self.bytes(field, most, allowed)?).into_owned())
+        let mut text = String::from_utf8_lossy(self.bytes(field, most, allowed)?).into_owned();
+        // What stands for bytes that are no text is longer than they are.
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        Ok(text)
     }
     fn app(&mut self) -> Result<AppId, Malformed> {
         let number = self.u32()?;
@@ -553,6 +560,16 @@ mod tests {
         assert_eq!(Request::decode(&[200, 0, 0, 0, 0]), Err(Malformed::Kind(200)));
         let none = Answer::App(AppStatus { state: State::Free, ..status() }).encode(1);
         assert!(Answer::decode(&none).is_ok(), "a free slot is a state");
+    }
+
+    /// The warden repeated such a name in its status, which no program could read then.
+    #[test]
+    fn a_name_that_is_no_text_is_no_longer_than_a_name_may_be() {
+        let hello = Out::new(1, 1).u16(VERSION).bytes(&[0xff; MAX_NAME_BYTES]).0;
+        let (_, Request::Hello { name, .. }) = Request::decode(&hello).expect("as long as allowed") else { panic!("something else") };
+        assert_eq!(name, "\u{fffd}".repeat(MAX_NAME_BYTES / 3));
+        let answer = Answer::App(AppStatus { name, ..status() });
+        assert_eq!(Answer::decode(&answer.encode(1)), Ok((1, answer)));
     }
 
     fn status() -> AppStatus {

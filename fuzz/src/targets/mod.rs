@@ -20,6 +20,7 @@ mod ring;
 mod sealed;
 mod views;
 mod wal;
+mod wardens;
 
 use crate::Target;
 
@@ -60,4 +61,10 @@ pub(super) const ALL: &[Target] = &[
     Target { name: "sealed_packets", about: "packets between ordinary hosts, and what stands in them", max_bytes: 1400, run: sealed::run },
     Target { name: "views", about: "views, datagrams, records, groups and counters", max_bytes: 2048, run: views::run },
     Target { name: "wal", about: "segments of the log as a disk gives them back", max_bytes: 2048, run: wal::run },
+    Target {
+        name: "wardens",
+        about: "what programs and other hosts' wardens tell a warden, and its file",
+        max_bytes: 2048,
+        run: wardens::run,
+    },
 ];
