@@ -238,7 +238,7 @@ impl Board {
 
     /// Maps a board that a warden has handed out.
     pub(crate) fn open(fd: OwnedFd) -> io::Result<Board> {
-        let board = Board(Page::open(fd, WORDS, false)?);
+        let board = Board(Page::open(fd, WORDS)?);
         match board.0.load(MAGIC) {
             IS_BOARD => Ok(board),
             other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("the board begins with {other:#x}, not {IS_BOARD:#x}"))),

@@ -122,7 +122,8 @@ pub enum Answer {
         /// Why.
         why: String,
     },
-    /// To Monitor, MonitorProcess and Adopt. With a descriptor of the process, where that is one of this host.
+    /// To Monitor, MonitorProcess and Adopt. With a descriptor of the process, where that is one of this host, and behind it one of the page of its death words, for reading, where it has
+    /// brought one.
     Watching {
         /// Which application.
         app: AppId,

@@ -1,10 +1,10 @@
-//! Words that one process makes and others map, outside any fabric: what a daemon shows to the programs around it, and what it gives them to write.
+//! Words that one process makes and writes, and others read, outside any fabric: what a daemon shows to the programs around it, and what these show it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::memory::{Access, Area, Map, check, create, page, read_only};
+use super::memory::{Access, Area, Map, check, create_owned, page, read_only};
 use super::robust::{DeathWords, DeathWordsError};
 use crate::contract::Memory;
 use crate::invariant;
@@ -24,27 +24,23 @@ fn bytes_of(words: usize) -> usize {
 }
 
 impl Page {
-    /// New memory of so many words, all zero.
+    /// New memory of so many words, all zero. No other process can write it, whatever descriptor of it that one is given.
     ///
     /// # Errors
     /// When the system has no more memory or descriptors.
     pub fn create(name: &str, words: usize) -> io::Result<Page> {
-        let bytes = bytes_of(words);
-        Page::map(create(name, bytes)?, words, Access::ReadWrite)
+        let (fd, map) = create_owned(name, bytes_of(words), true)?;
+        Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: true })
     }
 
-    /// Maps memory that another process has [made](Page::create), for writing too where it lets this one do that. The descriptor is closed with the last clone.
+    /// Maps memory that another process has [made](Page::create), for reading. The descriptor is closed with the last clone.
     ///
     /// # Errors
     /// When it is no such memory: `InvalidData`, with the reason. And when the system refuses to map it.
-    pub fn open(fd: OwnedFd, words: usize, writable: bool) -> io::Result<Page> {
+    pub fn open(fd: OwnedFd, words: usize) -> io::Result<Page> {
         check(&fd, "shared", bytes_of(words)).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
-        Page::map(fd, words, if writable { Access::ReadWrite } else { Access::Read })
-    }
-
-    fn map(fd: OwnedFd, words: usize, access: Access) -> io::Result<Page> {
-        let map = Map::new(&fd, 0, bytes_of(words), access, true)?;
-        Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: access == Access::ReadWrite })
+        let map = Map::new(&fd, 0, bytes_of(words), Access::Read, true)?;
+        Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: false })
     }
 
     /// A descriptor of the same memory that can only be mapped for reading.
@@ -104,11 +100,12 @@ mod tests {
     #[test]
     fn a_reader_sees_what_is_written_and_cannot_write() {
         let ours = Page::create("martlet-test", 100).expect("memory");
-        let theirs = Page::open(ours.for_readers().expect("a descriptor"), 100, false).expect("mapped");
+        let theirs = Page::open(ours.for_readers().expect("a descriptor"), 100).expect("mapped");
         ours.words()[99].store(7, Ordering::Release);
         assert_eq!(theirs.load(99), 7);
-        assert!(Page::open(ours.for_readers().expect("a descriptor"), 100, true).is_err());
-        let wrong = Page::open(ours.for_readers().expect("a descriptor"), 10_000, false).expect_err("too short");
+        // Nor by the descriptor that it was made with, nor by one that a reader has opened anew for writing.
+        assert!(Map::new(&ours.fd, 0, bytes_of(100), Access::ReadWrite, false).is_err());
+        let wrong = Page::open(ours.for_readers().expect("a descriptor"), 10_000).expect_err("too short");
         assert!(wrong.to_string().contains("81920 were agreed"), "{wrong}");
     }
 

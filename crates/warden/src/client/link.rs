@@ -35,12 +35,12 @@ impl Warden {
         let hello = Request::Hello { version: VERSION, name: self.name.clone() };
         let sent = socket::send(&socket, &hello.encode(1), &[self.words.page.as_fd()]);
         let mut early = VecDeque::new();
-        let (answer, board) = receive(&socket, 1, &mut early).map_err(|lost| match (lost, sent) {
+        let (answer, fds) = receive(&socket, 1, &mut early).map_err(|lost| match (lost, sent) {
             // A warden that has no room says so before it is asked, and hangs up.
             (Lost::Gone, Err(error)) => Error::Connect { path: self.path.clone(), error },
             (lost, _) => self.lost(lost),
         })?;
-        let (Answer::Welcome { life, seat }, Some(board)) = (answer, board) else {
+        let (Answer::Welcome { life, seat }, Some(board)) = (answer, fds.into_iter().next()) else {
             return Err(self.strange("it does not begin with a welcome and its board"));
         };
         let board = Board::open(board).map_err(|error| self.strange(error))?;
@@ -125,29 +125,29 @@ impl Warden {
 
     /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended.
     pub(super) fn monitor_as_before(&mut self, app: AppId, monitored: Monitored) -> Result<(), Error> {
-        let Monitored { want, incarnation, pidfd, is_process, .. } = monitored;
+        let Monitored { want, incarnation, pidfd, is_process, witness, .. } = monitored;
         let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
         let request = match is_process {
             true => Request::MonitorProcess,
             false => self.monitor_request(app, want, incarnation),
         };
         match self.ask(&request, &fds) {
-            Ok((answer, fd)) => {
+            Ok((answer, fds)) => {
                 if let Some(pidfd) = &pidfd {
                     let _ = epoll::delete(&self.epoll, pidfd);
                 }
-                self.watching(app, want, answer, fd, is_process).map(|_| ())
+                self.watching(app, want, answer, fds, is_process).map(|_| ())
             }
             Err(error) => {
                 // Still watched by ourselves, and to be registered with the warden after this one. No life has this slot.
                 let slot = Slot { index: 0, generation: 0 };
-                self.monitored.insert(app, Monitored { slot, want, granted: Resources::default(), incarnation, pidfd, is_process });
+                self.monitored.insert(app, Monitored { slot, want, granted: Resources::default(), incarnation, pidfd, is_process, witness });
                 Err(error)
             }
         }
     }
 
-    pub(super) fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>), Error> {
+    pub(super) fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Error> {
         let number = self.send(request, fds)?;
         self.answer(number)
     }
@@ -163,7 +163,7 @@ impl Warden {
         Ok(number)
     }
 
-    pub(super) fn answer(&mut self, number: u32) -> Result<(Answer, Option<OwnedFd>), Error> {
+    pub(super) fn answer(&mut self, number: u32) -> Result<(Answer, Vec<OwnedFd>), Error> {
         let Some(link) = &self.link else { return Err(Error::Gone(self.path.clone())) };
         let socket = Arc::clone(&link.socket);
         let received = receive(&socket, number, &mut self.untold);
@@ -202,7 +202,7 @@ enum Lost {
 }
 
 /// Waits for the answer of that number; what is told unasked meanwhile is put by.
-fn receive(socket: &OwnedFd, number: u32, untold: &mut VecDeque<Answer>) -> Result<(Answer, Option<OwnedFd>), Lost> {
+fn receive(socket: &OwnedFd, number: u32, untold: &mut VecDeque<Answer>) -> Result<(Answer, Vec<OwnedFd>), Lost> {
     let until = Instant::now() + ANSWERS_WITHIN;
     let mut buffer = Box::new([0; MAX_MESSAGE]);
     let mut has_broken = false;
@@ -212,7 +212,7 @@ fn receive(socket: &OwnedFd, number: u32, untold: &mut VecDeque<Answer>) -> Resu
             Received::End if !std::mem::replace(&mut has_broken, true) => {}
             Received::Message(len, fds) => match Answer::decode(&buffer[..len]) {
                 Ok((of, Answer::Refused { why })) if of == number || of == 0 => return Err(Lost::Refused(why)),
-                Ok((of, answer)) if of == number => return Ok((answer, fds.into_iter().next())),
+                Ok((of, answer)) if of == number => return Ok((answer, fds)),
                 Ok((0, answer)) => untold.push_back(answer),
                 // Of a request that was given up.
                 Ok(_) => {}

@@ -34,6 +34,7 @@
 mod acting;
 mod link;
 mod upcalls;
+mod witness;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -52,6 +53,7 @@ use self::acting::Words;
 pub use self::acting::{ActError, Acting, Threads};
 use self::link::Link;
 pub use self::upcalls::{Failure, Handler};
+use self::witness::Witness;
 use crate::board::{Board, Slot, State};
 use crate::process::pidfd_of;
 use crate::wire::{Answer, AppStatus, HostStatus, MAX_NAME_BYTES, Request};
@@ -119,6 +121,16 @@ struct Monitored {
     pidfd: Option<OwnedFd>,
     /// Watched as a process, which knows of no wardens.
     is_process: bool,
+    /// Of its acting threads, when it is a program that knows of wardens, of this host.
+    witness: Option<Witness>,
+}
+
+/// A life whose end has been told.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    incarnation: u64,
+    /// It has certainly failed, and has not just quit.
+    has_failed: bool,
 }
 
 /// What a program is.
@@ -142,7 +154,7 @@ pub struct Warden {
     joined: Option<Joined>,
     monitored: BTreeMap<AppId, Monitored>,
     /// The life of each application whose end has been told.
-    ended: BTreeMap<AppId, u64>,
+    ended: BTreeMap<AppId, Ended>,
     /// The life of each application that it has been told is presumed dead, until it is heard again.
     presumed: BTreeMap<AppId, u64>,
     untold: VecDeque<Answer>,
@@ -304,8 +316,8 @@ impl Warden {
         if self.monitored.contains_key(&app) {
             self.unmonitor(app);
         }
-        let (answer, fd) = self.ask(&self.monitor_request(app, want, 0), &[])?;
-        self.watching(app, want, answer, fd, false)
+        let (answer, fds) = self.ask(&self.monitor_request(app, want, 0), &[])?;
+        self.watching(app, want, answer, fds, false)
     }
 
     /// Asks to be told when a process ends, which need not know of wardens: it is watched unchanged, as a whole. Returns the number by which it is told of.
@@ -314,9 +326,9 @@ impl Warden {
     /// When there is no such process, or the warden is gone.
     pub fn monitor_process(&mut self, pid: i32) -> Result<AppId, Error> {
         let pidfd = pidfd_of(pid).map_err(|error| Error::Process { pid, error })?;
-        let (answer, fd) = self.ask(&Request::MonitorProcess, &[pidfd.as_fd()])?;
+        let (answer, fds) = self.ask(&Request::MonitorProcess, &[pidfd.as_fd()])?;
         let Answer::Watching { app, .. } = answer else { return Err(self.strange("it answers something else")) };
-        self.watching(app, Resources::default(), answer, fd, true)?;
+        self.watching(app, Resources::default(), answer, fds, true)?;
         Ok(app)
     }
 
@@ -370,17 +382,19 @@ impl Warden {
     }
 
     /// Tells the handler what has happened. Waits for something to tell, for so long at most, `None`: without end. With a wait of zero it mostly reads memory, and
-    /// makes no system call. Returns how much it told. What the handler does takes time from what follows.
+    /// makes no system call; it reads the death words of the programs that it monitors on this host as well, and so learns of an end no later than the warden. Returns how much it
+    /// told. What the handler does takes time from what follows.
     ///
     /// # Errors
     /// When the system refuses to wait.
     pub fn poll(&mut self, at_most: Option<Duration>, handler: &mut dyn Handler) -> Result<usize, Error> {
         let until = at_most.map(|time| Instant::now() + time);
-        let mut look_at_descriptors = at_most != Some(Duration::ZERO) || self.polls.is_multiple_of(DESCRIPTORS_EVERY);
+        let polls = at_most == Some(Duration::ZERO);
+        let mut look_at_descriptors = !polls || self.polls.is_multiple_of(DESCRIPTORS_EVERY);
         self.polls = self.polls.wrapping_add(1);
         let mut told = 0;
         loop {
-            told += self.tell(look_at_descriptors, handler);
+            told += self.tell(look_at_descriptors, polls, handler);
             // An end that came after the look for ends may have taken its message along with the mail: nothing would wake this program for it.
             if self.link.as_ref().is_some_and(|link| link.board.changes() != link.seen_changes) {
                 continue;
@@ -402,8 +416,8 @@ impl Warden {
 
     /// To be told of an application's next end that has not been told.
     fn monitor_request(&self, app: AppId, want: Resources, known: u64) -> Request {
-        let of = |lives: &BTreeMap<AppId, u64>| lives.get(&app).copied().unwrap_or(0);
-        Request::Monitor { app, want, after: of(&self.ended), presumed: of(&self.presumed), known }
+        let after = self.ended.get(&app).map_or(0, |ended| ended.incarnation);
+        Request::Monitor { app, want, after, presumed: self.presumed.get(&app).copied().unwrap_or(0), known }
     }
 
     /// There is something to tell, which the next poll must not sleep over.
@@ -431,8 +445,12 @@ impl Warden {
         }
     }
 
-    fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fd: Option<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
+    fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fds: Vec<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
         let Answer::Watching { slot, granted, .. } = answer else { return Err(self.strange("it answers something else")) };
+        let mut fds = fds.into_iter();
+        let (fd, page) = (fds.next(), fds.next());
+        // Without it the end is told as soon as the warden has seen it.
+        let witness = page.and_then(|page| Witness::new(page).ok());
         let before = self.monitored.remove(&app);
         if let Some(pidfd) = before.as_ref().and_then(|before| before.pidfd.as_ref()) {
             let _ = epoll::delete(&self.epoll, pidfd);
@@ -449,7 +467,7 @@ impl Warden {
             Some(State::Failed | State::Left) => self.stir(),
             _ => {}
         }
-        self.monitored.insert(app, Monitored { slot, want, granted, incarnation, pidfd: fd, is_process });
+        self.monitored.insert(app, Monitored { slot, want, granted, incarnation, pidfd: fd, is_process, witness });
         Ok(granted)
     }
 
@@ -460,7 +478,8 @@ impl Warden {
 
     /// It lives: if this is a life that was said to have quit, only its warden had; and what was presumed is withdrawn.
     fn is_alive(&mut self, app: AppId) {
-        self.ended.remove(&app);
+        // The warden may not have seen yet what this program has.
+        self.ended.retain(|one, ended| *one != app || ended.has_failed);
         self.presumed.remove(&app);
     }
 

@@ -2,7 +2,7 @@
 
 use martlet_protocol::detector::wardens::Secret;
 
-use super::{Error, Monitored, Warden};
+use super::{Ended, Error, Monitored, Warden};
 use crate::board::{Evidence, Seen, State};
 use crate::process::has_ended;
 use crate::wire::Answer;
@@ -18,7 +18,7 @@ pub struct Failure {
     /// Which of the application's lives it was; 0 where the warden had not said yet.
     pub incarnation: u64,
     /// The secret that this life had left with its warden, where that has revealed it, which it does of a certain failure only. A process that knows by what it is to be recognised
-    /// need not trust any warden but that one. It is missing where this program has seen the end of the process itself.
+    /// need not trust any warden but that one. It is missing where this program has seen the end itself: of the process, or in the death words, which a program that polls reads.
     pub secret: Option<Secret>,
 }
 
@@ -60,7 +60,7 @@ pub trait Handler {
 
 impl Warden {
     /// Tells what there is to tell now.
-    pub(super) fn tell(&mut self, look_at_descriptors: bool, handler: &mut dyn Handler) -> usize {
+    pub(super) fn tell(&mut self, look_at_descriptors: bool, look_at_words: bool, handler: &mut dyn Handler) -> usize {
         let mut told = 0;
         let look_at_descriptors = self.was_stirred() || look_at_descriptors;
         if self.link.as_ref().is_some_and(|link| link.board.warden_died()) {
@@ -72,7 +72,8 @@ impl Warden {
         // Looked at before the messages are taken and told after them: what an application sent before its end is told before it.
         let changes = self.link.as_ref().map_or(0, |link| link.board.changes());
         let has_changed = self.link.as_mut().is_some_and(|link| std::mem::replace(&mut link.seen_changes, changes) != changes);
-        let over = if look_at_descriptors || has_changed { self.ends(look_at_descriptors) } else { Vec::new() };
+        let over = self.ends(look_at_descriptors, look_at_words, has_changed);
+        let has_changed = has_changed || !over.is_empty();
         if let Some(link) = &mut self.link {
             let mail = link.board.mail(link.seat);
             if look_at_descriptors || mail != link.seen_mail {
@@ -111,9 +112,15 @@ impl Warden {
     }
 
     /// Applications that have failed, with how, or quit.
-    fn ends(&mut self, look_at_descriptors: bool) -> Vec<(AppId, Option<Failure>)> {
+    fn ends(&mut self, look_at_descriptors: bool, look_at_words: bool, has_changed: bool) -> Vec<(AppId, Option<Failure>)> {
         let mut over = Vec::new();
         for (app, monitored) in &mut self.monitored {
+            // Before the board, as a program that has quit ends later than the board says so.
+            let witness = monitored.witness.as_mut().filter(|_| look_at_words);
+            let has_died = witness.is_some_and(|witness| witness.has_seen_the_end(look_at_descriptors));
+            if !(look_at_descriptors || has_changed || has_died) {
+                continue;
+            }
             // The process first: what it said to the warden before its end is on the board then.
             let has_ended = look_at_descriptors && monitored.pidfd.as_ref().is_some_and(has_ended);
             let seen = self.link.as_ref().and_then(|link| link.board.look(monitored.slot));
@@ -131,6 +138,12 @@ impl Warden {
                     over.push((*app, Some(Failure { evidence, at_ns, incarnation, secret })));
                 }
                 Some(Seen { state: State::Left, .. }) => over.push((*app, None)),
+                // Where it has been told, the warden is about to see it too.
+                Some(Seen { state: State::Alive, .. })
+                    if has_died && self.ended.get(app).is_none_or(|ended| ended.incarnation != incarnation) =>
+                {
+                    over.push((*app, Some(Failure { evidence: Evidence::Words, at_ns: crate::now_ns(), incarnation, secret: None })));
+                }
                 _ if has_ended => {
                     over.push((*app, Some(Failure { evidence: Evidence::Process, at_ns: crate::now_ns(), incarnation, secret: None })));
                 }
@@ -145,10 +158,11 @@ impl Warden {
         let mut told = 0;
         for (app, failure) in over {
             let monitored = self.monitored.remove(&app).expect("just seen");
-            if monitored.incarnation != 0 && self.ended.get(&app) == Some(&monitored.incarnation) {
-                // A warden that was restarted has heard of it anew, from another host.
+            let known = self.ended.get(&app).map_or(0, |ended| ended.incarnation);
+            if monitored.incarnation != 0 && monitored.incarnation == known {
+                // A warden that was restarted has heard of it anew, from another host; or this program had seen it before its warden.
                 self.forget(&monitored);
-                let next = Monitored { incarnation: 0, pidfd: None, ..monitored };
+                let next = Monitored { incarnation: 0, pidfd: None, witness: None, ..monitored };
                 if let Err(Error::Refused(why)) = self.monitor_as_before(app, next) {
                     handler.on_warden_back(Err(&Error::Refused(why)));
                     told += 1;
@@ -156,13 +170,16 @@ impl Warden {
                 continue;
             }
             // A presumption may be withdrawn: then the same life is monitored again.
-            let is_certain = failure.is_none_or(|failure| failure.evidence.is_certain());
-            if is_certain { &mut self.ended } else { &mut self.presumed }.insert(app, monitored.incarnation);
-            self.forget(&monitored);
+            match failure {
+                Some(Failure { evidence, .. }) if !evidence.is_certain() => _ = self.presumed.insert(app, monitored.incarnation),
+                _ => _ = self.ended.insert(app, Ended { incarnation: monitored.incarnation, has_failed: failure.is_some() }),
+            }
             match failure {
                 Some(failure) => handler.on_failure(app, failure),
                 None => handler.on_timeout_changed(app, 0),
             }
+            // Afterwards: it wakes the warden.
+            self.forget(&monitored);
             told += 1;
         }
         told
@@ -182,8 +199,8 @@ impl Warden {
     }
 
     fn fetch_pidfd(&mut self, app: AppId, want: Resources) {
-        if let Ok((answer, fd)) = self.ask(&self.monitor_request(app, want, 0), &[]) {
-            let _ = self.watching(app, want, answer, fd, false);
+        if let Ok((answer, fds)) = self.ask(&self.monitor_request(app, want, 0), &[]) {
+            let _ = self.watching(app, want, answer, fds, false);
         }
     }
 }
@@ -192,9 +209,12 @@ impl Warden {
 mod tests {
     use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixStream;
+    use std::path::Path;
+    use std::time::Duration;
 
     use super::*;
     use crate::daemon;
+    use crate::words::death_word;
 
     #[derive(Default)]
     struct Ends(Vec<(AppId, bool)>);
@@ -209,10 +229,9 @@ mod tests {
         }
     }
 
-    /// The warden took the request for one about the next life, and nothing was ever told of the one that had quit.
-    #[test]
-    fn an_application_that_quits_just_before_its_process_is_asked_for_is_told_of() {
-        let dir = std::env::temp_dir().join(format!("martlet-warden-asked-{}", std::process::id()));
+    /// Has a test run beside a warden.
+    fn beside_a_warden(name: &str, test: impl FnOnce(&Path)) {
+        let dir = std::env::temp_dir().join(format!("martlet-warden-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("our own directory");
         let socket = dir.join("warden.sock");
         let daemon = daemon::Warden::new(&daemon::Options { socket: socket.clone(), mode: 0o600, party: None, marks: false })
@@ -220,8 +239,18 @@ mod tests {
         let (stop, stopped) = UnixStream::pair().expect("sockets");
         std::thread::scope(|scope| {
             scope.spawn(|| daemon.run(stopped.as_fd(), |_| ()).expect("it serves"));
+            test(&socket);
+            drop(stop);
+        });
+        std::fs::remove_dir_all(dir).expect("our own directory");
+    }
+
+    /// The warden took the request for one about the next life, and nothing was ever told of the one that had quit.
+    #[test]
+    fn an_application_that_quits_just_before_its_process_is_asked_for_is_told_of() {
+        beside_a_warden("asked", |socket| {
             let app = AppId::new(7).expect("in range");
-            let connect = || Warden::connect(&socket, "test").expect("a warden");
+            let connect = || Warden::connect(socket, "test").expect("a warden");
             let (mut monitor, mut application, mut ends) = (connect(), connect(), Ends::default());
             for life in 1..=2 {
                 monitor.monitor(app, Resources::default()).expect("granted");
@@ -230,11 +259,42 @@ mod tests {
                 // As it does where it still saw the application alive.
                 monitor.fetch_pidfd(app, Resources::default());
                 // One look finds what stands on the board.
-                monitor.poll(Some(std::time::Duration::ZERO), &mut ends).expect("it looks");
+                monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
                 assert_eq!(ends.0, vec![(app, false); life]);
             }
-            drop(stop);
         });
-        std::fs::remove_dir_all(dir).expect("our own directory");
+    }
+
+    #[test]
+    fn a_failure_that_a_program_sees_before_its_warden_is_told_of_once() {
+        beside_a_warden("before", |socket| {
+            let app = AppId::new(7).expect("in range");
+            let connect = || Warden::connect(socket, "test").expect("a warden");
+            let (mut monitor, mut application, mut ends) = (connect(), connect(), Ends::default());
+            application.join(app).expect("free");
+            monitor.monitor(app, Resources::default()).expect("granted");
+            // A thread dies with a death word of which the warden has not been told yet.
+            let page = application.words.page.clone();
+            let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
+            dies.join().expect("it ends well");
+            while ends.0.is_empty() {
+                monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
+            }
+            assert_eq!(ends.0, [(app, true)]);
+            // For the warden it is alive, and comes to be over only later.
+            monitor.monitor(app, Resources::default()).expect("granted");
+            for _ in 0..2 * super::super::DESCRIPTORS_EVERY {
+                monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
+            }
+            application.quit().expect("for the warden it lives");
+            monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
+            assert_eq!(ends.0, [(app, true)]);
+            // The next life is monitored all the same.
+            let mut next = connect();
+            next.join(app).expect("free");
+            next.quit().expect("it has joined");
+            monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
+            assert_eq!(ends.0, [(app, true), (app, false)]);
+        });
     }
 }

@@ -300,3 +300,30 @@ fn a_process_that_runs_another_program_is_watched_on() {
     process.kill();
     assert_eq!(diary.failure(&mut warden).0, number);
 }
+
+#[test]
+fn a_program_that_polls_sees_the_death_of_threads_while_its_warden_stands_still() {
+    let dir = crate::world::scratch();
+    let socket = dir.join("warden.sock");
+    let daemon = Process::start("warden", &socket);
+    let mut warden = martlet_warden::client::Warden::connect(&socket, "test").expect("a warden");
+    let mut attempt = || {
+        let process = Process::start("joins 7", &socket);
+        warden.monitor(app(7), Resources::default()).expect("granted");
+        let mut diary = Diary::default();
+        // It finds that the thread lives.
+        warden.poll(Some(std::time::Duration::ZERO), &mut diary).expect("it looks");
+        daemon.signal(Signal::STOP);
+        process.kill();
+        while diary.0.is_empty() {
+            warden.poll(Some(std::time::Duration::ZERO), &mut diary).expect("it looks");
+        }
+        daemon.signal(Signal::CONT);
+        let Told::Failure(failed, failure) = &diary.0[0] else { panic!("{:?}", diary.0) };
+        assert_eq!((diary.0.len(), *failed), (1, app(7)));
+        failure.evidence
+    };
+    // By the process's descriptor where this one had to wait between its looks at words and at that.
+    assert!((0..20).any(|_| attempt() == Evidence::Words), "never by words");
+    std::fs::remove_dir_all(dir).expect("our own");
+}

@@ -48,8 +48,8 @@ const KIND: u64 = 0xff << 56;
 /// A connected program, or one that was.
 type ProgramId = u32;
 
-/// What a request comes to: an answer, perhaps with a descriptor, or a reason why not.
-type Outcome = Result<(Answer, Option<Arc<OwnedFd>>), String>;
+/// What a request comes to: an answer, perhaps with descriptors, or a reason why not.
+type Outcome = Result<(Answer, Vec<Arc<OwnedFd>>), String>;
 
 pub(super) struct Desk {
     listener: Listener,
@@ -249,9 +249,9 @@ impl Desk {
 
     fn answer(&self, id: ProgramId, number: u32, outcome: Outcome) {
         let Some(program) = self.programs.get(&id) else { return };
-        let (answer, fd) = outcome.unwrap_or_else(|why| {
+        let (answer, others) = outcome.unwrap_or_else(|why| {
             tracing::info!(pid = program.pid, why, "a request is refused");
-            (Answer::Refused { why }, None)
+            (Answer::Refused { why }, Vec::new())
         });
         let board;
         let mut fds = Vec::new();
@@ -265,7 +265,7 @@ impl Desk {
             }
             fds.push(board.as_fd());
         }
-        fds.extend(fd.iter().map(|fd| fd.as_fd()));
+        fds.extend(others.iter().map(|fd| fd.as_fd()));
         program.seat.send(&self.board, number, &answer, &fds);
     }
 

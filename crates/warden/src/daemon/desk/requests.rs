@@ -16,7 +16,7 @@ use crate::wire::{Answer, AppStatus, Request, VERSION};
 use crate::words::{MAX_ACTING, PAGE_WORDS};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
-const DONE: Outcome = Ok((Answer::Done, None));
+const DONE: Outcome = Ok((Answer::Done, Vec::new()));
 /// How many applications are told of at a time: a socket by default has room for more than four times as many messages.
 const STATUS_APPS: usize = 64;
 
@@ -86,7 +86,7 @@ impl Desk {
             seat.send(&self.board, number, &Answer::App(status), &[]);
         }
         if let Some((next, _)) = self.lives.range(from..).nth(STATUS_APPS) {
-            return Ok((Answer::More { from: *next }, None));
+            return Ok((Answer::More { from: *next }, Vec::new()));
         }
         for host in self.others.iter().flat_map(OtherHosts::status) {
             seat.send(&self.board, number, &Answer::Host(host), &[]);
@@ -99,14 +99,14 @@ impl Desk {
             return no(format!("the program speaks version {version} with its warden; allowed is {VERSION}"));
         }
         let Some(page) = page else { return no("a Hello comes without the page of the program's death words") };
-        let page = match Page::open(page, PAGE_WORDS, false) {
+        let page = match Page::open(page, PAGE_WORDS) {
             Ok(page) => page,
             Err(error) => return no(format!("the page of the program's death words is refused: {error}")),
         };
         let program = self.programs.get_mut(&id).expect("it asks");
         program.page = Some(page);
         program.name = if name.is_empty() { name_of(program.pid) } else { name };
-        Ok((Answer::Welcome { life: self.board.life(), seat: program.seat.index }, None))
+        Ok((Answer::Welcome { life: self.board.life(), seat: program.seat.index }, Vec::new()))
     }
 
     fn join(&mut self, id: ProgramId, app: AppId, incarnation: u64, secret: Secret) -> Outcome {
@@ -233,7 +233,7 @@ impl Desk {
         // Messages do not cross hosts.
         let pbsize = if life.host == 0 { want.pbsize } else { 0 };
         let granted = Resources { pbsize, timeout_ns: self.timeout_of(life) };
-        Ok((Answer::Watching { app, slot: life.slot, granted }, life.pidfd.clone()))
+        Ok((Answer::Watching { app, slot: life.slot, granted }, self.descriptors(life)))
     }
 
     fn monitor_process(&mut self, id: ProgramId, fd: Option<OwnedFd>) -> Outcome {
@@ -247,7 +247,7 @@ impl Desk {
         let begun = crate::random_number().map_err(|error| format!("no number for the process: {error}"));
         begun.and_then(|incarnation| self.begin_from_outside(slot, app, incarnation, pidfd)).inspect_err(|_| self.free(slot.index))?;
         self.subscribe(id, slot.index, Resources::default());
-        Ok((Answer::Watching { app, slot, granted: Resources::default() }, self.lives[&slot.index].pidfd.clone()))
+        Ok((Answer::Watching { app, slot, granted: Resources::default() }, self.descriptors(&self.lives[&slot.index])))
     }
 
     fn adopt(&mut self, app: AppId, fd: Option<OwnedFd>) -> Outcome {
@@ -262,7 +262,15 @@ impl Desk {
             return Err(why);
         }
         self.tell_monitors(slot.index, &Answer::Look);
-        Ok((Answer::Watching { app, slot, granted: Resources::default() }, self.lives[&slot.index].pidfd.clone()))
+        Ok((Answer::Watching { app, slot, granted: Resources::default() }, self.descriptors(&self.lives[&slot.index])))
+    }
+
+    /// By which a monitor sees the end of a life of this host itself: its process, and the page on which its threads have their death words.
+    fn descriptors(&self, life: &Life) -> Vec<Arc<OwnedFd>> {
+        let page = life.program.and_then(|program| self.programs.get(&program)?.page.as_ref());
+        // Where there are not enough descriptors, it does without the words.
+        let words = page.and_then(|page| page.for_readers().ok()).map(Arc::new);
+        life.pidfd.iter().cloned().chain(words).collect()
     }
 
     fn subscribe(&mut self, id: ProgramId, index: u16, want: Resources) {
@@ -332,7 +340,7 @@ impl Desk {
         life.seq += 1;
         let (app, seq) = (life.app, life.seq);
         self.tell_monitors(index, &Answer::Piggybacked { app, seq, bytes: bytes.to_vec() });
-        Ok((Answer::Sent { seq }, None))
+        Ok((Answer::Sent { seq }, Vec::new()))
     }
 
     pub(super) fn tell_monitors(&self, index: u16, answer: &Answer) {
