@@ -108,18 +108,19 @@ fn plays_its_role() {
             ready();
             obey(socket, Some(&mut warden));
         }
-        ["warden"] => serve(socket, None),
+        ["warden"] => serve(socket, None, false),
+        ["warden-with-marks"] => serve(socket, None, true),
         ["warden-of-second", own, also_own, other, also_other] => {
             let addresses = |texts: [&str; 2]| texts.map(|text| text.parse().expect("an address")).to_vec();
-            serve(socket, Some(party(1, addresses([own, also_own]), addresses([other, also_other]), [7; 32], 1_000_000)));
+            serve(socket, Some(party(1, addresses([own, also_own]), addresses([other, also_other]), [7; 32], 1_000_000)), false);
         }
         _ => panic!("no such role: {role}"),
     }
 }
 
-/// Is a warden until it is killed.
-fn serve(socket: &Path, party: Option<daemon::Party>) {
-    let warden = daemon::Warden::new(&daemon::Options { socket: socket.into(), mode: 0o600, party, marks: false });
+/// Is a warden until it is killed; with marks, where the system permits that.
+fn serve(socket: &Path, party: Option<daemon::Party>, marks: bool) {
+    let warden = daemon::Warden::new(&daemon::Options { socket: socket.into(), mode: 0o600, party, marks });
     let warden = warden.expect("the place is free");
     ready();
     let (never, _end) = std::os::unix::net::UnixStream::pair().expect("sockets");

@@ -5,5 +5,6 @@ mod ends;
 mod hosts;
 mod refusals;
 mod restart;
+mod storm;
 mod traffic;
 mod world;
