@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 
-use super::{Error, Handler, Joined, LOOKS_EVERY, Monitored, Warden, system, timespec};
-use crate::board::{Board, Slot};
+use super::{Error, Handler, Joined, LOOKS_EVERY, Monitored, NO_SLOT, Warden, system, timespec};
+use crate::board::Board;
 use crate::wire::{Answer, Request, VERSION};
 use crate::words::MAX_ACTING;
 use crate::{AppId, Resources};
@@ -88,14 +88,17 @@ impl Warden {
         self.next_look = Instant::now() + LOOKS_EVERY;
         match self.link() {
             Ok(()) => {
-                let registered = self.register_again();
-                if let (Err(_), None) = (&registered, &self.link) {
+                let refused = self.register_again();
+                if self.link.is_none() {
                     // It died meanwhile: there is no news.
                     return told;
                 }
                 self.is_loss_told = false;
-                handler.on_warden_back(registered.as_ref().copied());
-                told + 1
+                refused.iter().for_each(|error| handler.on_warden_back(Err(error)));
+                if refused.is_empty() {
+                    handler.on_warden_back(Ok(()));
+                }
+                told + refused.len().max(1)
             }
             Err(Error::Refused(why)) => {
                 handler.on_warden_back(Err(&Error::Refused(why)));
@@ -106,24 +109,25 @@ impl Warden {
         }
     }
 
-    /// Registers with a new warden as with the one before.
-    fn register_again(&mut self) -> Result<(), Error> {
-        let mut outcome = Ok(());
+    /// Registers with a new warden as with the one before. Returns what it could not.
+    fn register_again(&mut self) -> Vec<Error> {
+        let mut refused = Vec::new();
         if let Some(Joined { app, incarnation, secret }) = self.joined
             && let Err(error) = self.ask(&Request::Join { app, incarnation, secret }, &[])
         {
             if self.link.is_some() {
                 self.joined = None;
             }
-            outcome = Err(error);
+            refused.push(error);
         }
         for (app, monitored) in std::mem::take(&mut self.monitored) {
-            outcome = outcome.and(self.monitor_as_before(app, monitored));
+            refused.extend(self.monitor_as_before(app, monitored).err());
         }
-        outcome
+        refused
     }
 
-    /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended.
+    /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended. What a warden refuses is monitored no longer, unless it is a
+    /// process that this program watches by itself.
     pub(super) fn monitor_as_before(&mut self, app: AppId, monitored: Monitored) -> Result<(), Error> {
         let Monitored { want, incarnation, pidfd, is_process, witness, .. } = monitored;
         let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
@@ -138,10 +142,11 @@ impl Warden {
                 }
                 self.watching(app, want, answer, fds, is_process).map(|_| ())
             }
+            Err(Error::Refused(why)) if pidfd.is_none() => Err(Error::Refused(format!("application {app} is monitored no longer: {why}"))),
             Err(error) => {
-                // Still watched by ourselves, and to be registered with the warden after this one. No life has this slot.
-                let slot = Slot { index: 0, generation: 0 };
-                self.monitored.insert(app, Monitored { slot, want, granted: Resources::default(), incarnation, pidfd, is_process, witness });
+                // Still watched by ourselves, or to be registered with the warden after this one.
+                self.monitored
+                    .insert(app, Monitored { slot: NO_SLOT, want, granted: Resources::default(), incarnation, pidfd, is_process, witness });
                 Err(error)
             }
         }

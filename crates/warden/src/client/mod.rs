@@ -125,6 +125,9 @@ struct Monitored {
     witness: Option<Witness>,
 }
 
+/// No life has this slot.
+const NO_SLOT: Slot = Slot { index: 0, generation: 0 };
+
 /// A life whose end has been told.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
@@ -253,9 +256,9 @@ impl Warden {
         self.link.as_ref().map(|link| &link.board)
     }
 
-    /// Where an application that this program monitors stands on the board.
+    /// Where an application that this program monitors stands on the board. Nowhere, while no warden watches it for this program.
     pub fn slot(&self, app: AppId) -> Option<Slot> {
-        self.monitored.get(&app).map(|monitored| monitored.slot)
+        self.monitored.get(&app).map(|monitored| monitored.slot).filter(|slot| *slot != NO_SLOT)
     }
 
     /// A descriptor that is readable when [`Warden::poll`] has something to do, for a program that waits in a loop of its own. While there is no warden it is not

@@ -52,7 +52,7 @@ pub trait Handler {
     }
     /// The warden of this host is gone. Deaths are still told, later, of processes of this host.
     fn on_warden_lost(&mut self) {}
-    /// There is a warden again, with which this program has registered; or it refuses that, and why.
+    /// There is a warden again, with which this program has registered; or it refuses something of that, and why, once for each thing.
     fn on_warden_back(&mut self, registered: Result<(), &Error>) {
         let _ = registered;
     }

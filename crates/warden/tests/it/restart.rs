@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use martlet_warden::Resources;
-use martlet_warden::board::{Evidence, State};
+use martlet_warden::board::{Evidence, MAX_SLOTS, State};
 use martlet_warden::client::Warden;
 
 use crate::child::Process;
@@ -98,5 +98,47 @@ fn a_life_that_quit_while_no_warden_was_there_is_not_taken_for_the_next_one() {
     back(&mut own_diary, &mut own, &mut daemon);
     own.join(app(1)).expect("the same process, a new life");
     assert_eq!(diary.next(&mut warden), Told::Left(app(1)));
+    std::fs::remove_dir_all(dir).expect("our own");
+}
+
+/// It was kept as one that is watched, and the program that had it did not ask for it again.
+#[test]
+fn a_monitor_that_the_next_warden_refuses_is_named_and_had_again_when_there_is_room() {
+    let dir = scratch();
+    let socket = dir.join("warden.sock");
+    let first = Process::start("warden", &socket);
+    let plain = Process::start("plain", &socket);
+    let mut warden = Warden::connect(&socket, "test").expect("a warden");
+    for number in [7, 8] {
+        warden.monitor(app(number), Resources::default()).expect("awaited");
+    }
+    let watched = warden.monitor_process(plain.pid()).expect("it runs");
+    first.kill();
+    let mut second = Process::start("warden", &socket);
+    let mut other = Warden::connect(&socket, "other").expect("a warden");
+    for number in 0..MAX_SLOTS as i64 {
+        other.monitor(app(1_000 + number), Resources::default()).expect("there is room");
+    }
+    let mut diary = Diary::default();
+    while warden.slot(app(7)).is_some() || !diary.0.iter().any(|told| matches!(told, Told::WardenBack(_))) {
+        assert!(second.is_running(), "the next warden has ended");
+        warden.poll(Some(Duration::from_millis(100)), &mut diary).expect("it waits");
+    }
+    let full = "512 applications are known, as many as there is room for";
+    let refused = |why: String| Told::WardenBack(Err(format!("the warden refuses: {why}")));
+    let no_longer = |number: i64| refused(format!("application {number} is monitored no longer: {full}"));
+    // Of the process it has a descriptor itself.
+    assert_eq!(diary.0, [Told::WardenLost, no_longer(7), no_longer(8), refused(full.into())]);
+    diary.0.clear();
+    plain.kill();
+    assert_eq!(diary.failure(&mut warden).0, watched);
+    drop(other);
+    // The warden notices in its own time.
+    while warden.monitor(app(7), Resources::default()).is_err() {
+        assert!(second.is_running(), "the next warden has ended");
+        std::thread::yield_now();
+    }
+    Process::start("joins 7", &socket).kill();
+    assert_eq!(diary.failure(&mut warden).0, app(7));
     std::fs::remove_dir_all(dir).expect("our own");
 }
