@@ -9,18 +9,24 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_fabric::ring::{Reader, Record, Writer};
-use martlet_fabric::{LocalRegion, PeerEvent, PeerId, Region, Remote, Token, with_fabric};
+use martlet_fabric::{LocalRegion, PeerEvent, PeerId, Region, RegionSpec, Remote, Token, with_fabric};
+use martlet_node::config::FabricKind;
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LOG_LANE, SLOT_WORDS, Sizes};
 
 use super::endpoint::{self, Endpoint, Place};
+use super::lane_reader::{RAW_LANE, RAW_LANE_BYTES};
 use super::raise::Raise;
+use super::stream;
+use crate::report::echo;
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 
 /// What one-sided operations cost.
 ///
-/// Single operations are timed in batches, since one is about as long as a reading of the clock; round trips and wake-ups by themselves.
+/// Single operations are timed in batches where one is about as long as a reading of the clock; between hosts each by itself, as round trips are. Between ordinary hosts bare
+/// UDP echoes of 64 bytes stand beside them, by one thread and by two, the first answer of which counts;
+/// and beside a stream of WRITEs one of plain bytes over TCP.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many samples of each figure.
@@ -30,7 +36,7 @@ pub struct Arguments {
     fabric: FabricFlags,
 }
 
-/// Operations in a batch.
+/// Operations in a batch, in memory.
 const BATCH: u64 = 32;
 /// Bytes of a request, as the papers measure it.
 const PAYLOAD: usize = 64;
@@ -45,22 +51,37 @@ const ANSWER: u8 = 8;
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let place = Place::new("bench-fabric", &arguments.fabric.plan(None)?, 3)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    with_fabric!(arguments.fabric.kind(), F => run_on::<F>(arguments, &place, report, interrupt))
-}
-
-fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    let samples = u64::from(arguments.samples);
-    report.set("payload_bytes", PAYLOAD);
     let cores = two_cores();
     if let Some((here, _)) = cores {
         sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
     }
+    let mut tcp = None;
+    if arguments.fabric.kind() == FabricKind::between_ordinary_hosts() {
+        let (samples, there) = (u64::from(arguments.samples), cores.map(|(_, there)| there));
+        report.add(echo::measure(PAYLOAD, samples, there, interrupt)?);
+        report.add(echo::measure_two(PAYLOAD, samples, there, interrupt)?);
+        tcp = Some(stream::tcp(there, interrupt)?);
+    }
+    with_fabric!(arguments.fabric.kind(), F => run_on::<F>(arguments, &place, cores, tcp, report, interrupt))
+}
+
+fn run_on<F: Endpoint>(
+    arguments: &Arguments,
+    place: &Place,
+    cores: Option<(u16, u16)>,
+    tcp: Option<Figure>,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Outcome {
+    let samples = u64::from(arguments.samples);
+    let batch = if arguments.fabric.kind().traits().spans_hosts { 1 } else { BATCH };
+    report.set("payload_bytes", PAYLOAD);
     let stops = [AtomicBool::new(false), AtomicBool::new(false)];
     std::thread::scope(|scope| {
         // They end with us, however we end.
         let _stops = [Raise(&stops[0]), Raise(&stops[1])];
         for (number, stop) in (1..).zip(&stops) {
-            let mut answering = F::start(place, number, endpoint::regions())?;
+            let mut answering = F::start(place, number, regions())?;
             answering.connect(place, 0);
             let alone = &stops[1];
             scope.spawn(move || {
@@ -71,22 +92,35 @@ fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report
                 answer(&mut answering, stop, alone);
             });
         }
-        let mut fabric = F::start(place, 0, endpoint::regions())?;
+        let mut fabric = F::start(place, 0, regions())?;
         fabric.connect(place, 1);
         fabric.connect(place, 2);
         let [first, second] = meet(&mut fabric)?;
-        interrupt.check()?;
-        report.add(words(&mut fabric, first, samples));
-        report.add(swaps(&mut fabric, first, samples));
         interrupt.check()?;
         let mut ends = [first, second].map(|peer| Ring::to(peer, SILENT));
         report.add(replicated(&mut fabric, &mut ends, samples, interrupt)?);
         // The other core is now for one program alone.
         stops[1].store(true, Ordering::Relaxed);
+        report.add(words(&mut fabric, first, batch, samples, interrupt)?);
+        report.add(swaps(&mut fabric, first, batch, samples, interrupt)?);
+        report.add(writes(&mut fabric, first, batch, samples, interrupt)?);
+        let stream = stream::writes(&mut fabric, first, interrupt)?;
+        if let Some(tcp) = tcp {
+            report.set("ratio_p50_stream_tcp", format!("{:.2}", stream.percentile(50.0) / tcp.percentile(50.0).max(1.0)));
+            report.add(tcp);
+        }
+        report.add(stream);
         ends[0].ask_for_answers();
         report.add(round_trips(&mut fabric, &mut ends[0], samples, interrupt)?);
         Ok(())
     })
+}
+
+/// The usual ones, and a lane that no ring lies in.
+fn regions() -> RegionSpec {
+    let mut regions = endpoint::regions();
+    regions.member_lanes.push((RAW_LANE, RAW_LANE_BYTES));
+    regions
 }
 
 fn meet<F: Endpoint>(fabric: &mut F) -> Outcome<[PeerId; 2]> {
@@ -114,40 +148,48 @@ fn complete<F: Endpoint>(fabric: &mut F, mut operations: u64) {
     }
 }
 
-fn words<F: Endpoint>(fabric: &mut F, peer: PeerId, samples: u64) -> Figure {
-    let mut figure = Figure::new("fabric", "read of a word", Unit::Nanoseconds).with("batch", BATCH);
+fn words<F: Endpoint>(fabric: &mut F, peer: PeerId, batch: u64, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
     let from = Remote { peer, region: Region::Public(SLOT_WORDS), offset: 0 };
-    batches(&mut figure, samples, || {
+    batches("read of a word", batch, samples, interrupt, || {
         fabric.read_word(from, TOKEN);
         complete(fabric, 1);
-    });
-    figure
+    })
 }
 
-fn swaps<F: Endpoint>(fabric: &mut F, peer: PeerId, samples: u64) -> Figure {
-    let mut figure = Figure::new("fabric", "compare-and-swap", Unit::Nanoseconds).with("batch", BATCH);
+fn swaps<F: Endpoint>(fabric: &mut F, peer: PeerId, batch: u64, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
     let at = Remote { peer, region: Region::Public(SLOT_WORDS), offset: 0 };
     let mut value = 0;
-    batches(&mut figure, samples, || {
+    batches("compare-and-swap", batch, samples, interrupt, || {
         fabric.compare_and_swap(at, value, value + 1, TOKEN);
         value += 1;
         complete(fabric, 1);
-    });
-    figure
+    })
 }
 
-fn batches(figure: &mut Figure, samples: u64, mut operation: impl FnMut()) {
+fn writes<F: Endpoint>(fabric: &mut F, peer: PeerId, batch: u64, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
+    let to = Remote { peer, region: Region::Lane(RAW_LANE), offset: 0 };
+    let bytes = [SILENT; PAYLOAD];
+    batches(&format!("write of {PAYLOAD} B, completed"), batch, samples, interrupt, || {
+        fabric.write(to, &bytes, TOKEN);
+        complete(fabric, 1);
+    })
+}
+
+fn batches(metric: &str, batch: u64, samples: u64, interrupt: &Interrupt, mut operation: impl FnMut()) -> Outcome<Figure> {
+    let mut figure = Figure::new("fabric", metric, Unit::Nanoseconds).with("batch", batch);
     for sample in 0..samples + samples / 10 {
+        interrupt.check()?;
         let start = clock::now();
-        for _ in 0..BATCH {
+        for _ in 0..batch {
             operation();
         }
         let took = clock::now().since(start);
         // The first tenth warms the caches.
         if sample >= samples / 10 {
-            figure.record(took / BATCH);
+            figure.record(took / batch);
         }
     }
+    Ok(figure)
 }
 
 /// Our writing end of a lane at a peer.

@@ -18,6 +18,7 @@ pub(crate) mod raise;
 mod redis_server;
 mod replicate;
 mod run;
+mod stream;
 mod threads;
 mod turns;
 pub mod victim;

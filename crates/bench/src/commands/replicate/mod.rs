@@ -23,6 +23,7 @@ use martlet_protocol::with_engine;
 use super::alone::{self, Alone, NODES, Replica};
 use super::endpoint::{Endpoint, Place};
 use super::lane_reader::{Assignment, Reader};
+use crate::report::echo;
 use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
@@ -32,8 +33,8 @@ use crate::report::{Figure, Report, Unit};
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
 /// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
 /// headers, which may be a packet more; these also where the followers read what is written, as they read a log. The settings say how many one-sided operations
-/// to both followers have completed when a request of that size is committed, as the median. Between ordinary hosts a bare UDP echo of 64 bytes
-/// stands beside them, measured before. Then batches, as many requests as one
+/// to both followers have completed when a request of that size is committed, as the median. Between ordinary hosts bare UDP echoes of 64 bytes
+/// stand beside them, by one thread and by two, the first answer of which counts; they are measured before. Then batches, as many requests as one
 /// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
 /// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
 /// one of its own that waits for the answer (handover). All three are drawn.
@@ -76,7 +77,7 @@ enum Shown {
 /// The payloads, as in Mu's Figure 3 and beyond.
 const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 
-/// The payload that a bare echo stands beside, between ordinary hosts.
+/// The payload that bare echoes stand beside, between ordinary hosts.
 const ECHO: usize = 64;
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
@@ -146,12 +147,16 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
     let samples = u64::from(arguments.samples);
     let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
     // Before the followers share the other core.
-    let echo = if arguments.fabric.kind() == FabricKind::between_ordinary_hosts() && shows(Shown::Sizes) {
+    let echoes = if arguments.fabric.kind() == FabricKind::between_ordinary_hosts() && shows(Shown::Sizes) {
         let cores = two_cores();
         let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
-        Some(crate::report::echo::measure(ECHO, samples, cores.map(|(_, there)| there), interrupt)?)
+        let there = cores.map(|(_, there)| there);
+        vec![
+            ("echo", echo::measure(ECHO, samples, there, interrupt)?),
+            ("echo_of_two", echo::measure_two(ECHO, samples, there, interrupt)?),
+        ]
     } else {
-        None
+        Vec::new()
     };
     let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
     let data = (arguments.durability, scratch.path());
@@ -166,7 +171,7 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
             Leader { replica, lost: 0, assignment: &assignment, series: 0, prefix: prefix(E::TRAITS.name, arguments.engine.len()) };
         let mut plots = Vec::new();
         if shows(Shown::Sizes) {
-            plots.push(leader.sizes(samples, echo, report, interrupt)?);
+            plots.push(leader.sizes(samples, echoes, report, interrupt)?);
         }
         if E::BATCHES && shows(Shown::Batches) {
             plots.push(leader.pipelines(samples, report, interrupt)?);
@@ -194,7 +199,7 @@ struct Leader<'a, F, E> {
 
 impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     /// Figure 3: one request at a time, by size, beside the raw write.
-    fn sizes(&mut self, samples: u64, mut echo: Option<Figure>, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
+    fn sizes(&mut self, samples: u64, mut echoes: Vec<(&str, Figure)>, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
         let mut raw = Series::line("raw write, p50");
         let progress = report.progress("payloads", PAYLOADS.len() as u64);
@@ -211,15 +216,16 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
             for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
                 series.push(payload as f64, figure.percentile(percent));
             }
-            let ratio = |to: &Figure| format!("{:.2}", figure.percentile(50.0) / to.percentile(50.0).max(1.0));
-            if let Some(echo) = echo.take_if(|_| payload == ECHO) {
-                report.set(&name(&format!("ratio_p50_{payload}B_echo")), ratio(&echo));
+            let ratio = |percent, to: &Figure| format!("{:.2}", figure.percentile(percent) / to.percentile(percent).max(1.0));
+            for (of, echo) in echoes.drain(..if payload == ECHO { echoes.len() } else { 0 }) {
+                report.set(&name(&format!("ratio_p50_{payload}B_{of}")), ratio(50.0, &echo));
+                report.set(&name(&format!("ratio_p99_{payload}B_{of}")), ratio(99.0, &echo));
                 report.add(echo);
             }
-            report.set(&name(&format!("ratio_p50_{payload}B")), ratio(&write));
-            report.set(&name(&format!("ratio_p50_{payload}B_as_record")), ratio(&of_record));
+            report.set(&name(&format!("ratio_p50_{payload}B")), ratio(50.0, &write));
+            report.set(&name(&format!("ratio_p50_{payload}B_as_record")), ratio(50.0, &of_record));
             report.add(write);
-            report.set(&name(&format!("ratio_p50_{payload}B_as_record_read")), ratio(&read));
+            report.set(&name(&format!("ratio_p50_{payload}B_as_record_read")), ratio(50.0, &read));
             report.add(of_record);
             report.add(read);
             report.add(figure);
