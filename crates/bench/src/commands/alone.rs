@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, ring};
-use martlet_node::config::DurabilityKind;
+use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, Traits, ring};
+use martlet_node::config::{DetectorConfig, DurabilityKind};
 use martlet_node::sched::OnCore;
 use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
@@ -77,8 +77,8 @@ pub trait Alone: Durable {
     /// How long the record is that carries one request of so many bytes.
     fn record_bytes(request: usize) -> usize;
 
-    /// Usual settings, with chance of its own. Engines without a journal know durability in memory only.
-    fn settings(secret: u64, durability: DurabilityKind) -> Self::Config;
+    /// Usual settings on such a fabric, with chance of its own. Engines without a journal know durability in memory only.
+    fn settings(secret: u64, durability: DurabilityKind, fabric: Traits) -> Self::Config;
 
     /// The engine of one of the `nodes` that everything begins with.
     fn founding(node: u16, nodes: u16, config: Self::Config) -> Self;
@@ -130,8 +130,27 @@ impl Disk {
 }
 
 /// Settings under which nothing is executed, before or after.
-fn unexecuted() -> Settings {
-    Settings { execution: Execution::Speculative, ..Settings::default() }
+fn unexecuted(fabric: Traits) -> Settings {
+    let settings = Settings { execution: Execution::Speculative, ..Settings::default() };
+    if !fabric.spans_hosts {
+        return settings;
+    }
+    // Between hosts a look at a peer is a request, and nodes look as often as their detector is set to. To look all the time, as in memory, would be most of what is measured.
+    let DetectorConfig { heartbeat_us, broadcast_timeout_us, .. } = DetectorConfig::default();
+    let beat_ns = heartbeat_us * 1_000;
+    Settings {
+        heartbeat_interval_ns: beat_ns,
+        death_interval_ns: beat_ns,
+        stall_ns: 2 * beat_ns,
+        silence_ns: broadcast_timeout_us * 1_000,
+        ..settings
+    }
+}
+
+/// For how long a candidate waits for votes, and how much later one stands for each that is rather to lead: no less than `usual`, and no less than a heart tells.
+fn election(shared: &Settings, usual: (u64, u64)) -> (u64, u64) {
+    let beat_ns = shared.heartbeat_interval_ns;
+    ((4 * beat_ns).max(usual.0), beat_ns.max(usual.1))
 }
 
 impl Alone for Mu {
@@ -141,9 +160,9 @@ impl Alone for Mu {
         ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
     }
 
-    fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
+    fn settings(secret: u64, durability: DurabilityKind, fabric: Traits) -> mu::Config {
         let durability = durability.meaning();
-        let mut config = mu::Config { shared: unexecuted(), secret, durability, ..mu::Config::default() };
+        let mut config = mu::Config { shared: unexecuted(fabric), secret, durability, ..mu::Config::default() };
         // A reign begins with a sync: it must not end for a pause that is shorter than that.
         if durability != Durability::Memory {
             (config.heartbeat_interval_ns, config.stall_ns) = (20_000_000, 10_000_000);
@@ -163,8 +182,10 @@ impl Alone for Dare {
         ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
     }
 
-    fn settings(_: u64, _: DurabilityKind) -> dare::Config {
-        dare::Config { shared: unexecuted(), ..dare::Config::default() }
+    fn settings(_: u64, _: DurabilityKind, fabric: Traits) -> dare::Config {
+        let (shared, usual) = (unexecuted(fabric), dare::Config::default());
+        let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
+        dare::Config { shared, election_ns, rank_ns, ..usual }
     }
 
     fn founding(node: u16, nodes: u16, config: dare::Config) -> Dare {
@@ -179,9 +200,11 @@ impl Alone for Apus {
         ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
     }
 
-    fn settings(secret: u64, durability: DurabilityKind) -> apus::Config {
+    fn settings(secret: u64, durability: DurabilityKind, fabric: Traits) -> apus::Config {
         let durability = durability.meaning();
-        let mut config = apus::Config { shared: unexecuted(), secret, durability, ..apus::Config::default() };
+        let (shared, usual) = (unexecuted(fabric), apus::Config::default());
+        let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
+        let mut config = apus::Config { shared, secret, durability, election_ns, rank_ns };
         // So does a reign of this one, and each promise.
         if durability != Durability::Memory {
             (config.shared.heartbeat_interval_ns, config.shared.stall_ns, config.election_ns) = (20_000_000, 10_000_000, 80_000_000);
@@ -215,7 +238,7 @@ impl<R: Rule> Alone for ViewLog<R> {
         ring::record_bytes(view_log::layout::HEADER_BYTES + request)
     }
 
-    fn settings(secret: u64, _: DurabilityKind) -> view_log::Config {
+    fn settings(secret: u64, _: DurabilityKind, _: Traits) -> view_log::Config {
         view_log::Config { secret, ..view_log::Config::default() }
     }
 
@@ -245,7 +268,7 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
     /// Starts one of the `nodes`. `data`: what it acknowledges has that durability, on a disk there.
     pub fn start(place: &Place, node: u16, nodes: u16, data: (DurabilityKind, &Path)) -> Outcome<Replica<F, E>> {
         let (durability, path) = data;
-        let config = E::settings(fastrand::u64(..), durability);
+        let config = E::settings(fastrand::u64(..), durability, place.fabric);
         let disk = if durability == DurabilityKind::Memory { None } else { Some(Disk::start(path, node)?) };
         let mut regions = endpoint::regions();
         E::add_regions(&mut regions, &config);

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use martlet_cluster::directory::FabricPlan;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_fabric::standalone::{self, Standalone};
-use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec, Traits};
 use martlet_protocol::basics::layout::{self, Sizes};
 
 use crate::commands::victim::BENCH_KEY;
@@ -14,6 +14,8 @@ use crate::commands::victim::BENCH_KEY;
 #[derive(Clone, Debug)]
 pub struct Place {
     cluster: String,
+    /// What the fabric is like.
+    pub fabric: Traits,
     /// Where the fabric needs addresses: where each listens.
     addresses: Vec<SocketAddr>,
     /// Where the fabric has devices: those that are taken in turn.
@@ -27,14 +29,15 @@ impl Place {
     /// When there are no free ports.
     pub fn new(purpose: &str, plan: &FabricPlan, endpoints: u16) -> Outcome<Place> {
         let cluster = format!("{purpose}-{}", std::process::id());
-        if !plan.kind.traits().needs_address {
-            return Ok(Place { cluster, addresses: Vec::new(), devices: Vec::new() });
+        let fabric = plan.kind.traits();
+        if !fabric.needs_address {
+            return Ok(Place { cluster, fabric, addresses: Vec::new(), devices: Vec::new() });
         }
         // All are held until all are known, so that they differ.
         let listeners = (0..endpoints).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>();
         let listeners = listeners.context("cannot find free ports")?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>().context("cannot find free ports")?;
-        Ok(Place { cluster, addresses, devices: plan.devices.clone() })
+        Ok(Place { cluster, fabric, addresses, devices: plan.devices.clone() })
     }
 }
 
