@@ -19,7 +19,7 @@ use super::packet::{Head, Kind};
 use super::peer::{self, Line, Own, Peer, find};
 use super::requester::{Requester, Target, Work};
 use super::seal::{Rejected, Sealer, body};
-use super::serving::EthernetCounters;
+use super::serving::{BATCH, EthernetCounters};
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
     RegionName, Remote, Token,
@@ -74,8 +74,11 @@ pub struct EthernetFabric {
     packet: Vec<u8>,
     /// What has come in as responses.
     counters: EthernetCounters,
-    /// Whether packets to be served may have been left behind.
+    /// Whether packets may have been left behind of which no look at the sources tells.
     more: bool,
+    /// Whether there were requests, and responses, in the turn before: only where packets come one behind the other is it worth a system call to look for the next.
+    asked_before: bool,
+    answered_before: bool,
     shared: Arc<Shared<Peer>>,
     threads: [Option<JoinHandle<()>>; 2],
     listens_at: Option<SocketAddr>,
@@ -123,6 +126,8 @@ impl EthernetFabric {
             packet: Vec::with_capacity(2048),
             counters: EthernetCounters::default(),
             more: false,
+            asked_before: false,
+            answered_before: false,
             shared,
             threads: threads.map(Some),
             listens_at,
@@ -331,15 +336,19 @@ impl EthernetFabric {
             }
         }
         self.more = false;
+        let most = |before: bool, most: usize| if before { most } else { 1 };
         if serve {
-            // Where the other thread has the guard, what it leaves is ours.
-            self.more = self.line.try_guard().is_none_or(|mut serving| serving.serve(&self.line));
+            let most = most(self.asked_before, BATCH);
+            // Where the other thread has the guard, what it leaves is ours. What is left in the socket shows in the next turn.
+            self.more = self.line.try_guard().is_none_or(|mut serving| serving.serve(&self.line, most) && most > 1);
         }
+        let most = most(self.answered_before, RESPONSES);
+        (self.asked_before, self.answered_before) = (serve, take);
         if !take && self.active.is_empty() {
             return;
         }
         let now = self.now();
-        let drained = !take || self.take(now);
+        let drained = !take || self.take(now, most);
         let mut at = 0;
         while at < self.active.len() {
             let id = self.active[at];
@@ -352,10 +361,10 @@ impl EthernetFabric {
         }
     }
 
-    /// Takes responses. Whether these were all that had come.
-    fn take(&mut self, now: u64) -> bool {
+    /// Takes up to `most` responses. Whether these were all that had come, as far as is known.
+    fn take(&mut self, now: u64, most: usize) -> bool {
         let mut buffer = [0; 2048];
-        for _ in 0..RESPONSES {
+        for _ in 0..most {
             let len = match self.line.asks.recv_from(&mut buffer) {
                 Ok((len, _)) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
@@ -400,7 +409,6 @@ impl EthernetFabric {
             }
             self.entries[id.0 as usize] = Some(entry);
         }
-        self.more = true;
         false
     }
 

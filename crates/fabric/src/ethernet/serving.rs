@@ -93,19 +93,21 @@ impl Serving {
         self.mailbox.pop_front()
     }
 
-    /// Takes what has come and answers it. Whether there may be more.
-    pub(super) fn serve(&mut self, line: &Line) -> bool {
+    /// Takes up to `most` of the packets that have come, and answers them. Whether there may be more.
+    pub(super) fn serve(&mut self, line: &Line, most: usize) -> bool {
         let socket = &line.answers;
         let mut buffer = [0; 2048];
-        let mut more = false;
-        for taken in 0..BATCH {
+        let mut more = true;
+        for _ in 0..most {
             match socket.recv_from(&mut buffer) {
                 Ok((len, from)) => self.take(&mut buffer[..len], from),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    more = false;
+                    break;
+                }
                 // What a socket reports besides are troubles of single packets.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {}
             }
-            more = taken + 1 == BATCH;
         }
         for flow in std::mem::take(&mut self.touched) {
             let Some((_, served)) = self.flows.get_mut(&flow) else { continue };

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::peer::Line;
+use super::serving::BATCH;
 
 /// How long the endpoint's thread may be away before the stand-in serves.
 const AFTER: Duration = Duration::from_millis(1);
@@ -52,7 +53,7 @@ pub(super) fn run(line: &Arc<Line>) {
             continue;
         }
         let began = Instant::now();
-        let more = serving.serve(line);
+        let more = serving.serve(line, BATCH);
         drop(serving);
         if more {
             // Before ordinary threads, it would have its core for as long as a flood of packets lasts. So it rests for as long as it has worked: the endpoint's thread gets
@@ -77,7 +78,6 @@ fn come_first() {
 mod tests {
     use rustix::time::{ClockId, clock_gettime};
 
-    use super::super::serving::BATCH;
     use super::*;
 
     /// Before ordinary threads it comes at once, so that it would keep the one with the guard from its core for as long as the system bears that.
