@@ -135,7 +135,7 @@ impl EthernetFabric {
         };
         let boot = thread("martlet-boot", Box::new(move || bootstrap.run()))?;
         let standing_in = line.clone();
-        let stand_in = match thread("martlet-standin", Box::new(move || stand_in::run(&standing_in))) {
+        let stand_in = match thread("martlet-standin", Box::new(move || stand_in::run(&standing_in, stand_in::after(identity.kind)))) {
             Ok(stand_in) => stand_in,
             Err(error) => {
                 shared.ask(crate::meeting::tcp::shared::Command::Stop);

@@ -1,4 +1,4 @@
-//! The stand-in: a thread that serves others while the endpoint's own thread does something else for longer than [`AFTER`].
+//! The stand-in: a thread that serves others while the endpoint's own thread does something else for longer than a millisecond; at a client, ten.
 //!
 //! | the endpoint's thread | who serves | the stand-in |
 //! |---|---|---|
@@ -18,28 +18,39 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::peer::Line;
 use super::serving::BATCH;
+use crate::contract::PeerKind;
 
 /// How long the endpoint's thread may be away before the stand-in serves.
 const AFTER: Duration = Duration::from_millis(1);
+/// The same at a client, which holds nobody up but itself. A host may have many of them, and each look is a change of threads.
+const AFTER_CLIENT: Duration = Duration::from_millis(10);
+
+/// How long the thread of an endpoint of that kind may be away.
+pub(super) fn after(kind: PeerKind) -> Duration {
+    match kind {
+        PeerKind::Member => AFTER,
+        PeerKind::Client => AFTER_CLIENT,
+    }
+}
 
 /// Runs until the line is to stop.
-pub(super) fn run(line: &Arc<Line>) {
+pub(super) fn run(line: &Arc<Line>, after: Duration) {
     come_first();
     let mut seen = line.polled.load(Ordering::Relaxed);
     while !line.stop.load(Ordering::Acquire) {
         if line.asleep.load(Ordering::Acquire) {
             std::thread::park();
             seen = line.polled.load(Ordering::Relaxed);
-            std::thread::sleep(AFTER);
+            std::thread::sleep(after);
             continue;
         }
         let polled = line.polled.load(Ordering::Relaxed);
         if polled != seen {
             seen = polled;
-            std::thread::sleep(AFTER);
+            std::thread::sleep(after);
             continue;
         }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: AFTER.subsec_nanos().into() };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: after.subsec_nanos().into() };
         let mut fds = [PollFd::from_borrowed_fd(line.answers.as_fd(), PollFlags::IN)];
         // A signal ends it early, and so may anything.
         let _ = poll(&mut fds, Some(&timeout));
@@ -89,7 +100,7 @@ mod tests {
         line.asks.send_to(&[0; 48], at).expect("sent");
         let of = line.clone();
         let thread = std::thread::spawn(move || {
-            run(&of);
+            run(&of, AFTER);
             clock_gettime(ClockId::ThreadCPUTime)
         });
         std::thread::sleep(300 * AFTER);
@@ -101,6 +112,33 @@ mod tests {
         let used = thread.join().expect("it ends");
         assert!(used.tv_sec == 0 && used.tv_nsec < 150_000_000, "{used:?} of a core in 300 ms, with nothing to do");
     }
+
+    /// How often this thread has left its core by itself.
+    fn rests() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is readable");
+        let rests = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("it is there");
+        rests.trim().parse().expect("a number")
+    }
+
+    /// A program may have many clients, each with such a thread, which comes before those that work.
+    #[test]
+    fn it_looks_seldom_after_a_client_that_has_turns() {
+        let line = Arc::new(Line::open(Some(([127, 0, 0, 1], 0).into()), false).expect("sockets"));
+        let (of, began) = (line.clone(), Instant::now());
+        let thread = std::thread::spawn(move || {
+            run(&of, after(PeerKind::Client));
+            rests()
+        });
+        while began.elapsed() < 300 * AFTER {
+            line.polled.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(AFTER);
+        }
+        line.stop.store(true, Ordering::Release);
+        let looks = thread.join().expect("it ends");
+        let most = began.elapsed().as_millis() as u64 / 10 + 10;
+        assert!(looks <= most, "{looks} looks, at most {most} are due");
+    }
+
     /// A flood must not keep the endpoint's thread from the core for good: with it, heartbeats and leases would end.
     #[test]
     fn it_rests_after_each_batch_of_a_flood() {
@@ -112,10 +150,8 @@ mod tests {
         }
         let of = line.clone();
         let thread = std::thread::spawn(move || {
-            run(&of);
-            let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is readable");
-            let rests = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("it is there");
-            rests.trim().parse::<u64>().expect("a number")
+            run(&of, AFTER);
+            rests()
         });
         while line.answers.peek(&mut [0; 48]).is_ok() {}
         line.stop.store(true, Ordering::Release);
