@@ -115,6 +115,8 @@ trait Asking: Send {
 struct ClientOn<F: Backend> {
     client: Client<F>,
     waiting: Waiting,
+    /// How many looks are worth a look at the clock.
+    looks: u32,
     patience: Duration,
     /// The number of the last request; 0 before the first.
     last: u64,
@@ -125,7 +127,9 @@ impl<F: Backend> ClientOn<F> {
     fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
         let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
-        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, last: 0, turned_at: Time(0) })
+        // Where others have to answer, a look is a system call.
+        let looks = if cluster.config().fabric.traits().answers_in_turns { 1 } else { 64 };
+        Ok(ClientOn { client: Client::new(fabric, config), waiting, looks, patience, last: 0, turned_at: Time(0) })
     }
 }
 
@@ -165,7 +169,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                 self.turned_at = clock::now();
             }
             turns = turns.wrapping_add(1);
-            if !turns.is_multiple_of(64) {
+            if !turns.is_multiple_of(self.looks) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -190,7 +194,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                 self.client.fabric().stay_awake();
                 return Ok(());
             }
-            self.client.fabric().sleep_at_most(LONGEST_SLEEP);
+            self.client.fabric().sleep_until_told(LONGEST_SLEEP);
         }
     }
 

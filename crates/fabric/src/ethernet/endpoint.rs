@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::doubt::{Doubt, Step};
 use super::mail;
@@ -237,6 +237,16 @@ impl EthernetFabric {
         let mut found = Vec::with_capacity(4);
         // A signal ends it as well.
         let _ = epoll::wait(&self.sources, rustix::buffer::spare_capacity(&mut found), Some(&timeout));
+    }
+
+    /// Sleeps until somebody else asks for something, or for so long. Who waits for what others write need not be woken by answers to what it has asked itself, which it
+    /// takes when it is awake.
+    pub fn sleep_until_asked(&self, timeout: Duration) {
+        let timeout = self.due_in().map_or(timeout, |due| due.min(timeout));
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let mut fds = [PollFd::new(&self.line.answers, PollFlags::IN), PollFd::new(&self.line.bell, PollFlags::IN)];
+        // A signal ends it as well.
+        let _ = poll(&mut fds, Some(&timeout));
     }
 
     fn now(&self) -> u64 {

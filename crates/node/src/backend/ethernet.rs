@@ -93,6 +93,11 @@ impl Backend for EthernetFabric {
         self.sleep(timeout);
         self.wake_up();
     }
+
+    fn sleep_until_told(&mut self, timeout: Duration) {
+        self.sleep_until_asked(timeout);
+        self.wake_up();
+    }
 }
 
 /// Sleeps until a packet comes, or there is something for the application.
