@@ -12,6 +12,7 @@ fn a_blow_at_any_step_of_a_phase_violates_nothing() {
         let (stride, seeds) = match phase.name {
             "revocation" => (1, 0..5),
             "network-takeover" | "dare-election" => (101, 0..1),
+            "dare-join" => (501, 0..1),
             _ => (31, 0..1),
         };
         let mut steps = 0;

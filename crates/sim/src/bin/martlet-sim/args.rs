@@ -36,7 +36,7 @@ pub struct Args {
     cluster: Vec<&'static Kind>,
 
     /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join,
-    /// network-takeover, mu-leader-change, mu-hand-over, dare-election, dare-resize; or of all of them.
+    /// network-takeover, mu-leader-change, mu-hand-over, dare-failover, dare-election, dare-join, dare-resize; or of all of them.
     #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phases)]
     every_step: Vec<Phases>,
 

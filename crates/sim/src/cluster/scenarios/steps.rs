@@ -100,9 +100,19 @@ pub const PHASES: &[Phase] = &[
         live: |phase, plan, blow| phase.play(plan, blow, five(), hand_over::<true>()),
     },
     Phase {
+        name: "dare-failover",
+        about: "dare's leader is killed, until another one leads; the blow may strike that one",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), failover::<Dare, true>()),
+    },
+    Phase {
         name: "dare-election",
         about: "dare's leader is stopped, and another one stands, adjusts the others' logs, and replies to its first records",
         live: |phase, plan, blow| phase.play(plan, blow, five(), election::<true>()),
+    },
+    Phase {
+        name: "dare-join",
+        about: "dare's group is extended for a node that is started again, which recovers, until it is a replica",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), join::<Dare, true>()),
     },
     Phase {
         name: "dare-resize",
