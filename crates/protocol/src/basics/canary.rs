@@ -128,6 +128,10 @@ probes! {
         DareDoubleVote = "dare-double-vote",
         /// A server of `dare` answers a vote request before its decision stands in the memory of a majority (DARE section 3.2.3).
         DareUnkeptVote = "dare-unkept-vote",
+        /// A server of `dare` that was removed from the group, and does not know that this is committed, stands, and is voted for (DARE section 3.4).
+        DareRemovedLeads = "dare-removed-leads",
+        /// A leader of `dare` answers reads without a look at the terms of a majority (DARE section 3.3).
+        DareBlindRead = "dare-blind-read",
         /// A leader of `dare` counts the group after a change of its size alone while that is under way (DARE section 3.4).
         DareOneMajority = "dare-one-majority",
         /// A leader of `dare` waits for what a dead server has yet to apply before it prunes (DARE section 5).

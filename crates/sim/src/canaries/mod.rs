@@ -76,8 +76,11 @@ pub fn bugs() -> Vec<Bug> {
         "dare-extended-votes" | "dare-hasty-change" | "dare-early-config" => "dare-resize",
         // Nobody counts the dead elsewhere.
         "dare-zombie-votes" | "dare-forever-zombie" | "dare-zombie-head" => "dare-zombies",
-        // It takes a group that is parted at one moment.
+        // It takes a group that is parted at one moment, or a leader that is lost at one.
         "dare-one-majority" => "dare-parted-resize",
+        "dare-removed-leads" => "dare-removed",
+        // A leader has to be asked that its followers do not reach, and that does not know it.
+        "dare-blind-read" => "dare-parted-read",
         name if name.starts_with("dare-") => "dare",
         // The lease hides elsewhere that a primary which others have left commits.
         "hsuc-written-is-held" => "hsuc-stopped-writer",

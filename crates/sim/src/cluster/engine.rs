@@ -46,6 +46,10 @@ pub trait Engine: engine::Durable {
     fn is_in_transition(&self) -> bool {
         false
     }
+    /// Whether the newest group of which it has an entry does without this process, and it does not know that to be committed.
+    fn is_leaving_out(&self, _: ProcessId) -> bool {
+        false
+    }
     /// Its last vote that it has told of.
     fn vote(&self) -> Option<Vote> {
         None
@@ -267,6 +271,11 @@ impl Engine for Dare {
 
     fn is_in_transition(&self) -> bool {
         self.group().is_some_and(|group| matches!(group.phase(), Phase::Transitional { .. }))
+    }
+
+    fn is_leaving_out(&self, process: ProcessId) -> bool {
+        use engine::Engine as _;
+        self.group().is_some_and(|group| !group.contains(process)) && self.committed_group().contains(&process)
     }
 
     fn vote(&self) -> Option<Vote> {

@@ -243,6 +243,20 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, _| scenarios::parted::resize::<Dare>(plan),
     },
     Kind {
+        name: "dare-parted-read",
+        about: "dare on a network; the others do not reach the leader, which is asked for a read when another one has acknowledged a write",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::parted::read::<Dare>(plan),
+    },
+    Kind {
+        name: "dare-removed",
+        about: "dare on one host; the leader of five is killed as soon as those for which three places have no room know the group without them",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, _| scenarios::parted::removed::<Dare>(plan),
+    },
+    Kind {
         name: "dare-asked-again",
         about: "dare on one host; the leader is killed while it has a write in its hands, and the next one is asked for the same again",
         ground: Ground::Host,

@@ -138,7 +138,7 @@ impl Dare {
             }
             if let Some(asked) = Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], self.term)
                 && (asked.term > self.term || self.may_vote_again(asked.term, id))
-                && !is_removed
+                && (!is_removed || Canary::DareRemovedLeads.is_planted())
                 && request.is_none_or(|(other, _)| asked.term > other.term)
             {
                 request = Some((asked, id));
@@ -315,7 +315,8 @@ impl Dare {
 
     /// Whether this server could lead: it belongs to the group in force, holds the state, and gets somewhere.
     pub(super) fn may_stand(&self) -> bool {
-        let belongs = self.log.group().is_some_and(|group| group.contains(self.me));
+        let belongs =
+            self.log.group().is_some_and(|group| group.contains(self.me)) || (self.listed && Canary::DareRemovedLeads.is_planted());
         belongs && self.log.is_complete() && !self.is_removed() && !self.access.broken
     }
 

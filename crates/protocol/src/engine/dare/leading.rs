@@ -572,6 +572,7 @@ impl Reign {
     pub fn release(&mut self, releases: &mut Releases, log: &Log) {
         if releases.is_waiting() {
             let vouched = self.majority_of(log, releases.turn() - 1, |f| f.vouched);
+            let vouched = if Canary::DareBlindRead.is_planted() { releases.turn() - 1 } else { vouched };
             releases.release(vouched, log.committed().index);
         }
     }

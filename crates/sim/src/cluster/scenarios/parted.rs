@@ -13,9 +13,7 @@ use crate::cluster::settings::Settings;
 /// A group of five is to have three places. At the moment at which its leader holds the entry by which both groups decide, and nobody else does, the leader and one that stays are cut off
 /// from the other three: these are a majority of the group before the change, and know of no other; the two are one of the group after it.
 pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
-    const NODES: u16 = 5;
-    let roles = vec![Roles::COORDINATOR.with(Roles::REPLICA); usize::from(NODES)];
-    play::<E, false>(plan, Settings { nodes: NODES, roles, clients: 6, ..Settings::scripted() }, |c| {
+    play::<E, false>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
         c.say("the group is to have three places");
         let taken = c.resize(leader, 3);
@@ -33,6 +31,61 @@ pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
         c.say("the cut is mended");
         c.world.heal();
         c.until_served();
+    })
+}
+
+/// A group of five is to have three places. As soon as one of those that go has the entry by which the group does without it, and does not know that to be committed, the leader is killed,
+/// and those that stay stand still for a while: of all that could stand only those that go are left. Then the others go on.
+pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
+    play::<E, true>(plan, five(), |c| {
+        let Some((leader, name)) = leader(c) else { return };
+        c.say("the group is to have three places");
+        let taken = c.resize(leader, 3);
+        c.until("the change is taken", |_| taken);
+        let goes = |c: &Cluster<E, true>, process: usize| c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()));
+        if !c.until("one finds itself left out", |c| c.alive().any(|p| p != leader && goes(c, p))) {
+            return;
+        }
+        let others: Vec<usize> = c.alive().filter(|p| *p != leader && !goes(c, *p)).collect();
+        c.say("the leader is killed, and those that stay are stopped");
+        others.iter().for_each(|p| c.hold(*p));
+        c.kill(leader);
+        c.go_on_until(c.world.now() + 4 * c.settings.heartbeat_interval_ns);
+        c.say("they go on");
+        others.iter().for_each(|p| c.release(*p));
+        c.until("another one leads", |c| c.has_other_primary(name));
+        // There is no place for all: that they are all replicas again is asked for when there is.
+        c.until_replies(10);
+        c.start(name.node.0);
+    })
+}
+
+/// Nothing of the others reaches a leader any more that has committed all it was given, not even what it asks them for; its clients do. Another one leads, and acknowledges a write to the
+/// one key that there is. Then the old one is asked for a read.
+pub(in crate::cluster) fn read<E: Engine>(plan: &Plan) -> (Report, String) {
+    play::<E, false>(plan, Settings { keys: 1, ..Settings::scripted() }, |c| {
+        let Some((leader, name)) = leader(c) else { return };
+        let is_quiet = |c: &Cluster<E, false>| c.clients.iter().all(|client| !client.is_waiting());
+        c.closing = true;
+        if !c.until("all requests come to an end", is_quiet) {
+            return;
+        }
+        c.say("the others do not reach the leader any more");
+        let others: Vec<usize> = c.alive().filter(|p| *p != leader).collect();
+        others.iter().for_each(|p| c.world.block(*p, leader));
+        if !c.until("another one leads", |c| c.has_other_primary(name)) {
+            return;
+        }
+        for (client, node, puts) in [(1, c.name(others[0]).node.0, true), (0, name.node.0, false)] {
+            c.say(if puts { "another one is asked for a write" } else { "the old one is asked for a read" });
+            (c.clients[client].wanted, c.clients[client].puts, c.clients[client].target) = (vec![1], puts, node);
+            c.call(client);
+            // What the cut has set off is over as well then.
+            c.go_on_until(c.world.now() + 20_000);
+            c.until("a server answers", is_quiet);
+        }
+        c.say("they reach it again");
+        c.world.heal();
     })
 }
 
@@ -57,4 +110,11 @@ pub(in crate::cluster) fn asked_again<E: Engine>(plan: &Plan) -> (Report, String
 fn leader<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) -> Option<(usize, ProcessId)> {
     c.until("one leads", |c| c.leader().is_some());
     c.leader().map(|process| (process, c.name(process)))
+}
+
+/// Five nodes, and six clients.
+fn five() -> Settings {
+    const NODES: u16 = 5;
+    let roles = vec![Roles::COORDINATOR.with(Roles::REPLICA); usize::from(NODES)];
+    Settings { nodes: NODES, roles, clients: 6, ..Settings::scripted() }
 }
