@@ -239,8 +239,8 @@ impl EthernetFabric {
         let _ = epoll::wait(&self.sources, rustix::buffer::spare_capacity(&mut found), Some(&timeout));
     }
 
-    /// Sleeps until somebody else asks for something, or for so long. Who waits for what others write need not be woken by answers to what it has asked itself, which it
-    /// takes when it is awake.
+    /// Sleeps until somebody else asks for something, or for so long. A client that waits for what nodes write need not be woken by answers to what it has asked itself: it
+    /// takes those when it is awake.
     pub fn sleep_until_asked(&self, timeout: Duration) {
         let timeout = self.due_in().map_or(timeout, |due| due.min(timeout));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };

@@ -161,7 +161,7 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Sleeps until there may be something to do, or for so long.
     fn sleep_at_most(&mut self, timeout: Duration);
 
-    /// The same, for who waits for nothing but what others write into its memory: where the end of its own operations would wake it, that does not.
+    /// The same, for a client that waits for nothing but what others write into its memory: where the end of its own operations would wake it, that does not.
     fn sleep_until_told(&mut self, timeout: Duration) {
         self.sleep_at_most(timeout);
     }
