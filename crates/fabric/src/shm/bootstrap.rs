@@ -29,7 +29,7 @@ const TIMES: Times =
 /// How long after the end of its socket a process may take to end, before the connection counts as lost with the process alive. A dying
 /// process closes its sockets first.
 const DYING: Duration = Duration::from_secs(1);
-/// How long this thread leaves a connection alone whose socket has ended: for whom the other process did something, somebody else has to do it now, and the
+/// How long this thread leaves a connection alone whose socket or process has ended: for whom the other process did something, somebody else has to do it now, and the
 /// processors are theirs. What is learned here of a death is the safety net, and nobody waits for it.
 const LULL: Duration = Duration::from_millis(2);
 
@@ -37,7 +37,7 @@ const LULL: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Live,
-    /// The socket ended at that moment; the process has [`DYING`] from then on to end as well.
+    /// The socket or the process was seen to end at that moment. The process has [`DYING`] from then on to end as well.
     Dying(Instant),
     /// Reported as gone, the process alive as far as known; still watched.
     Lost,
@@ -304,8 +304,15 @@ impl Bootstrap {
     /// The process of a connection has ended, says its kernel.
     fn ended(&mut self, at: usize) {
         let connection = &mut self.connections[at];
-        if connection.link == Link::Dead {
-            return;
+        match connection.link {
+            Link::Dead => return,
+            // Where another process shares its descriptors nothing was heard of its socket before.
+            Link::Live => {
+                let now = Instant::now();
+                connection.link = Link::Dying(now);
+                return self.dial(at, now + LULL);
+            }
+            Link::Dying(_) | Link::Lost => {}
         }
         connection.link = Link::Dead;
         connection.socket = None;
