@@ -27,6 +27,7 @@ use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
 use crate::table::{Connection, Table};
+use crate::takeover::Asked;
 use crate::wording::Worded;
 use crate::{clock, fiber, heart, process, threads};
 
@@ -70,7 +71,7 @@ pub enum Role {
     /// It has proposed to be the leader; whether that is committed.
     Claims(Rc<Cell<Option<bool>>>),
     /// It is the next leader, and those before it are dead: it executes what they may not have.
-    Succeeds(Vec<Holder>),
+    Succeeds(Vec<(Holder, Asked)>),
     /// It collects rounds.
     Leads(Box<Lead>),
 }
@@ -359,7 +360,6 @@ impl Replica {
                 // All before it is committed.
                 Some(true) => {
                     // It has what it needs of the others, however long it may now be at what is left to execute.
-                    self.tell(&format!("succeeds {}", self.node));
                     self.succeed();
                     return Step::Return(Turn::Worked);
                 }

@@ -10,7 +10,7 @@ use martlet_protocol::basics::Time;
 
 use crate::board::{Holder, Line};
 use crate::entry::received;
-use crate::machine::Machine;
+use crate::machine::{Machine, with_replay};
 use crate::process::{Found, make_sure_of_death};
 use crate::replica::{KEEPER, Lead, Replica, Role};
 use crate::socket::{self, Counts, Pipe};
@@ -37,6 +37,12 @@ impl Replica {
                 faults.extend(self.board.hung(holder.node, clock::real().monotonic_ns, heart::longest_ns()));
             }
         }
+        // Their keepers look for what they keep while this one is at other things. Where something is left to execute they are asked behind it: what they send counts among
+        // the descriptors that are on their way, of which there may be so many.
+        let is_level = with_replay(|replay| replay.upcoming()).is_none();
+        let before = before.into_iter().map(|holder| (holder, is_level.then(|| ask(holder)))).collect();
+        // What is woken by this runs while this one waits for those.
+        self.tell(&format!("succeeds {}", self.node));
         self.board.hold(self.own);
         keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
         for fault in faults {
@@ -51,12 +57,12 @@ impl Replica {
     }
 
     /// Takes over. Everything that is committed has been executed here.
-    pub fn take_over(&mut self, before: Vec<Holder>) {
+    pub fn take_over(&mut self, before: Vec<(Holder, Asked)>) {
         self.check_answers();
         // What is opened here comes first: the sockets that are received take the lowest numbers, the library's among them, until each is given its own.
         let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
         let asked: Vec<(Holder, io::Result<Left>)> =
-            before.into_iter().map(|holder| (holder, keeper::begin_to_ask(&keeper::name_of(KEEPER, holder)))).collect();
+            before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| ask(holder)))).collect();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for (holder, asked) in asked {
             let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
@@ -200,6 +206,14 @@ impl Replica {
         self.tell(&format!("leads {} {connections}", self.node));
         self.show(here);
     }
+}
+
+/// What has come of asking a dead leader's keeper; `None`: it is still to be asked.
+pub type Asked = Option<io::Result<Left>>;
+
+/// Asks the keeper of a process that is dead.
+fn ask(holder: Holder) -> io::Result<Left> {
+    keeper::begin_to_ask(&keeper::name_of(KEEPER, holder))
 }
 
 /// What dead leaders have left beside their sockets.
