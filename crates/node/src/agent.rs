@@ -94,7 +94,12 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         if self.host.engine.goes_on() {
             return Some(Rest::None);
         }
-        (turn.worked || self.cycle.waits_for_permission(turn.now)).then_some(Rest::Yield)
+        (turn.worked || self.waits_for_permission(turn)).then_some(Rest::Yield)
+    }
+
+    /// Whether it waits for the permission of others to lead.
+    pub fn waits_for_permission(&self, turn: &Turn) -> bool {
+        self.cycle.waits_for_permission(turn.now)
     }
 
     /// When the next turn is due at the latest, for a node that would rather sleep.

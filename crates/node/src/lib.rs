@@ -64,7 +64,7 @@ const _: () =
 
 pub use acting::{ActingError, ActingThread, ActingThreads};
 pub use durable::{DiskError, OnDisk, on_disk};
-pub use os::{clock, cpu, idle, sched, signals, stop};
-use os::{undertaker, warm};
+use os::undertaker;
+pub use os::{clock, cpu, idle, sched, signals, stop, warm};
 pub use runner::{Ended, Hooks, LONGEST_END, Milestone, OnMilestone, OnStart, ProcessPolicy, RunError, Started, run};
 pub use warden::application_of;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use martlet_fabric::host::descriptors;
 use martlet_node::config::{Cluster, ClusterConfig, Idle, Pin, Priority, ThreadsConfig};
 use martlet_node::connections::keeper::{self, Keeps};
-use martlet_node::embed;
+use martlet_node::{embed, warm};
 
 use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
@@ -162,6 +162,8 @@ fn become_replica(node: u16) {
     keeper::PIPE.store(-1, Ordering::Relaxed);
     fault::note_at(None);
     close_parents_own();
+    // The first time that it runs the code of a takeover clients wait for it.
+    let _ = warm::populate_code();
     table.lingering.clear();
     let slots: Vec<u32> = table.iter().map(|(slot, _)| slot).collect();
     start(node, board, table);

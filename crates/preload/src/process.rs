@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-pub use martlet_node::connections::process::{Found, make_sure_of_death, runs, started};
+pub use martlet_node::connections::process::{Found, Watched, make_sure_of_death, runs, started};
 
 use crate::sys;
 

@@ -23,6 +23,7 @@ use crate::known::Known;
 use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
+use crate::process::{Found, Watched};
 use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
@@ -31,7 +32,7 @@ use crate::takeover::Asked;
 use crate::wording::Worded;
 use crate::{clock, fiber, heart, process, threads};
 
-/// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
+/// How often a leader looks who counts for commits, a follower which processes it may have to succeed, and one that waits for its first turn whether it has come, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
 /// How often a leader looks that waits for a newcomer, in nanoseconds.
 const PACE_NS: u64 = 1_000_000;
@@ -184,6 +185,15 @@ pub struct Replica {
     gap_since: Option<((u64, u64), u64)>,
     /// Whether anyone leads, as it has seen it.
     led: Led,
+    /// The processes that may hold sockets, as it has seen them, but for its own.
+    leaders: Vec<Leader>,
+}
+
+/// A process that may hold sockets, and what a successor needs of it, found beforehand: clients wait while it is looked for.
+#[derive(Debug)]
+struct Leader {
+    watched: Watched,
+    keeper: Option<keeper::Connection>,
 }
 
 /// What a replica has seen of leaders.
@@ -270,6 +280,7 @@ impl Replica {
             fork_wanted: None,
             gap_since: None,
             led: Led::default(),
+            leaders: Vec::new(),
         }
     }
 
@@ -286,7 +297,7 @@ impl Replica {
         self.mind_end(now);
         // One that leads has executed all that is committed, and need hear of no round but its own.
         let leads = matches!(self.role, Role::Leads(_));
-        if !leads && (with_replay(|replay| replay.take_pupil()) || !self.is_newborn && self.is_overrun(now, here)) {
+        if !leads && (with_replay(|replay| replay.take_pupil()) || !self.is_newborn && self.look_around(now, here)) {
             // The log has overrun it. What it lacks others keep for it, as for one that has just been born, and it is forked no more until it has that.
             self.is_newborn = true;
         }
@@ -308,11 +319,13 @@ impl Replica {
         }
     }
 
-    /// Looks whether the log has overrun it, so that it will be taught: before that begins nobody is to count on it either.
-    fn is_overrun(&mut self, now: u64, here: &mut Here<'_, Machine>) -> bool {
+    /// Looks, every now and then, which processes it may have to succeed. Returns whether the log has overrun it, so that it will be taught: before that begins nobody is to count on it
+    /// either.
+    fn look_around(&mut self, now: u64, here: &mut Here<'_, Machine>) -> bool {
         let due = now.saturating_sub(self.looked_at_node_ns) >= LOOK_NS;
         if due {
             self.looked_at_node_ns = now;
+            self.watch_leaders();
         }
         due && !is_whole(here)
     }
@@ -328,6 +341,37 @@ impl Replica {
         if self.led.look(self.board.beats(), self.control.is_some()) {
             die("nobody leads, and martlet run, which would have a dead replica replaced, is gone");
         }
+    }
+
+    /// Looks which processes may hold sockets, so that a successor need not look for them.
+    fn watch_leaders(&mut self) {
+        let holders: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
+        self.leaders.retain(|leader| holders.contains(&leader.watched.holder()));
+        for holder in holders {
+            if self.leaders.iter().all(|leader| leader.watched.holder() != holder)
+                && let Ok(Some(watched)) = Watched::new(holder)
+            {
+                self.leaders.push(Leader { watched, keeper: keeper::Connection::new(&keeper::name_of(KEEPER, holder)).ok() });
+            }
+        }
+    }
+
+    /// Sees to it that a process that may hold sockets is dead. Returns what it was at before.
+    ///
+    /// # Errors
+    /// When it does not die, or the kernel refuses.
+    pub fn make_sure_of_death(&self, holder: Holder) -> std::io::Result<Found> {
+        match self.leaders.iter().find(|leader| leader.watched.holder() == holder) {
+            Some(leader) => leader.watched.make_sure_of_death(),
+            None => process::make_sure_of_death(holder),
+        }
+    }
+
+    /// Asks the keeper of a process that is dead for its sockets.
+    pub fn ask_keeper(&mut self, holder: Holder) -> std::io::Result<Left> {
+        let known = self.leaders.iter_mut().find(|leader| leader.watched.holder() == holder).and_then(|leader| leader.keeper.take());
+        // It may have ended that connection.
+        known.and_then(|keeper| keeper.begin_to_ask().ok()).map_or_else(|| keeper::begin_to_ask(&keeper::name_of(KEEPER, holder)), Ok)
     }
 
     fn follow(&mut self, here: &mut Here<'_, Machine>) -> Step {

@@ -11,8 +11,8 @@ use martlet_protocol::basics::Time;
 use crate::board::{Holder, Line};
 use crate::entry::received;
 use crate::machine::{Machine, with_replay};
-use crate::process::{Found, make_sure_of_death};
-use crate::replica::{KEEPER, Lead, Replica, Role};
+use crate::process::Found;
+use crate::replica::{Lead, Replica, Role};
 use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
@@ -29,7 +29,8 @@ impl Replica {
         let mut faults = Vec::new();
         for holder in &before {
             // One that is only taken for dead would go on writing to its clients.
-            let found = make_sure_of_death(*holder)
+            let found = self
+                .make_sure_of_death(*holder)
                 .unwrap_or_else(|error| die(&format!("it cannot take over from process {}: {error}", holder.pid)));
             faults.extend(self.board.fault(holder.node));
             // It has been at one request for longer than any may take: so would this one.
@@ -40,7 +41,7 @@ impl Replica {
         // Their keepers look for what they keep while this one is at other things. Where something is left to execute they are asked behind it: what they send counts among
         // the descriptors that are on their way, of which there may be so many.
         let is_level = with_replay(|replay| replay.upcoming()).is_none();
-        let before = before.into_iter().map(|holder| (holder, is_level.then(|| ask(holder)))).collect();
+        let before = before.into_iter().map(|holder| (holder, is_level.then(|| self.ask_keeper(holder)))).collect();
         // What is woken by this runs while this one waits for those.
         self.tell(&format!("succeeds {}", self.node));
         self.board.hold(self.own);
@@ -62,12 +63,14 @@ impl Replica {
         // What is opened here comes first: the sockets that are received take the lowest numbers, the library's among them, until each is given its own.
         let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
         let asked: Vec<(Holder, io::Result<Left>)> =
-            before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| ask(holder)))).collect();
+            before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| self.ask_keeper(holder)))).collect();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for (holder, asked) in asked {
             let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
             let kept = asked
                 .and_then(Left::receive)
+                // It may have ended a connection that it had from before just when it was asked by it.
+                .or_else(|_| self.ask_keeper(holder).and_then(Left::receive))
                 .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
                 .inspect_err(gone);
             left.push((holder, kept.ok()));
@@ -210,11 +213,6 @@ impl Replica {
 
 /// What has come of asking a dead leader's keeper; `None`: it is still to be asked.
 pub type Asked = Option<io::Result<Left>>;
-
-/// Asks the keeper of a process that is dead.
-fn ask(holder: Holder) -> io::Result<Left> {
-    keeper::begin_to_ask(&keeper::name_of(KEEPER, holder))
-}
 
 /// What dead leaders have left beside their sockets.
 struct Remains {

@@ -371,15 +371,48 @@ pub struct Left {
 }
 
 fn ask_for(name: &str, what: u8) -> io::Result<Left> {
-    let keeper = connect(name)?;
+    ask_by(connect(name)?, what)
+}
+
+fn ask_by(keeper: OwnedFd, what: u8) -> io::Result<Left> {
     // SAFETY: the pointer is to one byte.
     sys::checked(unsafe { libc::syscall(libc::SYS_sendto, keeper.as_raw_fd(), &what, 1, libc::MSG_NOSIGNAL, 0usize, 0usize) })?;
     Ok(Left { keeper, sockets: Vec::new() })
 }
 
+/// A connection to a keeper that has been asked for nothing so far: one that may succeed its process has it beforehand, and then asks by one call. The keeper may have ended it, to
+/// make room for others.
+#[derive(Debug)]
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// Connects, without waiting.
+    ///
+    /// # Errors
+    /// When the keeper has no room just now, and as [`ask`].
+    pub fn new(name: &str) -> io::Result<Connection> {
+        let socket = message_socket()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let keeper = connect_by(socket, name)?;
+        rustix::io::ioctl_fionbio(&keeper, false)?;
+        Ok(Connection(keeper))
+    }
+
+    /// As [`begin_to_ask`].
+    ///
+    /// # Errors
+    /// When the keeper has ended it, or has ended itself.
+    pub fn begin_to_ask(self) -> io::Result<Left> {
+        ask_by(self.0, CONNECTIONS)
+    }
+}
+
 /// A connection to a keeper, which is one of this user's.
 fn connect(name: &str) -> io::Result<OwnedFd> {
-    let keeper = message_socket()?;
+    connect_by(message_socket()?, name)
+}
+
+fn connect_by(keeper: OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let (address, len) = abstract_address(name);
     // SAFETY: the pointer is to an address of that length.
     sys::checked(unsafe { libc::syscall(libc::SYS_connect, keeper.as_raw_fd(), &address, len) })?;
@@ -646,7 +679,16 @@ mod tests {
         assert!(ask(&name).expect("it answers").is_none(), "its process lives, and has let go of nothing");
         LET_GO.store(true, Ordering::SeqCst);
         // As of successors that have died, whose own keepers have their descriptors: before they could ask, which more than there is room for have, and before they had all.
-        let silent: Vec<OwnedFd> = (0..=MOST_SILENT).map(|_| connect(&name).expect("it listens")).collect();
+        let mut silent: Vec<Connection> = Vec::new();
+        for _ in 0..=MOST_SILENT {
+            // Until it has accepted those before there may be no room.
+            silent.push(loop {
+                match Connection::new(&name) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                    connection => break connection.expect("it listens"),
+                }
+            });
+        }
         let answered = std::thread::scope(|scope| {
             let asks = scope.spawn(|| [(); 2].map(|()| ask(&name).expect("it answers").expect("it has let go")));
             while !asks.is_finished() {
@@ -657,11 +699,14 @@ mod tests {
         });
         assert!(!SUCCEEDED.load(Ordering::SeqCst), "none has said that it has all");
         let [first, second] = answered;
-        second.dismiss();
+        drop((first, second));
+        assert!(silent.remove(0).begin_to_ask().and_then(Left::receive).is_err(), "it has made room for others");
+        let by_it = silent.pop().expect("some").begin_to_ask().and_then(Left::receive);
+        by_it.expect("it answers").expect("it has let go").dismiss();
         while !SUCCEEDED.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        drop((first, silent));
+        drop(silent);
         LET_GO.store(false, Ordering::SeqCst);
         SUCCEEDED.store(false, Ordering::SeqCst);
     }

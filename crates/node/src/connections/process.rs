@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use martlet_fabric::host::descriptors;
+
 use super::{Holder, sys};
 
 /// How long a process that was sent SIGKILL may take to die, in milliseconds.
@@ -71,10 +73,40 @@ impl Found {
     }
 }
 
+/// A process that lived, and what the kernel calls it by, so that its death can be made sure of at once.
+#[derive(Debug)]
+pub struct Watched {
+    holder: Holder,
+    pidfd: OwnedFd,
+}
+
+impl Watched {
+    /// Watches a process; `None`: it is dead, and its number free or another one's.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn new(holder: Holder) -> io::Result<Option<Watched>> {
+        Ok(open(holder)?.map(|pidfd| Watched { holder, pidfd }))
+    }
+
+    /// Which process it is.
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// As [`make_sure_of_death`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn make_sure_of_death(&self) -> io::Result<Found> {
+        see_to_death(self.holder, &self.pidfd)
+    }
+}
+
 /// A descriptor for this process; `None`: it is dead, and its number free or another one's.
 fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
-    let pidfd = match unsafe { sys::owned(libc::syscall(libc::SYS_pidfd_open, holder.pid, 0)) } {
+    let pidfd = match descriptors::open(|| unsafe { sys::owned(libc::syscall(libc::SYS_pidfd_open, holder.pid, 0)) }) {
         Ok(pidfd) => pidfd,
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
         Err(error) => return Err(error),
@@ -92,9 +124,15 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// When it does not die, or the kernel refuses.
 pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
-    let Some(pidfd) = open(holder)? else { return Ok(Found::Dead) };
-    // Mostly it has: that its thread is dead was known before.
-    if has_ended(&pidfd) {
+    match open(holder)? {
+        Some(pidfd) => see_to_death(holder, &pidfd),
+        None => Ok(Found::Dead),
+    }
+}
+
+fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
+    // Mostly it is dead: that its thread is was known before.
+    if has_ended(pidfd) {
         return Ok(Found::Dead);
     }
     let found =
@@ -170,9 +208,13 @@ mod tests {
         assert_eq!((is_dead(holder), is_dead(before), runs(pid, holder.started)), (false, true, true));
         assert_eq!(make_sure_of_death(before).expect("it was dead"), Found::Dead);
         assert!(!is_dead(holder), "another process of its number is left alone");
+        let watched = Watched::new(holder).expect("the kernel knows it").expect("it lives");
+        assert!(Watched::new(before).expect("the kernel knows it").is_none());
         assert_eq!(make_sure_of_death(holder).expect("it dies"), Found::AtWork);
+        assert_eq!(watched.make_sure_of_death().expect("it is dead"), Found::Dead);
         assert!(is_dead(holder) && !runs(pid, holder.started), "though its parent has not noticed");
         child.wait().expect("its parent notices");
+        assert_eq!(watched.make_sure_of_death().expect("it is dead"), Found::Dead, "its number may be another one's by now");
         assert!(is_dead(holder));
         assert_eq!(make_sure_of_death(holder).expect("it is dead"), Found::Dead);
     }

@@ -7,4 +7,4 @@ pub mod sched;
 pub mod signals;
 pub mod stop;
 pub(crate) mod undertaker;
-pub(crate) mod warm;
+pub mod warm;

@@ -323,6 +323,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
             let busy = turn.worked || awaited;
             let rest = self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, busy, leads));
+            let rest = match rest {
+                // That one is dead this turn has seen in memory, and the next one acts on it: those that it would give way to are what the dead one has left.
+                Rest::Yield if !self.agent.waits_for_permission(&turn) && bed.has_seen_death(&self.agent.host.member.fabric) => Rest::None,
+                rest => rest,
+            };
             match posture.rest(rest, busy, leads) {
                 // Others may wait for this core to get their disks on with it.
                 Rest::None if self.keeper.as_ref().is_some_and(Keeper::is_waiting) => std::thread::yield_now(),
