@@ -71,7 +71,19 @@ fn the_machine_itself() {
 
 #[test]
 fn one_sided_operations() {
-    assert_eq!(bench_on_fabric(&["fabric", "--samples", "200"]).len(), 4);
+    let metrics = bench_on_fabric(&["fabric", "--samples", "200"]);
+    let wanted = [
+        "record written to two peers",
+        "read of a word",
+        "compare-and-swap",
+        "write of ",
+        "bytes a second, WRITEs of ",
+        "round trip of records",
+    ];
+    for (metric, wanted) in metrics.iter().zip(wanted) {
+        assert!(metric.starts_with(wanted), "{metric} in the place of {wanted}: {metrics:?}");
+    }
+    assert_eq!(metrics.len(), wanted.len(), "{metrics:?}");
 }
 
 #[test]
