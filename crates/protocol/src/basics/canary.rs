@@ -128,7 +128,7 @@ probes! {
         DareDoubleVote = "dare-double-vote",
         /// A server of `dare` answers a vote request before its decision stands in the memory of a majority (DARE section 3.2.3).
         DareUnkeptVote = "dare-unkept-vote",
-        /// A server of `dare` that was removed from the group, and does not know that this is committed, stands, and is voted for (DARE section 3.4).
+        /// A server of `dare` that an entry leaves out of the group counts itself when it stands (DARE section 3.4).
         DareRemovedLeads = "dare-removed-leads",
         /// A leader of `dare` answers reads without a look at the terms of a majority (DARE section 3.3).
         DareBlindRead = "dare-blind-read",

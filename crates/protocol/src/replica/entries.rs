@@ -115,6 +115,11 @@ impl<K: RecordKind> Entries<K> {
         self.groups.first()
     }
 
+    /// The group of what is committed, and those that entries bring which are not known to be.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(|(_, group)| group)
+    }
+
     /// The group in force behind the entry at `index`.
     pub fn group_at(&self, index: LogIndex) -> Option<&Group> {
         self.groups.iter().rev().find(|(changed, _)| *changed <= index).map(|(_, group)| group)

@@ -78,7 +78,7 @@ pub fn bugs() -> Vec<Bug> {
         "dare-zombie-votes" | "dare-forever-zombie" | "dare-zombie-head" => "dare-zombies",
         // It takes a group that is parted at one moment, or a leader that is lost at one.
         "dare-one-majority" => "dare-parted-resize",
-        "dare-removed-leads" => "dare-removed",
+        "dare-removed-leads" => "dare-parted-removal",
         // A leader has to be asked that its followers do not reach, and that does not know it.
         "dare-blind-read" => "dare-parted-read",
         name if name.starts_with("dare-") => "dare",

@@ -46,7 +46,7 @@ pub trait Engine: engine::Durable {
     fn is_in_transition(&self) -> bool {
         false
     }
-    /// Whether the newest group of which it has an entry does without this process, and it does not know that to be committed.
+    /// Whether the newest group of which it has an entry does without this process.
     fn is_leaving_out(&self, _: ProcessId) -> bool {
         false
     }
@@ -274,8 +274,7 @@ impl Engine for Dare {
     }
 
     fn is_leaving_out(&self, process: ProcessId) -> bool {
-        use engine::Engine as _;
-        self.group().is_some_and(|group| !group.contains(process)) && self.committed_group().contains(&process)
+        self.group().is_some_and(|group| !group.contains(process))
     }
 
     fn vote(&self) -> Option<Vote> {

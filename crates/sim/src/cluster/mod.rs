@@ -243,6 +243,13 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, _| scenarios::parted::resize::<Dare>(plan),
     },
     Kind {
+        name: "dare-parted-removal",
+        about: "dare on a network; a group of five is to have three places, and is parted when one of those that go knows the group without it",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::parted::removal::<Dare>(plan),
+    },
+    Kind {
         name: "dare-parted-read",
         about: "dare on a network; the others do not reach the leader, which is asked for a read when another one has acknowledged a write",
         ground: Ground::Network,

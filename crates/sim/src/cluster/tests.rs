@@ -107,6 +107,19 @@ fn one_of_five_goes_on_when_the_others_are_killed_within_a_millisecond() {
     }
 }
 
+/// A leader is lost while a group gets fewer places. With seed 180 nobody but a server that goes had the entry that leaves it out: nobody could be elected any more.
+#[test]
+fn a_group_that_loses_its_leader_as_it_shrinks_goes_on() {
+    for (name, seeds) in [("dare-removed", 170..190), ("dare-parted-removal", 0..10)] {
+        let kind = Kind::named(name).expect("there is one");
+        for seed in seeds {
+            let report = catch_unwind(|| kind.live(&Plan::new(seed)).0)
+                .unwrap_or_else(|_| panic!("{name} seed {seed} breaks an invariant, as said above"));
+            assert_clean(&report);
+        }
+    }
+}
+
 /// Lives in which leaders, candidates and voters are stopped at any single step.
 #[test]
 fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {

@@ -10,6 +10,7 @@ use super::leading::Reign;
 use super::peers::{at_control, control as lane_of, tell, word_from};
 use super::{Dare, Ending, Event};
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, is_number};
+use crate::replica::group::Group;
 use crate::replica::handover::Deference;
 
 /// How often the time that a candidate waits is doubled, at most.
@@ -138,7 +139,7 @@ impl Dare {
             }
             if let Some(asked) = Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], self.term)
                 && (asked.term > self.term || self.may_vote_again(asked.term, id))
-                && (!is_removed || Canary::DareRemovedLeads.is_planted())
+                && !is_removed
                 && request.is_none_or(|(other, _)| asked.term > other.term)
             {
                 request = Some((asked, id));
@@ -309,15 +310,21 @@ impl Dare {
 
     /// Whether a majority of the group in force, this server included if `me`, is what `yes` asks for.
     pub(super) fn is_majority(&self, me: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
-        let Some(group) = self.log.group() else { return false };
-        group.is_majority(|id| if id == self.me { me } else { yes(id) })
+        self.log.group().is_some_and(|group| is_majority_of(group, self.me, me, yes))
     }
 
-    /// Whether this server could lead: it belongs to the group in force, holds the state, and gets somewhere.
+    /// Whether this server could lead: it belongs to the group in force, or [goes](Dare::goes_by), holds the state, and gets somewhere.
     pub(super) fn may_stand(&self) -> bool {
-        let belongs =
-            self.log.group().is_some_and(|group| group.contains(self.me)) || (self.listed && Canary::DareRemovedLeads.is_planted());
+        let belongs = self.log.groups().any(|group| group.contains(self.me));
         belongs && self.log.is_complete() && !self.is_removed() && !self.access.broken
+    }
+
+    /// The entry that leaves this server out of the group, as long as it is not known to be committed: its term and index. The server may be the only one that has it and lives. Those
+    /// that stay could not be elected against its log, so it stands then too, does not count itself, and leads until that entry is committed.
+    fn goes_by(&self) -> Option<(u64, LogIndex)> {
+        let goes = !self.is_removed() && self.log.group().is_some_and(|group| !group.contains(self.me));
+        let index = self.log.group_since().filter(|_| goes)?;
+        Some((self.log.term_at(index)?, index))
     }
 
     /// How long a candidate waits for votes, and a voter for its leader: at random, and longer the longer nothing comes of it (DARE section 3.2.2).
@@ -359,7 +366,8 @@ impl Dare {
         let mut left = 0;
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
-            if peer.watch.dead || !self.log.group().is_some_and(|group| group.contains(peer.process)) {
+            let may_lead = self.log.groups().any(|group| group.contains(peer.process));
+            if peer.watch.dead || !may_lead {
                 continue;
             }
             let id = peer.id;
@@ -388,6 +396,9 @@ impl Dare {
     fn conclude_look<F: Fabric>(&mut self, now: Time, since: Time, look: &Look, fabric: &mut F) {
         let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
         let own = (self.log.last_term(), self.log.tail().index);
+        // One that goes leads only where none of those that stay could.
+        let goes_by = self.goes_by();
+        let stays = |process| goes_by.is_some() && self.log.group().is_some_and(|group| group.contains(process));
         let (mut rank, mut hear_none, mut seen) = (0u64, Vec::new(), self.election.seen_term);
         let mut hear_some = Vec::new();
         for peer in self.peers.iter().filter(|p| look.read.contains(&p.id)) {
@@ -404,7 +415,9 @@ impl Dare {
                 hear_some.push(peer.id);
             }
             let theirs = (last_term, LogIndex(last));
-            let first = theirs > own || (theirs == own && peer.process < self.me);
+            let first = theirs > own
+                || (theirs == own && peer.process < self.me)
+                || (stays(peer.process) && goes_by.is_some_and(|entry| theirs >= entry));
             rank += u64::from(first && peer.watch.is_alive() && Status::of(word(words::STATUS)).is_complete());
         }
         self.election.seen_term = seen;
@@ -445,4 +458,13 @@ impl Dare {
     pub(super) fn has_granted<F: Fabric>(fabric: &F, peer: PeerId, grant: u64) -> bool {
         word_from(fabric, peer, control::VOTE) == grant
     }
+}
+
+/// Whether a majority of the group is what `yes` asks for, with the server `me` if `counts` and it belongs to it.
+pub(super) fn is_majority_of(group: &Group, me: ProcessId, counts: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
+    let adds_itself = counts && Canary::DareRemovedLeads.is_planted();
+    group.electorates().all(|(members, quorum)| {
+        let others = members.iter().filter(|id| **id != me && yes(**id)).count();
+        others + usize::from(counts && members.contains(&me) || adds_itself) >= quorum
+    })
 }

@@ -15,6 +15,7 @@ use crate::replica::release::Releases;
 use crate::replica::{Execution, StateMachine};
 
 use super::config::Config;
+use super::election::is_majority_of;
 use super::follower::{Follower, Phase};
 use super::layout::{self, Determinants, Kind, LOG, Op, RUNS_BYTES, SCRATCH, SLOT_BYTES, control};
 use super::log::{Log, Mark};
@@ -288,10 +289,11 @@ impl Reign {
         let votes: Vec<ProcessId> =
             self.followers.iter().filter(|f| Dare::has_granted(cx.fabric, f.peer, f.grant)).map(|f| f.process).collect();
         let bought = |id: ProcessId| Canary::DareZombieVotes.is_planted() && cx.peers.iter().any(|p| p.process == id && p.watch.certain);
-        if !group.is_majority(|id| id == self.me || votes.contains(&id) || bought(id)) {
+        if !is_majority_of(group, self.me, true, |id| votes.contains(&id) || bought(id)) {
             return false;
         }
-        invariant!(group.contains(self.me), "{} is elected by a group to which it does not belong: {group:?}", self.me);
+        let belongs = cx.log.groups().any(|group| group.contains(self.me));
+        invariant!(belongs, "{} is elected by a group to which it does not belong: {group:?}", self.me);
         cx.events.push_back(Event::Permitted);
         self.open = cx.log.open(ring_of(cx.fabric));
         let recovered = cx.log.tail().index.0 - cx.log.committed().index.0;

@@ -382,6 +382,11 @@ impl Dare {
 
     fn step<F: Fabric, S: StateMachine>(&mut self, whole: bool, fabric: &mut F, machine: &mut S) -> bool {
         let was = self.is_leading();
+        let is_candidate = self.reign.as_ref().is_some_and(|reign| !reign.is_elected());
+        if is_candidate && self.is_removed() {
+            // It stood since it did not know that to be committed.
+            self.end_reign(Ending::Removed, fabric);
+        }
         let members = std::mem::take(&mut self.roster);
         let moved = self.with_reign(fabric, machine, |reign, cx| {
             let wanted = |peer: &Peer, log: &Log| {

@@ -34,8 +34,8 @@ pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// A group of five is to have three places. As soon as one of those that go has the entry by which the group does without it, and does not know that to be committed, the leader is killed,
-/// and those that stay stand still for a while: of all that could stand only those that go are left. Then the others go on.
+/// A group of five is to have three places. As soon as one of those that go has the entry by which the group does without it, the leader is killed, and those that stay stand still for a
+/// while: of all that could stand only those that go are left. Then the others go on.
 pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, true>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
@@ -57,6 +57,33 @@ pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
         // There is no place for all: that they are all replicas again is asked for when there is.
         c.until_replies(10);
         c.start(name.node.0);
+    })
+}
+
+/// A group of five is to have three places. At the moment at which one of those that go has the entry by which the group does without it, the leader and one that stays are cut off from the
+/// other three. The two are a majority of the group after the change, and commit; of it the three have one.
+pub(in crate::cluster) fn removal<E: Engine>(plan: &Plan) -> (Report, String) {
+    play::<E, false>(plan, five(), |c| {
+        let Some((leader, _)) = leader(c) else { return };
+        c.say("the group is to have three places");
+        let taken = c.resize(leader, 3);
+        c.until("the change is taken", |_| taken);
+        let goes = |c: &Cluster<E, false>, process: usize| c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()));
+        if !c.until("one finds itself left out", |c| c.alive().any(|p| p != leader && goes(c, p))) {
+            return;
+        }
+        c.say("the leader, and one that stays, are cut off from the others");
+        let in_force =
+            |c: &Cluster<E, false>, process: usize| c.nodes[leader].as_ref().is_some_and(|n| !n.engine().is_leaving_out(c.name(process)));
+        let stays = c.alive().find(|p| *p != leader && in_force(c, *p)).expect("two do beside the leader");
+        let others: Vec<usize> = c.alive().filter(|p| *p != leader && *p != stays).collect();
+        c.world.partition(&[leader, stays], &others);
+        // As long as it takes the others to elect one, if they could.
+        c.go_on_until(c.world.now() + 40 * c.settings.heartbeat_interval_ns);
+        c.until_replies(10);
+        c.say("the cut is mended");
+        c.world.heal();
+        c.until_replies(10);
     })
 }
 

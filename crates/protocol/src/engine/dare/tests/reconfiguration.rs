@@ -180,6 +180,53 @@ fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
     assert_eq!(cluster.nodes[5].machine.digest(), cluster.nodes[leader].machine.digest());
 }
 
+/// Five servers whose group is to have three places: the leader, the two others that stay, and two that go, of which the first alone has the entry that leaves them out.
+fn one_that_goes_knows() -> (Cluster, usize, [usize; 2], [usize; 2]) {
+    let (mut cluster, leader, _) = alike(5);
+    tell_view(&mut cluster, 2, 0..5);
+    cluster.write_through(leader);
+    let rest: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
+    let (stay, go) = ([rest[0], rest[1]], [rest[2], rest[3]]);
+    cluster.nodes[leader].engine.resize(3).expect("it leads");
+    let leaves_out = |c: &Cluster, n: usize| c.nodes[n].engine.group().is_some_and(|group| !group.contains(id(go[0])));
+    cluster.until("the leader proposes it", |c| leaves_out(c, leader));
+    // Both groups decide with those that stay.
+    [stay[0], stay[1], go[1]].iter().for_each(|n| cluster.part(leader, *n));
+    cluster.until("one that goes has it", |c| leaves_out(c, go[0]));
+    assert!([stay[0], stay[1], go[1]].iter().all(|n| !leaves_out(&cluster, *n)), "nobody else has");
+    assert!(!cluster.nodes[go[0]].engine.is_removed());
+    (cluster, leader, stay, go)
+}
+
+#[test]
+fn dare_3_4_a_server_that_goes_leads_until_that_is_committed() {
+    let (mut cluster, leader, stay, go) = one_that_goes_knows();
+    cluster.kill(leader);
+    cluster.until_led_by(go[0]);
+    let last = cluster.write_through(go[0]);
+    cluster.until("one of those that stay leads", |c| stay.iter().any(|n| c.leads(*n)));
+    assert!(cluster.nodes[go[0]].engine.is_removed());
+    let next = cluster.until_led();
+    assert!(stay.contains(&next) && cluster.nodes[next].engine.committed() >= last);
+    cluster.write_through(next);
+    let group = cluster.nodes[next].engine.group().expect("a member").clone();
+    assert!(!group.contains(id(go[0])) && !group.contains(id(go[1])));
+}
+
+#[test]
+fn dare_3_4_a_server_that_goes_is_elected_by_those_that_stay_and_does_not_count_itself() {
+    let (mut cluster, leader, stay, go) = one_that_goes_knows();
+    // One of the three that stay can vote, and all of those that go: a majority of five, and none of three.
+    cluster.world.pause(stay[0]);
+    cluster.kill(leader);
+    cluster.run(1_000_000);
+    assert!(cluster.leader().is_none());
+    assert!(cluster.events(go[0], |event| matches!(event, Event::AskedPermission)) > 0, "it stands");
+    cluster.world.resume(stay[0]);
+    let next = cluster.until_led();
+    cluster.write_through(next);
+}
+
 #[test]
 fn dare_3_4_a_server_that_knows_that_it_was_removed_never_stands() {
     let (mut cluster, leader, _) = alike(5);
