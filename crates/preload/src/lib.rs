@@ -50,6 +50,7 @@ mod heart;
 #[cfg(not(test))]
 mod hooks;
 mod known;
+mod leaders;
 mod leading;
 mod machine;
 mod main_thread;

@@ -20,10 +20,10 @@ use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
 use crate::known::Known;
+use crate::leaders::Leaders;
 use crate::machine::{Machine, OWN, tell_known, with_replay};
 use crate::main_thread::Confined;
 use crate::pace::Pace;
-use crate::process::{Found, Watched};
 use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
@@ -185,15 +185,8 @@ pub struct Replica {
     gap_since: Option<((u64, u64), u64)>,
     /// Whether anyone leads, as it has seen it.
     led: Led,
-    /// The processes that may hold sockets, as it has seen them, but for its own.
-    leaders: Vec<Leader>,
-}
-
-/// A process that may hold sockets, and what a successor needs of it, found beforehand: clients wait while it is looked for.
-#[derive(Debug)]
-struct Leader {
-    watched: Watched,
-    keeper: Option<keeper::Connection>,
+    /// Those that it may have to succeed.
+    pub leaders: Leaders,
 }
 
 /// What a replica has seen of leaders.
@@ -280,7 +273,7 @@ impl Replica {
             fork_wanted: None,
             gap_since: None,
             led: Led::default(),
-            leaders: Vec::new(),
+            leaders: Leaders::default(),
         }
     }
 
@@ -325,7 +318,7 @@ impl Replica {
         let due = now.saturating_sub(self.looked_at_node_ns) >= LOOK_NS;
         if due {
             self.looked_at_node_ns = now;
-            self.watch_leaders();
+            self.leaders.watch(self.board.holders().into_iter().filter(|holder| *holder != self.own).collect());
         }
         due && !is_whole(here)
     }
@@ -341,37 +334,6 @@ impl Replica {
         if self.led.look(self.board.beats(), self.control.is_some()) {
             die("nobody leads, and martlet run, which would have a dead replica replaced, is gone");
         }
-    }
-
-    /// Looks which processes may hold sockets, so that a successor need not look for them.
-    fn watch_leaders(&mut self) {
-        let holders: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
-        self.leaders.retain(|leader| holders.contains(&leader.watched.holder()));
-        for holder in holders {
-            if self.leaders.iter().all(|leader| leader.watched.holder() != holder)
-                && let Ok(Some(watched)) = Watched::new(holder)
-            {
-                self.leaders.push(Leader { watched, keeper: keeper::Connection::new(&keeper::name_of(KEEPER, holder)).ok() });
-            }
-        }
-    }
-
-    /// Sees to it that a process that may hold sockets is dead. Returns what it was at before.
-    ///
-    /// # Errors
-    /// When it does not die, or the kernel refuses.
-    pub fn make_sure_of_death(&self, holder: Holder) -> std::io::Result<Found> {
-        match self.leaders.iter().find(|leader| leader.watched.holder() == holder) {
-            Some(leader) => leader.watched.make_sure_of_death(),
-            None => process::make_sure_of_death(holder),
-        }
-    }
-
-    /// Asks the keeper of a process that is dead for its sockets.
-    pub fn ask_keeper(&mut self, holder: Holder) -> std::io::Result<Left> {
-        let known = self.leaders.iter_mut().find(|leader| leader.watched.holder() == holder).and_then(|leader| leader.keeper.take());
-        // It may have ended that connection.
-        known.and_then(|keeper| keeper.begin_to_ask().ok()).map_or_else(|| keeper::begin_to_ask(&keeper::name_of(KEEPER, holder)), Ok)
     }
 
     fn follow(&mut self, here: &mut Here<'_, Machine>) -> Step {

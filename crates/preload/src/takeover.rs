@@ -30,6 +30,7 @@ impl Replica {
         for holder in &before {
             // One that is only taken for dead would go on writing to its clients.
             let found = self
+                .leaders
                 .make_sure_of_death(*holder)
                 .unwrap_or_else(|error| die(&format!("it cannot take over from process {}: {error}", holder.pid)));
             faults.extend(self.board.fault(holder.node));
@@ -41,7 +42,7 @@ impl Replica {
         // Their keepers look for what they keep while this one is at other things. Where something is left to execute they are asked behind it: what they send counts among
         // the descriptors that are on their way, of which there may be so many.
         let is_level = with_replay(|replay| replay.upcoming()).is_none();
-        let before = before.into_iter().map(|holder| (holder, is_level.then(|| self.ask_keeper(holder)))).collect();
+        let before = before.into_iter().map(|holder| (holder, is_level.then(|| self.leaders.ask_keeper(holder)))).collect();
         // What is woken by this runs while this one waits for those.
         self.tell(&format!("succeeds {}", self.node));
         self.board.hold(self.own);
@@ -63,14 +64,14 @@ impl Replica {
         // What is opened here comes first: the sockets that are received take the lowest numbers, the library's among them, until each is given its own.
         let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
         let asked: Vec<(Holder, io::Result<Left>)> =
-            before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| self.ask_keeper(holder)))).collect();
+            before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| self.leaders.ask_keeper(holder)))).collect();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for (holder, asked) in asked {
             let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
             let kept = asked
                 .and_then(Left::receive)
                 // It may have ended a connection that it had from before just when it was asked by it.
-                .or_else(|_| self.ask_keeper(holder).and_then(Left::receive))
+                .or_else(|_| self.leaders.ask_keeper(holder).and_then(Left::receive))
                 .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
                 .inspect_err(gone);
             left.push((holder, kept.ok()));
