@@ -7,11 +7,12 @@
 //! What stands for one of these in the process is static: a process has one keeper.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use martlet_fabric::host::descriptors::{open, open_beside};
+use martlet_fabric::host::descriptors::{duplicate, open, open_beside};
 use martlet_fabric::host::process::stand_aside;
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::handover::{AGAIN_MS, Came, Handover, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
@@ -27,6 +28,10 @@ pub const PATIENCE: u32 = 30;
 pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
 /// Connections that have asked for nothing so far. Each of a cluster's nodes may have one; one more takes the place of the first, whose process has died or is no node.
 const MOST_SILENT: usize = 16;
+/// Descriptors that a keeper gives up for connections where its process has no more: as many as may wait for it to accept them.
+const SPARES: usize = 5;
+/// For how long one whose process lives, and has no more descriptors, accepts nothing, in milliseconds: those that connect need not be heard at once.
+const REST_MS: i32 = 50;
 /// What a successor asks for: connections, and the memory that belongs to them.
 const CONNECTIONS: u8 = b'c';
 /// What a newcomer asks for: the listener of the service.
@@ -76,6 +81,8 @@ pub enum Keeps {
 #[derive(Clone, Copy)]
 struct Charge {
     listener: RawFd,
+    /// Others for the same.
+    spares: [RawFd; SPARES],
     replica: libc::pid_t,
     keeps: Keeps,
 }
@@ -117,14 +124,18 @@ pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
     // SAFETY: the pointers are to an address of that length, and to memory of the size asked for; the rest are plain system calls.
     let stack = unsafe {
         sys::checked(libc::syscall(libc::SYS_bind, listener.as_raw_fd(), &address, len))?;
-        sys::checked(libc::syscall(libc::SYS_listen, listener.as_raw_fd(), 4))?;
+        sys::checked(libc::syscall(libc::SYS_listen, listener.as_raw_fd(), SPARES - 1))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
         libc::mmap(std::ptr::null_mut(), STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     if stack == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    let charge = Box::into_raw(Box::new(Charge { listener: listener.as_raw_fd(), replica: std::process::id() as libc::pid_t, keeps }));
+    // One of a service has room as soon as its process is dead: it closes all others then.
+    let spare = || if keeps == Keeps::All { duplicate(&listener).map_or(-1, IntoRawFd::into_raw_fd) } else { -1 };
+    let spares = [(); SPARES].map(|()| spare());
+    let charge = Charge { listener: listener.as_raw_fd(), spares, replica: std::process::id() as libc::pid_t, keeps };
+    let charge = Box::into_raw(Box::new(charge));
     // SAFETY: the sets are initialised by the calls that take them; the stack is large enough for what `keep` calls, and is never unmapped, nor is what it goes by
     // freed. `keep` argues for what is shared beside that. All signals are blocked in it: a handler would run on memory that the process believes its own.
     unsafe {
@@ -164,7 +175,7 @@ unsafe fn wake_at_death() {
 /// lives it makes only calls that do not fail, so that it leaves no mark in that thread's errno.
 extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     // SAFETY: it was leaked for this process.
-    let Charge { listener, replica, keeps } = unsafe { *charge.cast::<Charge>() };
+    let Charge { listener, mut spares, replica, keeps } = unsafe { *charge.cast::<Charge>() };
     // SAFETY: the name ends with a zero byte.
     unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, NAME.as_ptr(), 0, 0, 0) };
     if keeps == Keeps::Service {
@@ -186,6 +197,8 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     let mut given: RawFd = -1;
     // What that one lacks so far; and what the last attempt to send it has come to.
     let mut handover: Option<(Handover, Came)> = None;
+    // There was no descriptor more for the last that was to be accepted, and it waits.
+    let mut is_full = false;
     loop {
         let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2 + MOST_SILENT];
         // A number below 0 is none that is waited for.
@@ -193,8 +206,16 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
         if matches!(handover, Some((_, Came::Full))) {
             waits[1].events |= libc::POLLOUT;
         }
+        let rests = std::mem::take(&mut is_full);
+        if rests {
+            waits[0].fd = -1;
+        }
         let tries_again = matches!(handover, Some((_, Came::Refused)));
-        let ms = i64::from(if tries_again { AGAIN_MS } else { LOOK_MS });
+        let ms = i64::from(match (tries_again, rests) {
+            (true, _) => AGAIN_MS,
+            (false, true) => REST_MS,
+            (false, false) => LOOK_MS,
+        });
         let mut time = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
@@ -253,14 +274,19 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 libc::syscall(libc::SYS_close, client);
             }
             if waits[0].revents != 0 {
-                let client = accept(listener, replica);
-                if client >= 0 && is_ours(client) {
-                    let first = queue(&mut silent, client);
-                    if first >= 0 {
-                        libc::syscall(libc::SYS_close, first);
+                match accept(listener, replica) {
+                    Ok(client) if is_ours(client) => {
+                        let first = queue(&mut silent, client);
+                        if first >= 0 {
+                            libc::syscall(libc::SYS_close, first);
+                        }
                     }
-                } else if client >= 0 {
-                    libc::syscall(libc::SYS_close, client);
+                    Ok(client) => {
+                        libc::syscall(libc::SYS_close, client);
+                    }
+                    // It is accepted at the next attempt. Where the process lives, that could take what is given up for it.
+                    Err(Errno::MFILE | Errno::NFILE) => is_full = lives || !give_up_one(&mut spares, &mut silent),
+                    Err(_) => {}
                 }
             }
             if let Some((lacks, came)) = &mut handover {
@@ -284,11 +310,19 @@ fn lives(replica: libc::pid_t) -> bool {
     unsafe { libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica) }
 }
 
-/// Accepts a connection, which is not waited for. Returns -1 where the kernel has none.
-fn accept(listener: RawFd, replica: libc::pid_t) -> RawFd {
+/// Accepts a connection, which has come.
+fn accept(listener: RawFd, replica: libc::pid_t) -> Result<RawFd, Errno> {
     // SAFETY: it is open for as long as its keeper lives.
     let listener = unsafe { BorrowedFd::borrow_raw(listener) };
-    open_beside(|| lives(replica), || rustix::net::accept_with(listener, SocketFlags::CLOEXEC)).unwrap_or(-1)
+    open_beside(|| lives(replica), || rustix::net::accept_with(listener, SocketFlags::CLOEXEC))
+}
+
+/// Closes a descriptor that nobody needs as much as one that connects: a spare one, or else the connection that has said nothing for the longest. Returns whether there was one.
+fn give_up_one(spares: &mut [RawFd], silent: &mut [RawFd]) -> bool {
+    let Some(least) = spares.iter_mut().chain(silent).find(|fd| **fd >= 0) else { return false };
+    // SAFETY: nothing else of the keeper's uses it.
+    unsafe { libc::syscall(libc::SYS_close, std::mem::replace(least, -1)) };
+    true
 }
 
 /// The byte that was said at a connection where something has come; `None`: its other end is closed.
@@ -709,6 +743,109 @@ mod tests {
         drop(silent);
         LET_GO.store(false, Ordering::SeqCst);
         SUCCEEDED.store(false, Ordering::SeqCst);
+    }
+
+    /// What a process is told that is to have a keeper, and no descriptor more.
+    const FULL: &str = "MARTLET_TEST_FULL";
+
+    /// A process that [`FULL`] names, and its keeper's.
+    struct Full {
+        name: String,
+        process: std::process::Child,
+        keeper: libc::pid_t,
+    }
+
+    impl Full {
+        /// This test's program, which runs that one test.
+        fn new(test: &str) -> Full {
+            let name = format!("martlet-keeper-full-{}", std::process::id());
+            let program = std::env::current_exe().expect("the kernel says it");
+            let (module, _) = std::any::type_name::<Full>().rsplit_once("::").expect("a path");
+            let (_, module) = module.split_once("::").expect("the crate");
+            let mut process = std::process::Command::new(program)
+                .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
+                .env(FULL, &name)
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("it starts");
+            let said = std::io::BufReader::new(process.stdout.take().expect("a pipe"));
+            let mut lines = std::io::BufRead::lines(said).map_while(Result::ok);
+            let keeper = lines.find_map(|line| line.split_once("keeper ")?.1.trim().parse().ok()).expect("it says that it is full");
+            Full { name, process, keeper }
+        }
+
+        /// What such a process does.
+        fn fill(name: &str) -> ! {
+            let mut limit = getrlimit(Resource::Nofile);
+            limit.current = Some(64);
+            setrlimit(Resource::Nofile, limit).expect("less is always allowed");
+            HOLDS.store(true, Ordering::SeqCst);
+            let (one, _other) = std::os::unix::net::UnixStream::pair().expect("two descriptors");
+            start(name, Keeps::All).expect("a keeper");
+            let children = std::fs::read_to_string("/proc/thread-self/children").expect("the kernel lists them");
+            let mut all = Vec::new();
+            while let Ok(another) = one.try_clone() {
+                HIGHEST.fetch_max(another.as_raw_fd(), Ordering::SeqCst);
+                all.push(another);
+            }
+            println!("keeper {children}");
+            loop {
+                std::thread::park();
+            }
+        }
+
+        /// A number in the kernel's account of the keeper.
+        fn count(&self, what: &str) -> u64 {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.keeper)).expect("it lives");
+            let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("the kernel says it");
+            line.trim_start_matches(':').trim().parse().expect("a number")
+        }
+
+        /// It sleeps now and then. A keeper that tries over and over is at work all the time, and is not once at rest by itself.
+        fn assert_at_rest(&self) {
+            let ticks = || {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.keeper)).expect("it lives");
+                let times = stat.rsplit_once(')').expect("its name").1.split_ascii_whitespace().skip(11).take(2);
+                times.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>()
+            };
+            let (sleeps, before) = (self.count("voluntary_ctxt_switches"), ticks());
+            while self.count("voluntary_ctxt_switches") < sleeps + 3 {
+                assert!(ticks() < before + 100, "the keeper is at work all the time");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    impl Drop for Full {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+            // SAFETY: a plain system call; where the keeper has ended, nobody has its number so soon.
+            unsafe { libc::syscall(libc::SYS_kill, self.keeper, libc::SIGKILL) };
+        }
+    }
+
+    #[test]
+    fn a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_successors() {
+        if let Ok(name) = std::env::var(FULL) {
+            Full::fill(&name);
+        }
+        let mut full = Full::new("a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_successors");
+        // As of followers that have theirs beforehand. There is none for them in the process, which lives.
+        let beforehand = [(); 2].map(|()| Connection::new(&full.name).expect("there is room to wait"));
+        full.assert_at_rest();
+        full.process.kill().expect("it lives");
+        full.process.wait().expect("it is killed");
+        let [first, second] = beforehand;
+        let left = first.begin_to_ask().and_then(Left::receive).expect("it answers").expect("its process is dead");
+        assert!(left.sockets.len() > 40, "{} sockets", left.sockets.len());
+        // One after the other, and more than there are spares.
+        drop(left);
+        let mut last = second.begin_to_ask().and_then(Left::receive).expect("it answers").expect("its process is dead");
+        for _ in 0..2 * SPARES {
+            last = ask(&full.name).expect("it answers").expect("its process is dead");
+        }
+        last.dismiss();
     }
 
     #[test]
