@@ -5,7 +5,7 @@ pub mod placement;
 pub mod plot;
 mod progress;
 pub mod reference;
-mod stolen;
+pub mod stolen;
 
 use std::path::Path;
 

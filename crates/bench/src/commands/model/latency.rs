@@ -2,6 +2,7 @@
 //! and 3.3.3).
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use martlet_cluster::directory::{FabricFlags, FabricPlan};
@@ -11,13 +12,15 @@ use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, Table};
 use martlet_fabric::with_fabric;
 use martlet_node::config::DurabilityKind;
+use martlet_protocol::engine::Engine as _;
 use serde_json::json;
 
-use super::super::alone::{self, Alone as _, Modelled};
+use super::super::alone::{self, Alone as _, Modelled, Replica};
 use super::super::endpoint::{Endpoint, Place};
 use super::super::operations::{self, Kind, Samples, Timing};
 use crate::model::loggp::{Group, Network, Operation, Operations, PAPER, Point, determination, fit};
 use crate::report::plot::{Axis, Plot, Series};
+use crate::report::stolen;
 
 /// LogGP's parameters of the fabric in use, fitted, and the latency of requests that they predict, beside the measured one (DARE, Table 1, Figure 1 and section
 /// 3.3.3).
@@ -134,6 +137,7 @@ impl Form {
 }
 
 pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outcome {
+    let stolen = stolen::Watch::start();
     let plan = arguments.fabric.plan(None)?;
     let mut groups = arguments.servers.clone();
     groups.sort_unstable();
@@ -157,6 +161,9 @@ pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outc
     super::say_and_save(&plot, arguments.plot.as_deref(), format)?;
     let requests: Vec<Request> = replies.iter().map(Reply::conclude).collect();
     say_requests(&network, &requests, format);
+    if let Some(warning) = stolen.percent().and_then(stolen::warning) {
+        format.say(warning);
+    }
     let plot = draw_requests(&network, &requests);
     super::say_and_save(&plot, arguments.plot_requests.as_deref(), format)
 }
@@ -229,17 +236,32 @@ fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], in
     let servers = replies[0].group.0;
     let place = Place::new(&format!("model-latency-{servers}"), plan, servers)?;
     let data = (DurabilityKind::Memory, Path::new(""));
+    let held: Vec<AtomicU64> = (1..servers).map(|_| AtomicU64::new(0)).collect();
     alone::among::<F, Modelled, _>(
         &place,
         servers,
         data,
-        |_, _| {},
+        |nth, follower| held[nth].store(follower.engine.last().0, Ordering::Relaxed),
         |mut leader| {
+            let level = |leader: &mut Replica<F, Modelled>| {
+                let last = leader.engine.last().0;
+                leader.until("the others have taken all", |_| held.iter().all(|held| held.load(Ordering::Relaxed) >= last))
+            };
+            // Every page of the logs is there then. Where the kernel has yet to make it, that is most of what a long request takes.
+            let longest = vec![9u8; REQUESTS[REQUESTS.len() - 1]];
+            let lap = Modelled::settings(0, data.0, place.fabric).log_ring_bytes;
+            for _ in 0..lap.div_ceil(longest.len()) {
+                interrupt.check()?;
+                leader.reply(Some(&longest))?;
+                level(&mut leader)?;
+            }
             for Reply { bytes, taken, .. } in replies {
                 interrupt.check()?;
                 let effects = vec![9u8; *bytes];
                 let proposes = (*bytes > 0).then_some(&effects[..]);
                 for sample in 0..samples + WARM_UP {
+                    // The model is of one request by itself. Where the next came at once the followers, which share a core, would fall behind, and it would wait for room.
+                    level(&mut leader)?;
                     match leader.reply(proposes)? {
                         Some(ns) if sample >= WARM_UP => taken.0.push(ns as f64),
                         // The first ones warm the caches; and where the lead was lost, that was no reply.
