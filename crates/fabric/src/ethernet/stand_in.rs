@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::peer::Line;
 use super::serving::BATCH;
 use crate::contract::PeerKind;
+use crate::host::process::come_first;
 
 /// How long the endpoint's thread may be away before the stand-in serves.
 const AFTER: Duration = Duration::from_millis(1);
@@ -35,6 +36,7 @@ pub(super) fn after(kind: PeerKind) -> Duration {
 
 /// Runs until the line is to stop.
 pub(super) fn run(line: &Arc<Line>, after: Duration) {
+    // It serves for microseconds while others work for milliseconds, and holds what the endpoint's thread may wait for.
     come_first();
     let mut seen = line.polled.load(Ordering::Relaxed);
     while !line.stop.load(Ordering::Acquire) {
@@ -71,17 +73,6 @@ pub(super) fn run(line: &Arc<Line>, after: Duration) {
             // half of the core at least, and with its next turn it serves by itself again.
             std::thread::sleep(began.elapsed());
         }
-    }
-}
-
-/// Where it is allowed, the thread runs before ordinary ones as soon as it has something to do: it serves for microseconds while others work for
-/// milliseconds, and holds what the endpoint's thread may wait for.
-fn come_first() {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameters outlive the call, which changes the class of the calling thread and nothing else.
-    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) } != 0;
-    if refused {
-        tracing::debug!("the thread that serves while the node is busy runs as an ordinary one: real-time scheduling is not allowed");
     }
 }
 

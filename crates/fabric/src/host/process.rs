@@ -45,6 +45,17 @@ pub fn stand_aside() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
+/// Has the calling thread run before ordinary ones as soon as it has something to do, where that is allowed. For helpers that work for microseconds at a time, and that somebody
+/// waits for.
+pub fn come_first() {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters outlive the call, which changes the class of the calling thread and nothing else.
+    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) } != 0;
+    if refused {
+        tracing::debug!(thread = std::thread::current().name(), "it runs as an ordinary one: real-time scheduling is not allowed");
+    }
+}
+
 /// Where the helpers of this process run, if somebody has said it.
 static HELPERS_CPUS: OnceLock<CpuSet> = OnceLock::new();
 

@@ -475,6 +475,12 @@ impl Wardens {
         }
     }
 
+    /// Sends what is due and judges nobody, so it may be called without a look at what has arrived.
+    pub fn speak(&mut self, now: Time) {
+        let hosts: Vec<HostId> = self.peers.keys().copied().collect();
+        hosts.into_iter().for_each(|host| self.send(now, host));
+    }
+
     /// This warden was asleep until now, by so much longer than it meant to. What came meanwhile may be lost, or still on its way up, so this time is no silence of the others: nor is the
     /// interval in which it meant to sleep, nor that until the next heartbeat. No more is forgiven, for a busy host's warden is late again and again, and has to find another one silent all
     /// the same.

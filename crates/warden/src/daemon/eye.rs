@@ -137,6 +137,7 @@ pub(super) struct Eye {
     /// What is known before the words say it, where that is permitted.
     marks: Option<Marks>,
     lives: BTreeMap<Slot, Watched>,
+    ends: bool,
 }
 
 impl Eye {
@@ -148,7 +149,7 @@ impl Eye {
         orders: Option<Orders>,
         marks: Option<Marks>,
     ) -> Eye {
-        Eye { board, bell, tasks, reports, orders, marks, lives: BTreeMap::new() }
+        Eye { board, bell, tasks, reports, orders, marks, lives: BTreeMap::new(), ends: false }
     }
 
     pub(super) fn run(mut self, started: &Sender<Result<(), DeathWordsError>>) {
@@ -166,12 +167,12 @@ impl Eye {
             // The bell is looked at before the tasks: one that comes later has moved it.
             let bell = self.bell.load(0);
             while let Ok(task) = self.tasks.try_recv() {
-                if let Task::End = task {
-                    return;
-                }
                 self.take(task);
             }
             let vigil = self.look();
+            if self.ends {
+                return;
+            }
             let mut words: Vec<(&AtomicU64, u32)> = vec![(self.bell.sleep_word(0), bell as u32)];
             words.extend(vigil.words.iter().map(|(page, word, value)| (page.sleep_word(death_word(*word)), *value as u32)));
             sleep_on(&words, vigil.is_partial.then_some(at_most));
@@ -202,7 +203,7 @@ impl Eye {
             Task::Forget(slot) => {
                 self.lives.remove(&slot);
             }
-            Task::End => {}
+            Task::End => self.ends = true,
         }
     }
 
@@ -227,11 +228,20 @@ impl Eye {
             life.words = words;
         }
         for (slot, evidence) in over {
-            let life = self.lives.remove(&slot).unwrap_or_default();
+            let mut life = self.lives.remove(&slot).unwrap_or_default();
             let ended = self.board.app_life(slot);
             if self.board.end(slot, &End::failure(evidence, crate::now_ns(), life.secret)) {
                 if let Some(orders) = &self.orders {
-                    orders.send(Order::End(ended, true));
+                    orders.send_at_once(Order::End(ended, true));
+                }
+                // A program of which a task speaks that has come since may have found it alive still.
+                while let Ok(task) = self.tasks.try_recv() {
+                    if let Task::Subscribe(of, seat) = &task
+                        && *of == slot
+                    {
+                        life.told.push(Arc::clone(seat));
+                    }
+                    self.take(task);
                 }
                 for seat in &life.told {
                     // A program with a full socket reads the board when it reads that.
@@ -278,5 +288,26 @@ mod tests {
         eye.look();
         assert_eq!(board.look(slot).map(|seen| (seen.state, seen.secret)), Some((State::Failed, Some([4; 16]))));
         assert_eq!(reports.try_recv(), Ok(slot));
+    }
+
+    #[test]
+    fn who_begins_to_monitor_a_life_while_it_ends_is_told() {
+        let board = Board::create(1, 1, Marking::Nothing).expect("memory");
+        let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
+        let (tasks, told) = channel();
+        let (sender, _reports) = channel();
+        let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
+        let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None, None);
+        let slot = Slot { index: 0, generation: 1 };
+        board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
+        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16], true));
+        let died = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(0)]).expect("registered")));
+        died.join().expect("it ends well");
+        let (socket, mut monitor) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        monitor.set_nonblocking(true).expect("a socket");
+        tasks.send(Task::Subscribe(slot, Arc::new(Seat { socket: socket.into(), index: 0 }))).expect("the eye is there");
+        // As in a turn in which the task came after the eye had taken all.
+        eye.look();
+        assert!(std::io::Read::read(&mut monitor, &mut [0; 64]).expect("told") > 0);
     }
 }

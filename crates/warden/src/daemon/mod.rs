@@ -1,8 +1,8 @@
 //! The warden: two threads, a third where there are other hosts, and one where it has marks.
 //!
 //! The *eye* sleeps on the death words of all threads that registered, and tells the programs that monitor them. The *desk* serves programs: registration, what they ask, and
-//! the processes that are watched by descriptor. The eye takes no lock that the desk holds: what it needs to know the desk sends it. The *pulse*
-//! speaks with the wardens of other hosts. The *ear* hears of [marks](martlet_fabric::host::marks) of which nothing else tells in time.
+//! the processes that are watched by descriptor. Neither the eye nor the pulse takes a lock that the desk holds: what they need to know the desk sends them. The *pulse*
+//! speaks with the wardens of other hosts, and tells programs of deaths there. The *ear* hears of [marks](martlet_fabric::host::marks) of which nothing else tells in time.
 
 mod desk;
 mod ear;
@@ -157,7 +157,7 @@ impl Warden {
         let (mut pulse, mut others) = (None, None);
         if let Some((party, sockets)) = self.party {
             let way = pulse::News { sender: news.0, stir: Arc::clone(&heard) };
-            let (beating, orders) = pulse::Pulse::new(&party, sockets, board.life(), way)?;
+            let (beating, orders) = pulse::Pulse::new(&party, sockets, board.clone(), way)?;
             let hosts = party.neighbours.hosts.iter().map(|peer| peer.host);
             others = Some((desk::OtherHosts::new(orders.clone(), party.neighbours.timeout_ns, hosts), orders));
             pulse = Some(beating);

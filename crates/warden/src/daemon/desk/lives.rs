@@ -205,16 +205,24 @@ impl Desk {
         }
     }
 
+    /// Neither eye nor pulse tells of this life any more.
+    fn forget(&self, slot: Slot, host: u32) {
+        self.eye.send(Task::Forget(slot));
+        if let Some(others) = self.others.as_ref().filter(|_| host != 0) {
+            others.forget(slot);
+        }
+    }
+
     pub(super) fn over(&mut self, index: u16) {
         self.suit_wishes(index);
         self.forget_outside(index);
         let Some(life) = self.lives.get_mut(&index) else { return };
-        let (slot, program) = (life.slot, life.program.take());
+        let (slot, host, program) = (life.slot, life.host, life.program.take());
         if let Some(others) = self.others.as_ref().filter(|_| life.host == 0) {
             others.end(life);
         }
         tracing::info!(app = %life.app, pid = life.pid, state = %life.state, evidence = ?life.evidence, "an application is over");
-        self.eye.send(Task::Forget(slot));
+        self.forget(slot, host);
         if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
             program.life = None;
         }
@@ -242,7 +250,7 @@ impl Desk {
             if self.current.get(&life.app) == Some(&index) {
                 self.current.remove(&life.app);
             }
-            self.eye.send(Task::Forget(life.slot));
+            self.forget(life.slot, life.host);
             self.board.free(life.slot);
         }
     }

@@ -28,7 +28,7 @@ use rustix::event::epoll;
 use self::lives::Life;
 use self::program::Program;
 pub(super) use self::remote::OtherHosts;
-use super::eye::{Task, Tasks};
+use super::eye::Tasks;
 use super::{RunError, Seat, system};
 use crate::AppId;
 use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
@@ -282,7 +282,7 @@ impl Desk {
         self.watch_no_more(&seat.socket);
         for index in monitors {
             if let Some(life) = self.lives.get(&index) {
-                self.eye.send(Task::Unsubscribe(life.slot, seat.index));
+                self.watch_no_more_for(life, seat.index);
             }
             if let Some(life) = self.lives.get_mut(&index) {
                 life.monitors.remove(&id);

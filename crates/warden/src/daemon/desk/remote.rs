@@ -1,9 +1,12 @@
 //! The desk's part in what other hosts' wardens tell.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use martlet_protocol::detector::wardens::{AppLife, Certainty, Event, HostId, MAX_PATHS};
 
+use super::super::Seat;
+use super::super::eye::Task;
 use super::super::pulse::{Order, Orders};
 use super::Desk;
 use super::lives::Life;
@@ -43,6 +46,25 @@ impl OtherHosts {
     /// It is over.
     pub(super) fn end(&self, life: &Life) {
         self.orders.send(Order::End(AppLife { app: life.app.get(), incarnation: life.incarnation }, life.state == State::Failed));
+    }
+
+    /// A program monitors a life of another host.
+    pub(super) fn subscribe(&self, life: &Life, seat: &Arc<Seat>) {
+        let host = HostId(u16::try_from(life.host).expect("of a host"));
+        self.orders.send(Order::Subscribe(
+            host,
+            AppLife { app: life.app.get(), incarnation: life.incarnation },
+            life.slot,
+            Arc::clone(seat),
+        ));
+    }
+
+    pub(super) fn unsubscribe(&self, slot: Slot, seat: u8) {
+        self.orders.send(Order::Unsubscribe(slot, seat));
+    }
+
+    pub(super) fn forget(&self, slot: Slot) {
+        self.orders.send(Order::Forget(slot));
     }
 
     pub(super) fn status(&self) -> impl Iterator<Item = HostStatus> {
@@ -85,6 +107,22 @@ impl Desk {
                 self.note(host, |health| health.is_silent = is_silent);
                 tracing::info!(host = host.0, is_silent, "another host");
             }
+        }
+    }
+
+    /// Has a program told of the end of a life at once, by the thread that hears of it first.
+    pub(super) fn watch_for(&self, life: &Life, seat: &Arc<Seat>) {
+        match &self.others {
+            Some(others) if life.host != 0 => others.subscribe(life, seat),
+            _ => self.eye.send(Task::Subscribe(life.slot, Arc::clone(seat))),
+        }
+    }
+
+    /// Has it told no more.
+    pub(super) fn watch_no_more_for(&self, life: &Life, seat: u8) {
+        match &self.others {
+            Some(others) if life.host != 0 => others.unsubscribe(life.slot, seat),
+            _ => self.eye.send(Task::Unsubscribe(life.slot, seat)),
         }
     }
 
@@ -133,6 +171,10 @@ impl Desk {
         let begun = Life { state: State::Alive, incarnation: life.incarnation, host, ..Life::awaited(slot, app) };
         *known = begun.monitored_as(known);
         self.board.begin(slot, app, host, life.incarnation, 0, State::Alive);
+        let begun = &self.lives[&slot.index];
+        for monitor in begun.monitors.keys().filter_map(|monitor| self.programs.get(monitor)) {
+            self.watch_for(begun, &monitor.seat);
+        }
         let timeout_ns = self.timeout_of(&self.lives[&slot.index]);
         self.tell_monitors(slot.index, &Answer::TimeoutChanged { app, timeout_ns });
     }

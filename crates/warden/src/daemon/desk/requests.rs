@@ -165,7 +165,7 @@ impl Desk {
         }
         let monitors: Vec<_> = self.lives[&slot.index].monitors.iter().map(|(monitor, want)| (*monitor, *want)).collect();
         for (monitor, want) in monitors {
-            self.eye.send(Task::Subscribe(slot, Arc::clone(&self.programs[&monitor].seat)));
+            self.watch_for(&self.lives[&slot.index], &self.programs[&monitor].seat);
             self.tell_of_monitor(slot.index, monitor, want);
         }
         self.tell_monitors(slot.index, &Answer::Look);
@@ -277,10 +277,10 @@ impl Desk {
         let program = self.programs.get_mut(&id).expect("it asks");
         let seat = Arc::clone(&program.seat);
         let is_new = program.monitors.insert(index);
-        let life = self.lives.get_mut(&index).expect("just found");
-        let before = life.monitors.insert(id, want);
+        let before = self.lives.get_mut(&index).expect("just found").monitors.insert(id, want);
+        let life = &self.lives[&index];
         if is_new && !life.is_over() {
-            self.eye.send(Task::Subscribe(life.slot, seat));
+            self.watch_for(life, &seat);
         }
         // A monitor that asks again for what it has, for the process's descriptor say, is nothing new to the application.
         if before != Some(want) {
@@ -300,9 +300,9 @@ impl Desk {
     fn unmonitor(&mut self, id: ProgramId, index: u16) {
         if let Some(program) = self.programs.get_mut(&id) {
             program.monitors.remove(&index);
-            if let Some(life) = self.lives.get(&index) {
-                self.eye.send(Task::Unsubscribe(life.slot, program.seat.index));
-            }
+        }
+        if let (Some(program), Some(life)) = (self.programs.get(&id), self.lives.get(&index)) {
+            self.watch_no_more_for(life, program.seat.index);
         }
         if let Some(life) = self.lives.get_mut(&index) {
             life.monitors.remove(&id);
