@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use martlet_fabric::NodeId;
-use martlet_fabric::host::process::leave_core;
+use martlet_fabric::host::process::{come_first, leave_core};
 use martlet_protocol::detector::wardens::Secret;
 use martlet_warden::client::{Error, Failure, Handler, Threads, Warden};
 use martlet_warden::{AppId, Resources};
@@ -77,7 +77,7 @@ impl Registration {
         }
         let socket = config.socket.unwrap_or_else(martlet_warden::place::default_socket);
         let name = format!("{}/{}", cluster.config().name, settings.id());
-        let warden = match config.usage {
+        let mut warden = match config.usage {
             UseWarden::On => Warden::connect(&socket, &name)?,
             UseWarden::Auto | UseWarden::Off => match Warden::expect(&socket, &name) {
                 Ok(warden) => warden,
@@ -88,6 +88,8 @@ impl Registration {
                 }
             },
         };
+        // An end that is told without the secret proves nothing to others, nor to this node, and the application would not be told of again in that life.
+        warden.need_secrets();
         let system = |what| move |error: io::Error| Error::System { what, error };
         let stir =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system("cannot make a descriptor")(error.into()))?;
@@ -108,6 +110,8 @@ impl Registration {
         };
         let thread = std::thread::Builder::new().name("martlet-warden".into()).spawn(move || {
             leave_core();
+            // What it hands on ends a wait for a lease, on a host that is busy as a rule.
+            come_first();
             post.run(&told);
         });
         let thread = Some(thread.map_err(system("cannot start a thread that speaks with the warden"))?);

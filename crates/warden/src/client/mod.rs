@@ -165,6 +165,8 @@ pub struct Warden {
     stir: OwnedFd,
     is_stirred: bool,
     is_loss_told: bool,
+    /// Whether ends are the warden's alone to see, which reveals secrets with them.
+    needs_secrets: bool,
     next_number: u32,
     polls: u32,
 }
@@ -236,9 +238,17 @@ impl Warden {
             stir,
             is_stirred: false,
             is_loss_told: false,
+            needs_secrets: false,
             next_number: 1,
             polls: 0,
         })
+    }
+
+    /// From now on certain failures are told with the secret of the life that is over, and not before the warden has revealed it: what this program could see by itself of a
+    /// process of its host, it leaves to the warden. For a program that believes nothing else; to be called before it monitors anything. While there is no warden such ends are
+    /// not told.
+    pub fn need_secrets(&mut self) {
+        self.needs_secrets = true;
     }
 
     /// By which the program's threads say that they act for it.
@@ -450,7 +460,7 @@ impl Warden {
 
     fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fds: Vec<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
         let Answer::Watching { slot, granted, .. } = answer else { return Err(self.strange("it answers something else")) };
-        let mut fds = fds.into_iter();
+        let mut fds = fds.into_iter().take(if self.needs_secrets && !is_process { 0 } else { usize::MAX });
         let (fd, page) = (fds.next(), fds.next());
         // Without it the end is told as soon as the warden has seen it.
         let witness = page.and_then(|page| Witness::new(page).ok());

@@ -187,7 +187,7 @@ impl Warden {
 
     /// Asks again for what it monitors and has no descriptor of, since the application has joined only now.
     fn fetch_pidfds(&mut self) {
-        let Some(link) = &self.link else { return };
+        let Some(link) = self.link.as_ref().filter(|_| !self.needs_secrets) else { return };
         let is_new = |monitored: &Monitored| {
             let seen = link.board.look(monitored.slot);
             monitored.pidfd.is_none() && seen.is_some_and(|seen| seen.state == State::Alive) && link.board.is_of_this_host(monitored.slot)
@@ -262,6 +262,35 @@ mod tests {
                 monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
                 assert_eq!(ends.0, vec![(app, false); life]);
             }
+        });
+    }
+
+    /// Looks how many programs monitor what it is told of, while it is told.
+    struct Asks(Warden, Vec<u16>);
+
+    impl Handler for Asks {
+        fn on_failure(&mut self, app: AppId, _: Failure) {
+            let (apps, _) = self.0.status().expect("it answers");
+            self.1.extend(apps.iter().filter(|one| one.app == app).map(|one| one.monitors));
+        }
+    }
+
+    /// The warden would wake for that, and take a core while the program acts on the failure.
+    #[test]
+    fn a_failure_is_told_of_before_the_warden_hears_that_it_is_monitored_no_longer() {
+        beside_a_warden("told", |socket| {
+            let app = AppId::new(7).expect("in range");
+            let connect = || Warden::connect(socket, "test").expect("a warden");
+            let (mut monitor, mut application, mut asks) = (connect(), connect(), Asks(connect(), Vec::new()));
+            application.join(app).expect("free");
+            monitor.monitor(app, Resources::default()).expect("granted");
+            let page = application.words.page.clone();
+            let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
+            dies.join().expect("it ends well");
+            while asks.1.is_empty() {
+                monitor.poll(Some(Duration::ZERO), &mut asks).expect("it looks");
+            }
+            assert_eq!(asks.1, [1]);
         });
     }
 

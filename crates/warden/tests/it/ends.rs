@@ -327,3 +327,29 @@ fn a_program_that_polls_sees_the_death_of_threads_while_its_warden_stands_still(
     assert!((0..20).any(|_| attempt() == Evidence::Words), "never by words");
     std::fs::remove_dir_all(dir).expect("our own");
 }
+
+/// It was told by the process's descriptor, which proves nothing, and of that life no more: a node waited for a lease.
+#[test]
+fn a_program_that_needs_secrets_is_told_by_the_warden_which_reveals_them() {
+    let dir = crate::world::scratch();
+    let socket = dir.join("warden.sock");
+    let daemon = Process::start("warden", &socket);
+    let process = Process::start("joins 7", &socket);
+    let connect = || martlet_warden::client::Warden::connect(&socket, "test").expect("a warden");
+    let (mut one, mut needy) = (connect(), connect());
+    needy.need_secrets();
+    let (mut diary, mut needy_diary) = (Diary::default(), Diary::default());
+    for warden in [&mut one, &mut needy] {
+        warden.monitor(app(7), Resources::default()).expect("granted");
+    }
+    daemon.signal(Signal::STOP);
+    process.kill();
+    let (failed, failure) = diary.failure(&mut one);
+    assert_eq!((failed, failure.evidence, failure.secret), (app(7), Evidence::Process, None), "its warden stands still");
+    needy.poll(Some(std::time::Duration::from_nanos(1)), &mut needy_diary).expect("it looks");
+    assert_eq!(needy_diary.0, []);
+    daemon.signal(Signal::CONT);
+    let (failed, failure) = needy_diary.failure(&mut needy);
+    assert!(failed == app(7) && failure.secret.is_some(), "{failure:?}");
+    std::fs::remove_dir_all(dir).expect("our own");
+}
