@@ -256,7 +256,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
-        let mut posture = Posture::new(placement.class, E::TRAITS.elects() && cluster.watches_closely(), clock::now());
+        let shares_host = cluster.config().fabric.traits().certain_deaths;
+        let mut posture = Posture::new(placement.class, shares_host, E::TRAITS.elects() && cluster.watches_closely(), clock::now());
         loop {
             // A call that was made after the end had been asked for is not executed, also when that was in the last look before a sleep.
             if self.is_asked_to_end(stop) {

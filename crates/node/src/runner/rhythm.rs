@@ -13,6 +13,8 @@ const SETTLE_NS: u64 = 1_000_000;
 /// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
 pub(super) struct Posture {
     class: Class,
+    /// Whether the others run on this host, so that the dead one and this one may have shared a core.
+    shares_host: bool,
     /// Whether the others elect who leads by a heart that they watch closely.
     watched: bool,
     leads: bool,
@@ -22,13 +24,14 @@ pub(super) struct Posture {
 
 impl Posture {
     /// Of a thread that got `class` and has no role yet.
-    pub(super) fn new(class: Class, watched: bool, now: Time) -> Posture {
-        Posture { class, watched, leads: false, since: now }
+    pub(super) fn new(class: Class, shares_host: bool, watched: bool, now: Time) -> Posture {
+        Posture { class, shares_host, watched, leads: false, since: now }
     }
 
-    /// Whether the thread leads, and has done so for less than `SETTLE_NS`.
+    /// Whether the thread leads, and has done so for less than `SETTLE_NS`, where that makes a difference. Between hosts it does not: the dead one has had a core of another host, and what a
+    /// new primary waits for are answers of others, which wake it.
     pub(super) fn is_new(&self, leads: bool) -> bool {
-        leads && !self.leads
+        leads && !self.leads && self.shares_host
     }
 
     /// What the thread does in place of `rest`, its usual one; `busy`: there is work, or is to be expected at once.
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_new_primary_without_work_yields_until_its_role_has_settled() {
-        let mut posture = Posture::new(Class::Normal, false, Time(0));
+        let mut posture = Posture::new(Class::Normal, true, false, Time(0));
         let turn = |now| Turn { now: Time(now), ..Turn::default() };
         posture.after_turn(&turn(5), false);
         assert_eq!(posture.rest(Rest::Park, false, false), Rest::Park, "a backup sleeps");
@@ -101,7 +104,10 @@ mod tests {
         assert_eq!(posture.rest(Rest::None, true, true), Rest::None, "work comes first");
         posture.after_turn(&turn(5 + SETTLE_NS), true);
         assert_eq!(posture.rest(Rest::Park, false, true), Rest::Park, "nobody has come");
-        let fifo = Posture::new(Class::Fifo, false, Time(0));
+        let mut elsewhere = Posture::new(Class::Normal, false, false, Time(0));
+        elsewhere.after_turn(&turn(5), false);
+        assert_eq!(elsewhere.rest(Rest::Park, false, true), Rest::Park, "the dead one was on another host");
+        let fifo = Posture::new(Class::Fifo, true, false, Time(0));
         assert_eq!(fifo.rest(Rest::Park, false, true), Rest::Park, "its yielding would help nobody");
     }
 
