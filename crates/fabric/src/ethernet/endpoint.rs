@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
+use super::bundle::{Incoming, Outgoing};
 use super::doubt::{Doubt, Step};
 use super::mail;
 use super::packet::{Head, Kind};
@@ -72,6 +73,8 @@ pub struct EthernetFabric {
     began: Instant,
     give_up_us: u64,
     packet: Vec<u8>,
+    incoming: Incoming,
+    outgoing: Outgoing,
     /// What has come in as responses.
     counters: EthernetCounters,
     /// Whether packets may have been left behind of which no look at the sources tells.
@@ -124,6 +127,8 @@ impl EthernetFabric {
             began: Instant::now(),
             give_up_us: give_up.as_micros() as u64,
             packet: Vec::with_capacity(2048),
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
             counters: EthernetCounters::default(),
             more: false,
             asked_before: false,
@@ -371,55 +376,67 @@ impl EthernetFabric {
         }
     }
 
-    /// Takes up to `most` responses. Whether these were all that had come, as far as is known.
+    /// Takes up to `most` responses, and those of one bundle more. Whether these were all that had come, as far as is known.
     fn take(&mut self, now: u64, most: usize) -> bool {
-        let mut buffer = [0; 2048];
-        for _ in 0..most {
-            let len = match self.line.asks.recv_from(&mut buffer) {
-                Ok((len, _)) => len,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
-                // What a socket reports besides are troubles of single packets.
-                Err(_) => continue,
-            };
-            let packet = &mut buffer[..len];
-            let Some(head) = Head::decode(packet).filter(|head| head.kind == Kind::Response) else {
-                self.counters.foreign += 1;
-                continue;
-            };
-            let Some(id) = self.asking.get(&head.flow).copied() else {
-                self.counters.unknown += 1;
-                continue;
-            };
-            let Some(mut entry) = self.entries[id.0 as usize].take() else { continue };
-            match entry.peer.opener.open(head, packet) {
-                Ok(_) => {
-                    entry.heard = true;
-                    if let Some(doubt) = &mut entry.doubt {
-                        doubt.heard(now);
-                    }
-                    self.counters.taken += 1;
-                    let told = &entry.peer.told;
-                    let land = |landed: super::requester::Landed<'_>| {
-                        // A lane that has been forgotten meanwhile has no memory, and nobody reads it.
-                        let own = match landed.into.region {
-                            LocalRegion::Lane { writer, name } if writer == id => find(&entry.peer.lanes.lanes, name),
-                            region => self.local(region),
-                        };
-                        if let Some(area) = own {
-                            fence(Ordering::Release);
-                            store_words(&area.memory()[landed.into.offset / 8..], landed.bytes);
-                        }
-                    };
-                    if entry.requester.take(body(packet), now, |grants| told.note(grants), land).is_err() {
-                        self.counters.malformed += 1;
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let (mut drained, mut taken) = (false, 0);
+        while taken < most {
+            match incoming.receive(&self.line.asks) {
+                Ok(came) => {
+                    for packet in incoming.packets(came) {
+                        self.take_one(packet, now);
+                        taken += 1;
                     }
                 }
-                Err(Rejected::Repeated) => self.counters.repeated += 1,
-                Err(Rejected::Forged) => self.counters.forged += 1,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    drained = true;
+                    break;
+                }
+                // What a socket reports besides are troubles of single packets.
+                Err(_) => taken += 1,
             }
-            self.entries[id.0 as usize] = Some(entry);
         }
-        false
+        self.incoming = incoming;
+        drained
+    }
+
+    fn take_one(&mut self, packet: &mut [u8], now: u64) {
+        let Some(head) = Head::decode(packet).filter(|head| head.kind == Kind::Response) else {
+            self.counters.foreign += 1;
+            return;
+        };
+        let Some(id) = self.asking.get(&head.flow).copied() else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let Some(mut entry) = self.entries[id.0 as usize].take() else { return };
+        match entry.peer.opener.open(head, packet) {
+            Ok(_) => {
+                entry.heard = true;
+                if let Some(doubt) = &mut entry.doubt {
+                    doubt.heard(now);
+                }
+                self.counters.taken += 1;
+                let told = &entry.peer.told;
+                let land = |landed: super::requester::Landed<'_>| {
+                    // A lane that has been forgotten meanwhile has no memory, and nobody reads it.
+                    let own = match landed.into.region {
+                        LocalRegion::Lane { writer, name } if writer == id => find(&entry.peer.lanes.lanes, name),
+                        region => self.local(region),
+                    };
+                    if let Some(area) = own {
+                        fence(Ordering::Release);
+                        store_words(&area.memory()[landed.into.offset / 8..], landed.bytes);
+                    }
+                };
+                if entry.requester.take(body(packet), now, |grants| told.note(grants), land).is_err() {
+                    self.counters.malformed += 1;
+                }
+            }
+            Err(Rejected::Repeated) => self.counters.repeated += 1,
+            Err(Rejected::Forged) => self.counters.forged += 1,
+        }
+        self.entries[id.0 as usize] = Some(entry);
     }
 
     /// Asks a peer whose TCP connection has ended whether it is there, and gives it up when it does not answer. `drained`: no answer is left to be taken.
@@ -458,11 +475,13 @@ impl EthernetFabric {
             self.give_up(id, &why);
         } else {
             let Peer { sealer, epochs, answers_at, .. } = peer;
-            let line = &self.line;
+            let (line, outgoing) = (&self.line, &mut self.outgoing);
+            let send = |packets: &[u8], size: usize| line.send_all(&line.asks, packets, size, *answers_at);
             requester.send(now, epochs.iter(), &mut self.packet, Sealer::begin, |packet| {
                 sealer.seal(Kind::Request, packet);
-                line.send(&line.asks, packet, *answers_at);
+                outgoing.push(packet, send);
             });
+            outgoing.flush(send);
         }
         self.release(id);
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };

@@ -1,6 +1,6 @@
 //! A wire that loses, repeats, reorders and corrupts what an endpoint sends, for tests: by chance, from a seed.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 /// How hostile the wire is: of a thousand packets, how many suffer.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Wire {
         self.draw() % 1000 < of_a_thousand
     }
 
-    pub(super) fn send(&mut self, socket: &UdpSocket, packet: &[u8], to: SocketAddr) {
+    pub(super) fn send(&mut self, packet: &[u8], to: SocketAddr, mut send: impl FnMut(&[u8], SocketAddr)) {
         let Mangling { lost, repeated, reordered, corrupted, .. } = self.mangling;
         let before = self.late.take();
         let mut packet = packet.to_vec();
@@ -49,17 +49,17 @@ impl Wire {
             packet[bit / 8] ^= 1 << (bit % 8);
         }
         if self.happens(repeated) {
-            let _ = socket.send_to(&packet, to);
+            send(&packet, to);
         }
         if self.happens(lost) {
             // It never comes.
         } else if before.is_none() && self.happens(reordered) {
             self.late = Some((packet, to));
         } else {
-            let _ = socket.send_to(&packet, to);
+            send(&packet, to);
         }
         if let Some((packet, to)) = before {
-            let _ = socket.send_to(&packet, to);
+            send(&packet, to);
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | `sealing` | the same for who sends datagrams beside any fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
 //! | `mail` | datagrams in parts |
+//! | `bundle` | many packets by one system call |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
 //! | `stand_in` | the thread that serves while the endpoint's does not |
 //! | `doubt` | whether a peer is there whose TCP connection has ended |
@@ -25,6 +26,7 @@
 //! - Nothing in clear is believed: only what opens under the keys of this connection of these two lives. That a TCP connection ends is a reason to ask.
 //! - No counter is used twice: a repetition is sealed anew.
 
+mod bundle;
 mod canary;
 mod config;
 mod doubt;

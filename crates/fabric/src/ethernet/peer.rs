@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::event::EventfdFlags;
 
+use super::bundle;
 use super::mail::Assembly;
 use super::offer::{Offer, secrets, share_of};
 use super::packet::Grants;
@@ -120,6 +121,8 @@ pub(super) struct Line {
     /// Whether that thread sleeps where packets wake it.
     pub(super) asleep: AtomicBool,
     pub(super) stop: AtomicBool,
+    /// Whether packets go out in bundles: until the system refuses one.
+    pub(super) bundles: AtomicBool,
     /// Ends a sleep. Those that ring it from elsewhere may have it for longer than there is a line.
     pub(super) bell: Arc<rustix::fd::OwnedFd>,
     /// What every packet goes through in tests.
@@ -133,7 +136,7 @@ pub(super) fn ring(bell: &rustix::fd::OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// The least room for packets that have come and not been taken: the system counts some 2 KiB for each.
+/// The least room for packets that have come and not been taken, and for those on their way out: the system counts some 2 KiB for each.
 const SOCKET_BYTES: usize = 4 << 20;
 
 impl Line {
@@ -151,6 +154,10 @@ impl Line {
             // Where more is not allowed, fewer packets at once are taken, and more are lost.
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BYTES)
                 .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BYTES));
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BYTES)
+                .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BYTES));
+            // A system that has none hands packets over one by one.
+            let _ = bundle::take_bundles(socket);
         }
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Line {
@@ -160,6 +167,7 @@ impl Line {
             polled: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            bundles: AtomicBool::new(true),
             bell: Arc::new(bell),
             #[cfg(any(test, feature = "conformance"))]
             wire: None,
@@ -182,11 +190,41 @@ impl Line {
 
     /// Sends a packet. One that cannot be sent is one that is lost: by a full buffer, a firewall, an unreachable network.
     pub(super) fn send(&self, socket: &UdpSocket, packet: &[u8], to: SocketAddr) {
+        self.send_all(socket, packet, packet.len(), to);
+    }
+
+    /// Sends packets of `size` bytes each, of which the last may be shorter, like [`Line::send`].
+    pub(super) fn send_all(&self, socket: &UdpSocket, packets: &[u8], size: usize, to: SocketAddr) {
         #[cfg(any(test, feature = "conformance"))]
         if let Some(wire) = &self.wire {
-            return wire.lock().unwrap_or_else(PoisonError::into_inner).send(socket, packet, to);
+            let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut mangled = bundle::Outgoing::default();
+            for packet in packets.chunks(size) {
+                wire.send(packet, to, |packet, at| match at == to {
+                    true => mangled.push(packet, |packets, size| self.hand_over(socket, packets, size, to)),
+                    false => self.hand_over(socket, packet, packet.len(), at),
+                });
+            }
+            return mangled.flush(|packets, size| self.hand_over(socket, packets, size, to));
         }
-        let _ = socket.send_to(packet, to);
+        self.hand_over(socket, packets, size, to);
+    }
+
+    fn hand_over(&self, socket: &UdpSocket, packets: &[u8], size: usize, to: SocketAddr) {
+        if packets.len() > size && self.bundles.load(Ordering::Relaxed) {
+            let refused = [libc::EIO, libc::EINVAL, libc::EMSGSIZE, libc::EOPNOTSUPP];
+            match bundle::send(socket, packets, size, to) {
+                // A device or a path that takes none. All else is the loss of these packets.
+                Err(error) if error.raw_os_error().is_some_and(|error| refused.contains(&error)) => {
+                    tracing::debug!("packets go out one by one: {error}");
+                    self.bundles.store(false, Ordering::Relaxed);
+                }
+                _ => return,
+            }
+        }
+        for packet in packets.chunks(size) {
+            let _ = socket.send_to(packet, to);
+        }
     }
 
     /// Ends the sleep of the endpoint's thread, or the next one.

@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::bundle::{Incoming, Outgoing};
 use super::mail::Assembly;
 use super::packet::{Head, Kind};
 use super::peer::{Epochs, Lanes, Line};
@@ -60,6 +61,8 @@ pub(super) struct Serving {
     mailbox: VecDeque<(PeerId, Vec<u8>)>,
     touched: Vec<u32>,
     packet: Vec<u8>,
+    incoming: Incoming,
+    outgoing: Outgoing,
     pub(super) counters: EthernetCounters,
 }
 
@@ -93,29 +96,37 @@ impl Serving {
         self.mailbox.pop_front()
     }
 
-    /// Takes up to `most` of the packets that have come, and answers them. Whether there may be more.
+    /// Takes up to `most` of the packets that have come, and those of one bundle more, and answers them. Whether there may be more.
     pub(super) fn serve(&mut self, line: &Line, most: usize) -> bool {
         let socket = &line.answers;
-        let mut buffer = [0; 2048];
-        let mut more = true;
-        for _ in 0..most {
-            match socket.recv_from(&mut buffer) {
-                Ok((len, from)) => self.take(&mut buffer[..len], from),
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let (mut more, mut taken) = (true, 0);
+        while taken < most {
+            match incoming.receive(socket) {
+                Ok(came) => {
+                    for packet in incoming.packets(came) {
+                        self.take(packet, came.from);
+                        taken += 1;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     more = false;
                     break;
                 }
                 // What a socket reports besides are troubles of single packets.
-                Err(_) => {}
+                Err(_) => taken += 1,
             }
         }
+        self.incoming = incoming;
         for flow in std::mem::take(&mut self.touched) {
             let Some((_, served)) = self.flows.get_mut(&flow) else { continue };
             let Served { sealer, responder, lanes, asks_at, .. } = &mut **served;
+            let send = |packets: &[u8], size: usize| line.send_all(socket, packets, size, *asks_at);
             responder.answer(&**lanes, &mut self.packet, Sealer::begin, |packet| {
                 sealer.seal(Kind::Response, packet);
-                line.send(socket, packet, *asks_at);
+                self.outgoing.push(packet, send);
             });
+            self.outgoing.flush(send);
         }
         more
     }
