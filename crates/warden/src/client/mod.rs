@@ -460,7 +460,8 @@ impl Warden {
 
     fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fds: Vec<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
         let Answer::Watching { slot, granted, .. } = answer else { return Err(self.strange("it answers something else")) };
-        let mut fds = fds.into_iter().take(if self.needs_secrets && !is_process { 0 } else { usize::MAX });
+        // A process that is watched unchanged has no secret to wait for.
+        let mut fds = fds.into_iter().filter(|_| is_process || !self.needs_secrets);
         let (fd, page) = (fds.next(), fds.next());
         // Without it the end is told as soon as the warden has seen it.
         let witness = page.and_then(|page| Witness::new(page).ok());

@@ -245,13 +245,34 @@ mod tests {
         std::fs::remove_dir_all(dir).expect("our own directory");
     }
 
+    fn app() -> AppId {
+        AppId::new(7).expect("in range")
+    }
+
+    fn connect(socket: &Path) -> Warden {
+        Warden::connect(socket, "test").expect("a warden")
+    }
+
+    /// A program that monitors an application, and that one's.
+    fn monitored(socket: &Path) -> (Warden, Warden) {
+        let (mut monitor, mut application) = (connect(socket), connect(socket));
+        application.join(app()).expect("free");
+        monitor.monitor(app(), Resources::default()).expect("granted");
+        (monitor, application)
+    }
+
+    /// A thread dies with a death word of which the warden has not been told yet.
+    fn lose_a_thread(application: &Warden) {
+        let page = application.words.page.clone();
+        let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
+        dies.join().expect("it ends well");
+    }
+
     /// The warden took the request for one about the next life, and nothing was ever told of the one that had quit.
     #[test]
     fn an_application_that_quits_just_before_its_process_is_asked_for_is_told_of() {
         beside_a_warden("asked", |socket| {
-            let app = AppId::new(7).expect("in range");
-            let connect = || Warden::connect(socket, "test").expect("a warden");
-            let (mut monitor, mut application, mut ends) = (connect(), connect(), Ends::default());
+            let (app, mut monitor, mut application, mut ends) = (app(), connect(socket), connect(socket), Ends::default());
             for life in 1..=2 {
                 monitor.monitor(app, Resources::default()).expect("granted");
                 application.join(app).expect("free");
@@ -279,14 +300,9 @@ mod tests {
     #[test]
     fn a_failure_is_told_of_before_the_warden_hears_that_it_is_monitored_no_longer() {
         beside_a_warden("told", |socket| {
-            let app = AppId::new(7).expect("in range");
-            let connect = || Warden::connect(socket, "test").expect("a warden");
-            let (mut monitor, mut application, mut asks) = (connect(), connect(), Asks(connect(), Vec::new()));
-            application.join(app).expect("free");
-            monitor.monitor(app, Resources::default()).expect("granted");
-            let page = application.words.page.clone();
-            let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
-            dies.join().expect("it ends well");
+            let (mut monitor, application) = monitored(socket);
+            let mut asks = Asks(connect(socket), Vec::new());
+            lose_a_thread(&application);
             while asks.1.is_empty() {
                 monitor.poll(Some(Duration::ZERO), &mut asks).expect("it looks");
             }
@@ -297,15 +313,9 @@ mod tests {
     #[test]
     fn a_failure_that_a_program_sees_before_its_warden_is_told_of_once() {
         beside_a_warden("before", |socket| {
-            let app = AppId::new(7).expect("in range");
-            let connect = || Warden::connect(socket, "test").expect("a warden");
-            let (mut monitor, mut application, mut ends) = (connect(), connect(), Ends::default());
-            application.join(app).expect("free");
-            monitor.monitor(app, Resources::default()).expect("granted");
-            // A thread dies with a death word of which the warden has not been told yet.
-            let page = application.words.page.clone();
-            let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
-            dies.join().expect("it ends well");
+            let (mut monitor, mut application) = monitored(socket);
+            let (app, mut ends) = (app(), Ends::default());
+            lose_a_thread(&application);
             while ends.0.is_empty() {
                 monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
             }
@@ -319,7 +329,7 @@ mod tests {
             monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
             assert_eq!(ends.0, [(app, true)]);
             // The next life is monitored all the same.
-            let mut next = connect();
+            let mut next = connect(socket);
             next.join(app).expect("free");
             next.quit().expect("it has joined");
             monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");

@@ -137,6 +137,7 @@ pub(super) struct Eye {
     /// What is known before the words say it, where that is permitted.
     marks: Option<Marks>,
     lives: BTreeMap<Slot, Watched>,
+    /// The warden ends: this look is the last.
     ends: bool,
 }
 
@@ -257,7 +258,7 @@ impl Eye {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, channel};
 
     use rustix::event::{EventfdFlags, eventfd};
 
@@ -266,22 +267,42 @@ mod tests {
     use crate::board::{Marking, State};
     use crate::words::PAGE_WORDS;
 
+    /// An eye that watches one life, and those that speak with it.
+    struct Open {
+        eye: Eye,
+        board: Board,
+        page: Page,
+        slot: Slot,
+        tasks: Sender<Task>,
+        reports: Receiver<Slot>,
+    }
+
+    impl Open {
+        fn new() -> Open {
+            let board = Board::create(1, 1, Marking::Nothing).expect("memory");
+            let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
+            let (tasks, told) = channel();
+            let (sender, reports) = channel();
+            let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
+            let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None, None);
+            let slot = Slot { index: 0, generation: 1 };
+            board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
+            eye.take(Task::Watch(slot, page.clone(), 0, [4; 16], true));
+            Open { eye, board, page, slot, tasks, reports }
+        }
+    }
+
+    fn lose_a_thread(page: &Page) {
+        let page = page.clone();
+        let died = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(0)]).expect("registered")));
+        died.join().expect("it ends well");
+    }
+
     #[test]
     fn a_thread_of_which_nobody_has_been_told_yet_keeps_its_application_alive() {
-        let board = Board::create(1, 1, Marking::Nothing).expect("memory");
-        let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
-        let (tasks, told) = channel();
-        let (sender, reports) = channel();
-        let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
-        let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None, None);
-        let slot = Slot { index: 0, generation: 1 };
-        board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
-        drop(tasks);
-        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16], true));
+        let Open { mut eye, board, page, slot, reports, .. } = Open::new();
         let second = page.register_death_words(&[death_word(1)]).expect("registered");
-        let first = page.clone();
-        let died = std::thread::spawn(move || std::mem::forget(first.register_death_words(&[death_word(0)]).expect("registered")));
-        died.join().expect("it ends well");
+        lose_a_thread(&page);
         eye.look();
         assert_eq!(board.look(slot).map(|seen| seen.state), Some(State::Alive));
         drop(second);
@@ -291,18 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_monitor_a_life_while_it_ends_is_told() {
-        let board = Board::create(1, 1, Marking::Nothing).expect("memory");
-        let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
-        let (tasks, told) = channel();
-        let (sender, _reports) = channel();
-        let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
-        let mut eye = Eye::new(board.clone(), bell, told, Reports { sender, stir }, None, None);
-        let slot = Slot { index: 0, generation: 1 };
-        board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
-        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16], true));
-        let died = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(0)]).expect("registered")));
-        died.join().expect("it ends well");
+    fn a_program_that_begins_to_monitor_a_life_while_it_ends_is_told() {
+        let Open { mut eye, page, slot, tasks, .. } = Open::new();
+        lose_a_thread(&page);
         let (socket, mut monitor) = std::os::unix::net::UnixStream::pair().expect("sockets");
         monitor.set_nonblocking(true).expect("a socket");
         tasks.send(Task::Subscribe(slot, Arc::new(Seat { socket: socket.into(), index: 0 }))).expect("the eye is there");

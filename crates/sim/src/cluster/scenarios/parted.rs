@@ -15,9 +15,7 @@ use crate::cluster::settings::Settings;
 pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, false>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
-        c.say("the group is to have three places");
-        let taken = c.resize(leader, 3);
-        c.until("the change is taken", |_| taken);
+        shrink(c, leader);
         let in_transition = |c: &Cluster<E, false>| c.nodes[leader].as_ref().is_some_and(|n| n.engine().is_in_transition());
         if !c.until("two groups decide", in_transition) {
             return;
@@ -39,10 +37,7 @@ pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
 pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, true>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
-        c.say("the group is to have three places");
-        let taken = c.resize(leader, 3);
-        c.until("the change is taken", |_| taken);
-        let goes = |c: &Cluster<E, true>, process: usize| c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()));
+        shrink(c, leader);
         if !c.until("one finds itself left out", |c| c.alive().any(|p| p != leader && goes(c, p))) {
             return;
         }
@@ -65,10 +60,7 @@ pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
 pub(in crate::cluster) fn removal<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, false>(plan, five(), |c| {
         let Some((leader, _)) = leader(c) else { return };
-        c.say("the group is to have three places");
-        let taken = c.resize(leader, 3);
-        c.until("the change is taken", |_| taken);
-        let goes = |c: &Cluster<E, false>, process: usize| c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()));
+        shrink(c, leader);
         if !c.until("one finds itself left out", |c| c.alive().any(|p| p != leader && goes(c, p))) {
             return;
         }
@@ -137,6 +129,18 @@ pub(in crate::cluster) fn asked_again<E: Engine>(plan: &Plan) -> (Report, String
 fn leader<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) -> Option<(usize, ProcessId)> {
     c.until("one leads", |c| c.leader().is_some());
     c.leader().map(|process| (process, c.name(process)))
+}
+
+/// The group is to have three places.
+fn shrink<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>, leader: usize) {
+    c.say("the group is to have three places");
+    let taken = c.resize(leader, 3);
+    c.until("the change is taken", |_| taken);
+}
+
+/// Whether a process has the entry by which the group does without it.
+fn goes<E: Engine, const HOST: bool>(c: &Cluster<E, HOST>, process: usize) -> bool {
+    c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()))
 }
 
 /// Five nodes, and six clients.
