@@ -17,8 +17,6 @@ probes! {
         ReadOvertaken = "read-overtaken",
         /// A response that begins beyond what is confirmed is believed.
         GapBelieved = "gap-believed",
-        /// A peer that does not answer for a while is taken for one that has got nothing.
-        SilenceIsLoss = "silence-is-loss",
     }
 }
 

@@ -1,3 +1,2 @@
 mod idle;
-mod loss;
 mod model;

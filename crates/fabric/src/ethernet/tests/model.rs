@@ -12,7 +12,7 @@ use crate::primitive::{AtomicU64, Ordering};
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
 const LANDING: RegionName = RegionName(2);
-pub(super) const WORDS: usize = 640;
+const WORDS: usize = 640;
 
 fn words(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
@@ -65,21 +65,21 @@ enum Expected {
 }
 
 /// One asker, one owner, and what lies between them.
-pub(super) struct World {
-    pub(super) asker: Requester,
+struct World {
+    asker: Requester,
     owner: Responder,
     memory: Owned,
     landing: Vec<AtomicU64>,
     told: u32,
-    pub(super) now: u64,
+    now: u64,
     /// Requests and responses on their way, sealed.
-    pub(super) there: VecDeque<Vec<u8>>,
-    pub(super) back: VecDeque<Vec<u8>>,
+    there: VecDeque<Vec<u8>>,
+    back: VecDeque<Vec<u8>>,
     ends: [(Sealer, Opener); 2],
     reference: Vec<u64>,
     expected: VecDeque<Expected>,
-    pub(super) posted: u64,
-    pub(super) completed: u64,
+    posted: u64,
+    completed: u64,
     serial: u64,
     /// For each change of the lane's permission, which records stood there whole after it.
     changes: Vec<Vec<u64>>,
@@ -91,7 +91,7 @@ const RECORD: usize = 5;
 const PLACES: u64 = (WORDS / RECORD) as u64;
 
 impl World {
-    pub(super) fn new() -> World {
+    fn new() -> World {
         let end = |n| (Sealer::new(Secret([n; 32]), 7), Opener::new(Secret([n; 32])));
         World {
             asker: Requester::new(),
@@ -125,13 +125,13 @@ impl World {
         self.asker.post(Token(self.posted), target, work, len, bytes);
     }
 
-    pub(super) fn write(&mut self, at: usize, count: usize) {
+    fn write(&mut self, at: usize, count: usize) {
         let value: Vec<u64> = (0..count as u64).map(|n| self.posted << 16 | n | 1 << 60).collect();
         self.reference[at..at + count].copy_from_slice(&value);
         self.post(false, at, Work::Write, count * 8, &bytes_of(&value), Expected::Plain);
     }
 
-    pub(super) fn read(&mut self, at: usize, count: usize) {
+    fn read(&mut self, at: usize, count: usize) {
         if self.landing_at + count > WORDS {
             self.landing_at = 0;
         }
@@ -141,7 +141,7 @@ impl World {
         self.post(false, at, Work::Read(into), count * 8, &[], expected);
     }
 
-    pub(super) fn read_word(&mut self, at: usize) {
+    fn read_word(&mut self, at: usize) {
         let expected = Expected::Word(self.reference[at]);
         self.post(false, at, Work::ReadWord, 8, &[], expected);
     }
@@ -176,7 +176,7 @@ impl World {
     }
 
     /// The asker has a turn.
-    pub(super) fn ask(&mut self) {
+    fn ask(&mut self) {
         self.asker.tick(self.now);
         let (sealer, there) = (&mut self.ends[0].0, &mut self.there);
         self.asker.send(self.now, std::iter::empty(), &mut Vec::new(), Sealer::begin, |packet| {
@@ -185,7 +185,7 @@ impl World {
         });
     }
 
-    pub(super) fn arrive(&mut self, mut packet: Vec<u8>) {
+    fn arrive(&mut self, mut packet: Vec<u8>) {
         let Some(head) = Head::decode(&packet) else { return };
         if self.ends[0].1.open(head, &mut packet).is_err() {
             return;
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    pub(super) fn return_to_asker(&mut self, mut packet: Vec<u8>) {
+    fn return_to_asker(&mut self, mut packet: Vec<u8>) {
         let Some(head) = Head::decode(&packet) else { return };
         if self.ends[1].1.open(head, &mut packet).is_err() {
             return;
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// A network without faults, until all is done.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         for _ in 0..20_000 {
             self.now += 100;
             self.ask();
@@ -280,13 +280,7 @@ impl World {
 fn live(seed: u64) {
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut world = World::new();
-    let mut faults = [(); 4].map(|()| chance.f64() * chance.f64() * 0.4);
-    // Some networks are merely slow.
-    let is_slow = seed.is_multiple_of(8);
-    if is_slow {
-        faults = [0.0; 4];
-    }
-    let [loss, repeat, corrupt, reorder] = faults;
+    let [loss, repeat, corrupt, reorder] = [(); 4].map(|()| chance.f64() * chance.f64() * 0.4);
     let taking = chance.bool();
     for _ in 0..chance.usize(20..150) {
         world.now += chance.u64(1..400);
@@ -308,7 +302,6 @@ fn live(seed: u64) {
         if taking && chance.u8(0..8) == 0 {
             world.change(!world.granted);
         }
-        let window = world.asker.window();
         world.ask();
         for back in [false, true] {
             for _ in 0..chance.usize(0..6) {
@@ -335,7 +328,6 @@ fn live(seed: u64) {
                 if back { world.return_to_asker(packet) } else { world.arrive(packet) }
             }
         }
-        assert!(!is_slow || world.asker.window() >= window, "nothing was lost, and less may be under way");
     }
     world.settle();
 }
