@@ -5,13 +5,12 @@ use std::time::Duration;
 use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_kv::client::{UNCERTAIN, Value};
-use martlet_node::config::{Idle, Priority};
+use martlet_node::config::{Cluster, Idle, Priority};
 use martlet_node::sched;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
 use super::caller::{AnyCaller, Caller, Reply};
 use super::redis::ClusterClient;
-use super::testbed::Testbed;
 
 /// How a client reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +23,18 @@ pub enum Via {
 
 /// How long a workload's client waits for a reply before it counts the request as one without.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a cluster's nodes serve the Redis protocol.
+pub fn redis_addresses(cluster: &Cluster) -> Vec<&str> {
+    cluster.config().nodes.iter().map(|node| node.redis.as_str()).filter(|address| !address.is_empty()).collect()
+}
+
 /// So many clients of a cluster.
-pub fn open(testbed: &Testbed, count: u16, via: Via) -> Outcome<Vec<AnyCaller>> {
+pub fn open(cluster: &Cluster, count: u16, via: Via) -> Outcome<Vec<AnyCaller>> {
     let one = || -> Outcome<AnyCaller> {
         Ok(match via {
-            Via::Fabric => Box::new(FabricClient::open(testbed.cluster(), Waiting::PATIENT, PATIENCE)?),
-            Via::Redis => Box::new(ClusterClient::new(&testbed.addresses(), PATIENCE).context("cannot resolve the nodes' addresses")?),
+            Via::Fabric => Box::new(FabricClient::open(cluster, Waiting::PATIENT, PATIENCE)?),
+            Via::Redis => Box::new(ClusterClient::new(&redis_addresses(cluster), PATIENCE).context("cannot resolve the nodes' addresses")?),
         })
     };
     (0..count).map(|_| one()).collect()

@@ -3,6 +3,7 @@
 pub mod caller;
 pub mod clients;
 pub mod crowd;
+pub mod judged;
 pub mod leftovers;
 pub mod redis;
 pub mod service;
@@ -17,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::watch::observer;
@@ -26,6 +26,7 @@ use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
 
 use crate::trial::caller::AnyCaller;
+use crate::trial::judged::{Judged, Totals};
 use crate::trial::timeline::Timeline;
 use strikes::Strike;
 use survivor::{Fate, fate};
@@ -73,30 +74,10 @@ impl Fault {
 /// A cluster of our own under load.
 pub struct Trial {
     testbed: Testbed,
-    callers: Vec<AnyCaller>,
-    mix: Mix,
-    seed: u64,
-    round: u64,
+    load: Judged,
     interrupt: Interrupt,
     /// Of the nodes' hosts, where they have any.
     wardens: Option<Wardens>,
-    /// What has been seen so far.
-    pub totals: Totals,
-}
-
-/// What a trial has seen so far.
-#[derive(Debug)]
-pub struct Totals {
-    /// Operations that were judged.
-    pub operations: usize,
-    /// Those of them without a reply.
-    pub unknown: usize,
-    /// Requests that were refused, and the last reason.
-    pub refused: (u64, Option<String>),
-    /// Latencies of reads, in nanoseconds.
-    pub reads: Histogram<u64>,
-    /// Latencies of changes, in nanoseconds.
-    pub changes: Histogram<u64>,
 }
 
 /// What came of one round.
@@ -119,9 +100,7 @@ pub struct Round {
 impl Trial {
     /// A trial of a cluster with these clients.
     pub fn new(testbed: Testbed, callers: Vec<AnyCaller>, mix: Mix, seed: u64, interrupt: &Interrupt) -> Trial {
-        let histogram = || Histogram::new(3).expect("three digits are supported");
-        let totals = Totals { operations: 0, unknown: 0, refused: (0, None), reads: histogram(), changes: histogram() };
-        Trial { testbed, callers, mix, seed, round: 0, interrupt: interrupt.clone(), wardens: None, totals }
+        Trial { testbed, load: Judged::new(callers, mix, seed, 1), interrupt: interrupt.clone(), wardens: None }
     }
 
     /// The same, where node N's host has warden N.
@@ -137,12 +116,11 @@ impl Trial {
 
     /// One round: load, a fault in the middle of it, load until the cluster is whole again and for `after` more; then the verdict.
     pub fn round(&mut self, fault: Fault, target: u16, before: Duration, after: Duration) -> Outcome<Round> {
-        self.round += 1;
-        let number = self.round;
+        let number = self.load.next();
+        let mut chance = Rng::with_seed(self.load.seed() ^ number);
         let (testbed, interrupt, wardens) = (&mut self.testbed, &self.interrupt, self.wardens.as_mut());
         let mut has_disbelieved = false;
-        let mut chance = Rng::with_seed(self.seed ^ number);
-        let (mut recordings, struck) = workload::round(&mut self.callers, number, self.mix, self.seed, |acknowledged| {
+        let (seen, struck) = self.load.round(|acknowledged| {
             await_progress(acknowledged, interrupt)?;
             interrupt.sleep(before)?;
             let mut scene = Scene { testbed, wardens, acknowledged, interrupt, chance: &mut chance, has_disbelieved: false };
@@ -152,38 +130,20 @@ impl Trial {
             interrupt.sleep(after)?;
             Ok(struck)
         })?;
-        let auditor = self.callers.len() as u64 + 1;
-        recordings.push(workload::audit(&mut self.callers[0], auditor, number, self.mix));
-        let operations = workload::judge(&recordings, self.seed)?;
-        let unknown = recordings.iter().map(Recording::unknown).sum();
-        self.note(&recordings, operations, unknown);
         let kills_ns = struck.as_ref().and_then(|struck| struck.kills_ns);
-        let timeline = struck.filter(|struck| struck.led).map(|struck| struck.timeline(&recordings));
-        Ok(Round { number, operations, unknown, timeline, kills_ns, has_disbelieved })
-    }
-
-    fn note(&mut self, recordings: &[Recording], operations: usize, unknown: usize) {
-        self.totals.operations += operations;
-        self.totals.unknown += unknown;
-        for recording in recordings {
-            self.totals.reads.add(&recording.reads).expect("auto-resizing");
-            self.totals.changes.add(&recording.changes).expect("auto-resizing");
-            self.totals.refused.0 += recording.refused.0;
-            if recording.refused.1.is_some() {
-                self.totals.refused.1.clone_from(&recording.refused.1);
-            }
-        }
+        let timeline = struck.filter(|struck| struck.led).map(|struck| struck.timeline(&seen.recordings));
+        Ok(Round { number, operations: seen.operations, unknown: seen.unknown, timeline, kills_ns, has_disbelieved })
     }
 
     /// Ends the cluster in order. An error says what it left behind.
     pub fn end(self) -> Outcome<Totals> {
         // The clients are a part of it.
-        drop(self.callers);
+        let totals = self.load.end();
         if let Some(mut wardens) = self.wardens {
             wardens.end()?;
         }
         let left = self.testbed.end()?;
-        if left.is_empty() { Ok(self.totals) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
+        if left.is_empty() { Ok(totals) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
     }
 }
 

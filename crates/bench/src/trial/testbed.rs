@@ -123,11 +123,6 @@ impl Testbed {
         self.await_whole().map(|_| ())
     }
 
-    /// Where the nodes serve the Redis protocol.
-    pub fn addresses(&self) -> Vec<&str> {
-        self.cluster.config().nodes.iter().map(|node| node.redis.as_str()).filter(|address| !address.is_empty()).collect()
-    }
-
     /// A file beside the cluster's directory, which goes away with it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)

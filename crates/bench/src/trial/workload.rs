@@ -69,7 +69,7 @@ pub fn drive(
     let mut number = 0u64;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
-        let key = Bytes::from(&format!("r{round}:k{}", rng.u64(..mix.keys)));
+        let key = key_of(round, rng.u64(..mix.keys));
         // Every value is somebody's own, so that a read says whose it was.
         let action = action(&mut rng, mix, &format!("{client}.{number}."));
         let is_acknowledged = one(caller, client, Input { key, action }, &mut recording);
@@ -81,14 +81,27 @@ pub fn drive(
     recording
 }
 
-/// Reads every key of a round once: what is left at its end is part of its history.
-pub fn audit(caller: &mut dyn Caller, client: u64, round: u64, mix: Mix) -> Recording {
+/// Does that with every key of a round once, and records it.
+fn with_each(caller: &mut dyn Caller, client: u64, round: u64, mix: Mix, action: &Action) -> Recording {
     let mut recording = Recording::new();
     for key in 0..mix.keys {
-        let key = Bytes::from(&format!("r{round}:k{key}"));
-        one(caller, client, Input { key, action: Action::Get }, &mut recording);
+        one(caller, client, Input { key: key_of(round, key), action: action.clone() }, &mut recording);
     }
     recording
+}
+
+/// Reads every key of a round once: what is left at its end is part of its history.
+pub fn audit(caller: &mut dyn Caller, client: u64, round: u64, mix: Mix) -> Recording {
+    with_each(caller, client, round, mix, &Action::Get)
+}
+
+/// Removes every key of a round. One that a request without a reply writes later stays.
+pub fn remove(caller: &mut dyn Caller, client: u64, round: u64, mix: Mix) {
+    with_each(caller, client, round, mix, &Action::Delete);
+}
+
+fn key_of(round: u64, key: u64) -> Bytes {
+    Bytes::from(&format!("r{round}:k{key}"))
 }
 
 fn action(rng: &mut fastrand::Rng, mix: Mix, own: &str) -> Action {

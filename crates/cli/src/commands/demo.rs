@@ -64,9 +64,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));
     let testbed = Testbed::start(&plan, &interrupt)?;
-    let mut callers = clients::open(&testbed, CLIENTS, Via::Fabric)?;
+    let mut callers = clients::open(testbed.cluster(), CLIENTS, Via::Fabric)?;
     let connections = if spans_hosts {
-        callers.extend(clients::open(&testbed, REDIS_CLIENTS, Via::Redis)?);
+        callers.extend(clients::open(testbed.cluster(), REDIS_CLIENTS, Via::Redis)?);
         None
     } else {
         let (kept, connections) = Connections::open(testbed.cluster(), REDIS_CLIENTS)?;

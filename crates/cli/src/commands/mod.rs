@@ -6,6 +6,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod host;
+mod judge;
 mod key;
 mod man;
 mod members;
@@ -65,6 +66,7 @@ enum Command {
     Warden(warden::Command),
     Doctor(doctor::Arguments),
     Torture(torture::Arguments),
+    Judge(judge::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     #[command(flatten)]
@@ -142,6 +144,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Node(arguments) => node::run(&arguments),
         Command::Run(arguments) => run::run(&arguments, format),
         Command::Torture(arguments) => torture::run(&arguments, format),
+        Command::Judge(arguments) => judge::run(&arguments, format),
         Command::Cluster(command) => cluster::run(&command, format),
         Command::Host(command) => host::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),

@@ -144,8 +144,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let start = Instant::now();
     let mut testbed = Testbed::start(&plan, &interrupt)?;
     let lease = Duration::from_nanos(testbed.cluster().lease_ns());
-    let mut callers = clients::open(&testbed, arguments.clients, Via::Fabric)?;
-    callers.extend(clients::open(&testbed, arguments.redis_clients, Via::Redis)?);
+    let mut callers = clients::open(testbed.cluster(), arguments.clients, Via::Fabric)?;
+    callers.extend(clients::open(testbed.cluster(), arguments.redis_clients, Via::Redis)?);
     let connections = (kept > 0).then(|| Connections::open(testbed.cluster(), kept)).transpose()?.map(|(kept, connections)| {
         callers.extend(kept);
         connections

@@ -112,6 +112,38 @@ impl Drop for Cluster {
     }
 }
 
+/// What is done to a cluster meanwhile is not the command's affair: it says who leads and judges what clients see.
+#[test]
+fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let first: u64 = cluster.primary().parse().expect("a number");
+    std::thread::scope(|scope| {
+        let judged =
+            scope.spawn(|| cluster.run(&["judge", "--seconds", "6", "--round-seconds", "3", "--redis-clients", "1", "--seed", "7"]));
+        // It has begun when the leader has written some of its requests.
+        let before = cluster.sum_of("requests");
+        while cluster.sum_of("requests") < before + 20 {}
+        cluster.run(&["cluster", "kill", &first.to_string()]).ok();
+        let objects = judged.join().expect("it ran").ok().objects();
+        let of = |event: &str| objects.iter().filter(|object| object["event"] == event).cloned().collect::<Vec<_>>();
+        assert_eq!(of("round")[0]["leader"], first, "{objects:?}");
+        assert_eq!(of("round").len(), of("judged").len());
+        assert!(of("round").iter().skip(1).all(|round| round["leader"] != first), "{objects:?}");
+        assert_eq!(of("passed")[0]["seed"], 7);
+    });
+    let next = cluster.primary();
+    let port = cluster.port + next.parse::<u16>().expect("a number");
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("it serves");
+    socket.write_all(b"DBSIZE\r\n").expect("written");
+    let mut reply = [0; 16];
+    let len = socket.read(&mut reply).expect("a reply");
+    assert_eq!(&reply[..len], b":0\r\n", "its keys are gone");
+    cluster.run(&["cluster", "down"]).ok();
+    cluster.run(&["judge", "--seconds", "1"]).code(3);
+    assert!(cluster.run(&["judge", "--clients", "0"]).code(2).err.contains("without clients nothing is checked"));
+}
+
 #[test]
 fn nodes_that_somebody_else_has_started_are_seen() {
     let cluster = Cluster::new();

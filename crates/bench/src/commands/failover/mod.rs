@@ -179,7 +179,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let testbed = Testbed::start(&plan, interrupt)?;
     report.set("client thread", clients::hurry()?);
     let writer = if arguments.redis {
-        let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
+        let client = ClusterClient::new(&clients::redis_addresses(testbed.cluster()), PATIENCE).map_err(Fail::failed)?;
         Writer::Redis(client)
     } else if arguments.service {
         Writer::Service(ServiceWriter::open(service::address(testbed.cluster())?)?)
