@@ -10,6 +10,7 @@ mod deny;
 mod failed;
 mod family;
 mod fuzz;
+mod guests;
 mod header;
 mod hosts;
 mod limit;
@@ -49,6 +50,8 @@ Commands:
   hosts up|down  Hosts to try wardens on by hand: network namespaces with two switches; `cargo xtask hosts --help` says more
   vm [OPTION]... -- COMMAND
                  A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
+  guests [OPTION]...
+                 Three hosts that are virtual machines, with a kernel and a clock each; `cargo xtask guests --help` says more
   fuzz [TARGET] [--seconds N]
                  Arbitrary bytes for every parser and every record that a peer can write, a minute each; one target, or all
   header         Writes the header of the C ABI, crates/capi/include/martlet.h
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
             }
         }
         Some("vm") => vm::run(&root, args),
+        Some("guests") => guests::run(&root, args),
         Some("rdma") => vm::check::command(&root),
         Some("net") => exit_with(net::run(&root, args)),
         Some("peers") => exit_with(peers::run(&root, args)),

@@ -33,9 +33,9 @@ impl<'a> Cluster<'a> {
     /// When they cannot be written.
     pub fn make(rig: &'a Rig, martlet: &Path, name: &str, engine: &str) -> Result<Cluster<'a>, String> {
         let directory = rig.directory.join(name);
-        let cluster = Cluster { rig, martlet: martlet.to_owned(), directory, nodes: Default::default(), written: 0 };
-        cluster.write_files(engine).map_err(|e| format!("cannot write the cluster's files: {e}"))?;
-        Ok(cluster)
+        let hosts: Vec<_> = (0..NODES).map(|host| rig.namespaces.address(host, 0)).collect();
+        write_files(&directory, &hosts, engine, "auto", 1)?;
+        Ok(Cluster { rig, martlet: martlet.to_owned(), directory, nodes: Default::default(), written: 0 })
     }
 
     /// Starts all nodes, and waits until a write is acknowledged.
@@ -66,22 +66,6 @@ impl<'a> Cluster<'a> {
     /// How many keys [`write`](Cluster::write) has written.
     pub fn written(&self) -> usize {
         self.written
-    }
-
-    fn write_files(&self, engine: &str) -> std::io::Result<()> {
-        fs::create_dir_all(&self.directory)?;
-        hosts::write_key(&self.directory.join("cluster.key"))?;
-        let mut cluster =
-            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = 100000\n");
-        for host in 0..NODES {
-            let at = self.rig.namespaces.address(host, 0);
-            cluster += &format!(
-                "[[node]]\nnumber = {host}\naddress = \"{at}:{FABRIC}\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
-            );
-            let node = format!("number = {host}\ncluster = \"cluster.toml\"\n[redis]\nlisten = \"{at}\"\nprotected_mode = false\n");
-            fs::write(self.directory.join(format!("node-{host}.toml")), node)?;
-        }
-        fs::write(self.directory.join("cluster.toml"), cluster)
     }
 
     /// Starts a node.
@@ -207,6 +191,37 @@ impl<'a> Cluster<'a> {
         };
         self.rig.until("the cluster is whole", whole)
     }
+}
+
+/// Writes the files of a cluster and of its nodes, which are at these addresses, into a directory, which is made. Everything that takes too long takes `patience` times as
+/// long as by default.
+///
+/// # Errors
+/// When that cannot be done.
+pub fn write_files(directory: &Path, hosts: &[String], engine: &str, reads: &str, patience: u32) -> Result<(), String> {
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(directory)?;
+        hosts::write_key(&directory.join("cluster.key"))?;
+        let us = |usual: u32| usual * patience;
+        let mut cluster = format!(
+            "name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = {}\n\
+             [detector]\nheartbeat_us = {}\nbroadcast_us = {}\nbroadcast_timeout_us = {}\n[ethernet]\ngive_up_us = {}\n",
+            us(100_000),
+            us(25_000),
+            us(100_000),
+            us(1_500_000),
+            us(500_000)
+        );
+        for (host, at) in hosts.iter().enumerate() {
+            cluster += &format!(
+                "[[node]]\nnumber = {host}\naddress = \"{at}:{FABRIC}\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
+            );
+            let redis = format!("[redis]\nlisten = \"{at}\"\nprotected_mode = false\nreads = \"{reads}\"\n");
+            fs::write(directory.join(format!("node-{host}.toml")), format!("number = {host}\ncluster = \"cluster.toml\"\n{redis}"))?;
+        }
+        fs::write(directory.join("cluster.toml"), cluster)
+    };
+    write().map_err(|e| format!("cannot write the cluster's files: {e}"))
 }
 
 fn text(output: &Output) -> String {

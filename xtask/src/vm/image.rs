@@ -12,8 +12,9 @@ use super::packages;
 const INIT: &str = include_str!("init.sh");
 /// Kernel modules that the guest loads, with whatever they depend on, in this order. `rdma_rxe` computes checksums through `crc32_generic`
 /// without saying that it depends on it.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "virtio_pci",
+    "virtio_net",
     "9pnet_virtio",
     "9p",
     "overlay",

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::image::{self, Image};
-use super::options::{Accel, Options};
+use super::options::{Accel, Network, Options};
 use super::packages;
 
 /// The guest's network.
@@ -42,12 +43,19 @@ pub enum Ended {
 /// # Errors
 /// When the machine cannot be started.
 pub fn run(image: &Image, options: &Options) -> Result<Ended, String> {
-    let accel = match options.accel {
+    boot(image, options, chosen(image, options.accel)?, Stdio::inherit())
+}
+
+/// Which way is meant: KVM where it works.
+///
+/// # Errors
+/// When that cannot be tried.
+pub fn chosen(image: &Image, accel: Accel) -> Result<Accel, String> {
+    Ok(match accel {
         Accel::Auto if kvm_works(image)? => Accel::Kvm,
         Accel::Auto => Accel::Tcg,
         chosen => chosen,
-    };
-    boot(image, options, accel, Stdio::inherit())
+    })
 }
 
 /// Whether a guest comes up under KVM here. Where the device is there, only a try tells; the answer is kept until this machine restarts.
@@ -73,38 +81,76 @@ fn kvm_works(image: &Image) -> Result<bool, String> {
 
 /// `complaints`: where QEMU's own messages go.
 fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Result<Ended, String> {
-    let job = Job::new(options)?;
-    let mut command = Command::new(packages::program(&image.tools, "qemu-system-x86_64"));
-    command.args(qemu_arguments(image, options, accel, &job.0)).env("LD_LIBRARY_PATH", image::libraries(&image.tools));
-    // QEMU looks at no input; a closed one would make it hang on some versions.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints);
-    let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;
-    let mut child = Running(child);
-    let output = child.0.stdout.take().expect("piped");
+    let mut machine = Machine::start(image, options, accel, &[], complaints)?;
+    let output = machine.output();
     let label = options.label;
     let copy = std::thread::spawn(move || hand_on(output, label));
     let late = Instant::now() + options.timeout;
-    let status = loop {
-        match child.0.try_wait().map_err(|e| format!("cannot wait for QEMU: {e}"))? {
-            Some(status) => break Some(status),
-            None if Instant::now() >= late => break None,
+    let ended = loop {
+        match machine.ended()? {
+            Some(ended) => break ended,
+            None if Instant::now() >= late => break Ended::Late,
             None => std::thread::sleep(LOOK),
         }
     };
     // Ends the machine if need be, and with it the output.
-    drop(child);
+    drop(machine);
     // The reader of our output may have gone; the command's status counts all the same.
     let _ = copy.join();
-    let Some(status) = status else { return Ok(Ended::Late) };
-    let result = fs::read_to_string(job.0.join("status")).unwrap_or_default();
-    match result.trim().parse() {
-        Ok(result) => Ok(Ended::WithStatus(result)),
-        Err(_) => {
-            let log = fs::read(job.0.join("console")).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let lines: Vec<&str> = log.lines().collect();
-            Ok(Ended::Broken { status: status.to_string(), log: lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") })
-        }
+    Ok(ended)
+}
+
+/// A machine that runs. It does not outlive this value.
+pub struct Machine {
+    child: Running,
+    job: Job,
+}
+
+impl Machine {
+    /// Boots one. `more` is told to QEMU as well, `complaints` is where its own messages go.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(image: &Image, options: &Options, accel: Accel, more: &[OsString], complaints: Stdio) -> Result<Machine, String> {
+        let job = Job::new(options)?;
+        let mut command = Command::new(packages::program(&image.tools, "qemu-system-x86_64"));
+        command.args(qemu_arguments(image, options, accel, &job.0)).args(more).env("LD_LIBRARY_PATH", image::libraries(&image.tools));
+        // QEMU looks at no input; a closed one would make it hang on some versions.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints);
+        let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;
+        Ok(Machine { child: Running(child), job })
+    }
+
+    /// What the machine prints. To be taken once.
+    pub fn output(&mut self) -> ChildStdout {
+        self.child.0.stdout.take().expect("piped, and taken once")
+    }
+
+    /// Writes a file that its command finds in `/run/job`, also when that has been there before.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.job.0.join(name);
+        fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn ended(&mut self) -> Result<Option<Ended>, String> {
+        let Some(status) = self.child.0.try_wait().map_err(|e| format!("cannot wait for QEMU: {e}"))? else { return Ok(None) };
+        let result = fs::read_to_string(self.job.0.join("status")).unwrap_or_default();
+        Ok(Some(match result.trim().parse() {
+            Ok(result) => Ended::WithStatus(result),
+            Err(_) => {
+                let log = fs::read(self.job.0.join("console")).unwrap_or_default();
+                let log = String::from_utf8_lossy(&log);
+                let lines: Vec<&str> = log.lines().collect();
+                Ended::Broken { status: status.to_string(), log: lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") }
+            }
+        }))
     }
 }
 
@@ -127,7 +173,7 @@ fn hand_on(mut output: impl Read, label: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A machine that does not outlive us.
+/// QEMU, which does not outlive us.
 struct Running(Child);
 
 impl Drop for Running {
@@ -143,7 +189,8 @@ struct Job(PathBuf);
 
 impl Job {
     fn new(options: &Options) -> Result<Job, String> {
-        let dir = std::env::temp_dir().join(format!("martlet-vm-{}-{:?}", std::process::id(), std::thread::current().id()));
+        static JOBS: AtomicU32 = AtomicU32::new(0);
+        let dir = std::env::temp_dir().join(format!("martlet-vm-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed)));
         let trouble = |e: io::Error| format!("cannot make the job in {}: {e}", dir.display());
         fs::create_dir_all(&dir).map_err(trouble)?;
         let job = Job(dir.clone());
@@ -174,7 +221,10 @@ fn is_handed_on(name: &str) -> bool {
 
 /// What the guest's shell is to do.
 fn script(options: &Options, here: &Path, settings: &[(String, String)]) -> String {
-    let mut script = format!("family={}\n{NETWORK}", if options.ipv6 { 6 } else { 4 });
+    let mut script = match &options.network {
+        Network::Rdma => format!("family={}\n{NETWORK}", if options.ipv6 { 6 } else { 4 }),
+        Network::Wire(address) => format!("ip link set lo up && ip address add {address}/24 dev eth0 && ip link set eth0 up || exit 125\n"),
+    };
     if let Some(netem) = netem(options) {
         for device in ["ve0", "ve1"] {
             script.push_str(&format!("tc qdisc add dev {device} root netem {netem} || exit 125\n"));

@@ -11,9 +11,9 @@
 
 pub mod check;
 mod cpio;
-mod image;
-mod machine;
-mod options;
+pub mod image;
+pub mod machine;
+pub mod options;
 mod packages;
 
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn boot(root: &Path, options: &Options) -> u8 {
 }
 
 /// What boots need; says so where it cannot be had.
-fn ready(root: &Path) -> Option<Image> {
+pub fn ready(root: &Path) -> Option<Image> {
     Image::ready(&cache(root)).inspect_err(|why| eprintln!("vm: skipped, there is no virtual machine here: {why}")).ok()
 }
 

@@ -38,6 +38,15 @@ pub enum Accel {
     Tcg,
 }
 
+/// What a machine's network is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Two RDMA devices, joined by a pair of network interfaces.
+    Rdma,
+    /// One interface with that address of IPv4, for a network that QEMU is told of.
+    Wire(String),
+}
+
 /// A checked command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -63,6 +72,8 @@ pub struct Options {
     pub prepare: bool,
     /// Put before each line of output, for machines that run beside each other.
     pub label: &'static str,
+    /// Its network.
+    pub network: Network,
 }
 
 impl Default for Options {
@@ -79,6 +90,7 @@ impl Default for Options {
             accel: Accel::Auto,
             prepare: false,
             label: "",
+            network: Network::Rdma,
         }
     }
 }
