@@ -125,6 +125,7 @@ pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks:
         authority: cluster.config().engine.traits().authority(),
         levels: version::protocol().levels,
         heartbeat_interval_ns: detector.heartbeat_us * 1_000,
+        death_interval_ns: if cluster.config().fabric.traits().answers_in_turns { detector.heartbeat_us * 1_000 } else { 0 },
         thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
         broadcast_interval_ns: detector.broadcast_us * 1_000,
         broadcast_timeout_ns: detector.broadcast_timeout_us * 1_000,

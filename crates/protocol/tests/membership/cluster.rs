@@ -30,6 +30,8 @@ pub struct Cluster {
     pub authority: Authority,
     /// Nodes have little to do beside their heartbeats, and take no turn before they have.
     pub drowsy: bool,
+    /// Between two looks at death words.
+    pub death_interval_ns: u64,
     /// The primary counts every learner of its view as soon as it sees it.
     pub teaches: bool,
     /// Whose datagrams are all lost.
@@ -52,6 +54,7 @@ impl Cluster {
             leases,
             authority: Authority::Views,
             drowsy: false,
+            death_interval_ns: 0,
             teaches: true,
             deaf: None,
             decided: Vec::new(),
@@ -66,6 +69,7 @@ impl Cluster {
             authority: self.authority,
             lease_ns: LEASE_NS,
             heartbeat_interval_ns: 500_000,
+            death_interval_ns: self.death_interval_ns,
             broadcast_interval_ns: broadcast_ns,
             broadcast_timeout_ns: PATIENCE_NS / 4,
             pull_interval_ns: seldom_ns,

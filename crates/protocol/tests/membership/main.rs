@@ -42,6 +42,27 @@ fn design_5_certain_death_releases_the_lease_so_that_failover_waits_for_none() {
     assert!(killed < seen && seen <= active && active - seen < 20_000, "seen after {}, active after {}", seen - killed, active - killed);
 }
 
+/// Between hosts each look woke the other node, and its answer this one, which looked again: idle nodes used half a core each.
+#[test]
+fn death_words_that_are_asked_for_over_a_network_are_looked_at_as_seldom_as_hearts() {
+    let operations_of_an_idle_cluster = |death_interval_ns| {
+        let mut c = Cluster { death_interval_ns, ..Cluster::new(2, Faults::calm(), Leases::Primary) };
+        (0..3).for_each(|node| _ = c.start(node, 1, node == 0));
+        c.run(5_000_000);
+        let before = c.world.operations();
+        c.run(5_000_000);
+        let operations = c.world.operations() - before;
+        c.kill(0);
+        c.run(5_000_000);
+        let is_seen = |m: &Milestone| matches!(m, Milestone::DeathSeen(p, Evidence::Certain) if p.node.0 == 0);
+        assert!(c.when(1, is_seen).is_some(), "a look finds the death all the same");
+        operations
+    };
+    let (always, seldom) = (operations_of_an_idle_cluster(0), operations_of_an_idle_cluster(500_000));
+    // Three nodes look at two others each, in 250 duty cycles or in ten.
+    assert!(always > 1_400 && seldom + 1_400 < always, "{always} operations, and {seldom}");
+}
+
 #[test]
 fn design_5_survivors_that_may_hold_a_lease_are_waited_for_until_they_give_it_back() {
     let mut c = Cluster::three(3, Faults::calm(), Leases::Everybody);

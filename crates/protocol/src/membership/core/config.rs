@@ -59,6 +59,9 @@ pub struct Config {
     pub clocks: ClockBounds,
     /// Between two reads of the monitored heartbeat, in nanoseconds. Longer than a healthy node ever goes without a duty cycle.
     pub heartbeat_interval_ns: u64,
+    /// Between two looks at the others' death words, in nanoseconds; 0: one in each duty cycle. Where others answer a look in their turns it proves little, wakes them, and is answered by a
+    /// packet that wakes this process, which would look again.
+    pub death_interval_ns: u64,
     /// When a stopped heartbeat is a suspicion.
     pub thresholds: Thresholds,
     /// Between two broadcasts, in nanoseconds.
@@ -90,6 +93,7 @@ impl Config {
             lease_ns: 10_000_000,
             clocks: ClockBounds::default(),
             heartbeat_interval_ns: 25_000_000,
+            death_interval_ns: 0,
             thresholds: Thresholds::default(),
             broadcast_interval_ns: 100_000_000,
             broadcast_timeout_ns: 1_500_000_000,

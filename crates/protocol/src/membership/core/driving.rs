@@ -43,7 +43,11 @@ impl Core {
         for reply in std::mem::take(&mut self.own_replies) {
             self.handle_reply(now, fabric, self.config.me, reply);
         }
-        self.peers.watch(fabric);
+        // Seldom as it may be, nobody wakes up for it: the next look at hearts comes before long.
+        if now >= self.next_death_look {
+            self.next_death_look = now.after(self.config.death_interval_ns);
+            self.peers.watch(fabric);
+        }
         if now >= self.next_monitor {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
             self.monitor(now, fabric);
