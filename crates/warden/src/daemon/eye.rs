@@ -232,9 +232,6 @@ impl Eye {
             let mut life = self.lives.remove(&slot).unwrap_or_default();
             let ended = self.board.app_life(slot);
             if self.board.end(slot, &End::failure(evidence, crate::now_ns(), life.secret)) {
-                if let Some(orders) = &self.orders {
-                    orders.send_at_once(Order::End(ended, true));
-                }
                 // A program of which a task speaks that has come since may have found it alive still.
                 while let Ok(task) = self.tasks.try_recv() {
                     if let Task::Subscribe(of, seat) = &task
@@ -247,6 +244,10 @@ impl Eye {
                 for seat in &life.told {
                     // A program with a full socket reads the board when it reads that.
                     seat.tell(&self.board, &Answer::Look);
+                }
+                // Packets are sealed for each host and path, which takes longer than a message on this host.
+                if let Some(orders) = &self.orders {
+                    orders.send_at_once(Order::End(ended, true));
                 }
                 self.reports.send(slot);
             }
