@@ -17,7 +17,7 @@ use martlet_warden::client::Warden;
 use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::Signal;
 
-use super::{FAR, NEAR, apps_in_turn, failure, paper};
+use super::{FAR, NEAR, Seen, apps_in_turn, failure, paper};
 use crate::report::placement::two_cores;
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
@@ -171,6 +171,12 @@ pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Vic
             let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive && (one.words == 1 || way == Way::Across));
             (alive || victim.0.try_wait().is_ok_and(|status| status.is_some())).then_some(())
         })?;
+        // Now it has by what it sees the end itself, as one that has monitored for a while. Else it would ask its warden for that between the kill and the upcall.
+        let mut seen = Seen::default();
+        warden.poll(Some(Duration::ZERO), &mut seen).map_err(Fail::failed)?;
+        if let Some((_, failure)) = seen.0 {
+            return Err(Fail::wrong(format_args!("a victim that was not killed was told of by {}", failure.evidence)));
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
     if let Some(status) = victim.0.try_wait().context("cannot look at the victim")? {
