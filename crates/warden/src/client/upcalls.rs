@@ -336,4 +336,27 @@ mod tests {
             assert_eq!(ends.0, [(app, true), (app, false)]);
         });
     }
+
+    /// How an application stands that this program asks for. The warden itself is asked: a client puts away what it has told before.
+    fn state_of_what_is_granted(monitor: &mut Warden) -> Option<State> {
+        let request = monitor.monitor_request(app(), Resources::default(), 0);
+        let (Answer::Watching { slot, .. }, _) = monitor.ask(&request, &[]).expect("granted") else { panic!("it answers something else") };
+        monitor.board().expect("a warden").look(slot).map(|seen| seen.state)
+    }
+
+    #[test]
+    fn the_warden_shows_nobody_a_failure_of_which_they_say_that_they_were_told() {
+        beside_a_warden("heard", |socket| {
+            let (mut monitor, application) = monitored(socket);
+            let (threads, mut ends) = (application.threads(), Ends::default());
+            let dies = std::thread::spawn(move || std::mem::forget(threads.act().expect("there is room")));
+            dies.join().expect("it ends well");
+            while ends.0.is_empty() {
+                monitor.poll(Some(Duration::from_secs(1)), &mut ends).expect("it waits");
+            }
+            assert_eq!(ends.0, [(app(), true)]);
+            assert_eq!(state_of_what_is_granted(&mut connect(socket)), Some(State::Failed), "it has been told of nothing");
+            assert_eq!(state_of_what_is_granted(&mut monitor), Some(State::Awaited), "the next life is waited for");
+        });
+    }
 }
