@@ -210,7 +210,7 @@ impl Hosts {
     fn pass(&mut self, time: Duration) -> Result<(), String> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            // What the clients say meanwhile is that another round has begun, or been judged, which a round that is long enough does not.
+            // The clients say nothing that matters meanwhile: their round outlasts this.
             self.hear(left.min(LOOK))?;
         }
         Ok(())
