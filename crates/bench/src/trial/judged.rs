@@ -6,6 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use martlet_cluster::fail::Outcome;
 
+use crate::report::{Figure, Report, Unit};
+
 use super::caller::AnyCaller;
 use super::workload::{self, Mix, Recording};
 
@@ -31,6 +33,23 @@ pub struct Totals {
     pub reads: Histogram<u64>,
     /// Latencies of changes, in nanoseconds.
     pub changes: Histogram<u64>,
+}
+
+impl Totals {
+    /// Adds the latencies of reads and of changes to a benchmark's report, under these names.
+    pub fn add_to(&self, report: &mut Report, bench: &'static str, [reads, changes]: [&'static str; 2]) {
+        for (metric, samples) in [(reads, &self.reads), (changes, &self.changes)] {
+            let mut figure = Figure::new(bench, metric, Unit::Microseconds);
+            figure.merge(samples);
+            report.add(figure);
+        }
+    }
+
+    /// What is said of the requests that were refused, behind other counts: nothing if none was.
+    pub fn refusals(&self) -> String {
+        let (count, why) = &self.refused;
+        why.as_ref().map_or_else(String::new, |why| format!(", {count} refused (the last one: {why})"))
+    }
 }
 
 /// What was seen in a round, which an order explains.
@@ -61,8 +80,13 @@ impl Judged {
     }
 
     /// The number of the next round.
-    pub fn next(&self) -> u64 {
+    pub fn next_round(&self) -> u64 {
         self.next
+    }
+
+    /// The number, among the clients, of the one that looks through the keys.
+    fn auditor(&self) -> u64 {
+        self.callers.len() as u64 + 1
     }
 
     /// Where the load gets its chance from.
@@ -78,7 +102,7 @@ impl Judged {
         let number = self.next;
         self.next += 1;
         let (mut recordings, told) = workload::round(&mut self.callers, number, self.mix, self.seed, meanwhile)?;
-        let auditor = self.callers.len() as u64 + 1;
+        let auditor = self.auditor();
         recordings.push(workload::audit(&mut self.callers[0], auditor, number, self.mix));
         let operations = workload::judge(&recordings, self.seed)?;
         let unknown = recordings.iter().map(Recording::unknown).sum();
@@ -88,7 +112,7 @@ impl Judged {
 
     /// Removes the keys of the last round.
     pub fn remove_keys(&mut self) {
-        let auditor = self.callers.len() as u64 + 1;
+        let auditor = self.auditor();
         workload::remove(&mut self.callers[0], auditor, self.next - 1, self.mix);
     }
 

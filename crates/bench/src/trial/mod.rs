@@ -116,7 +116,7 @@ impl Trial {
 
     /// One round: load, a fault in the middle of it, load until the cluster is whole again and for `after` more; then the verdict.
     pub fn round(&mut self, fault: Fault, target: u16, before: Duration, after: Duration) -> Outcome<Round> {
-        let number = self.load.next();
+        let number = self.load.next_round();
         let mut chance = Rng::with_seed(self.load.seed() ^ number);
         let (testbed, interrupt, wardens) = (&mut self.testbed, &self.interrupt, self.wardens.as_mut());
         let mut has_disbelieved = false;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_bench::report::{Figure, Report, Unit};
+use martlet_bench::report::Report;
 use martlet_bench::trial::clients::{self, Via};
 use martlet_bench::trial::judged::Judged;
 use martlet_bench::trial::workload::Mix;
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (lasting, lasts) = (Duration::from_secs(arguments.seconds), Duration::from_secs(arguments.round_seconds));
     let mut slowest = Duration::ZERO;
     while began.elapsed() < lasting {
-        let number = load.next() - first + 1;
+        let number = load.next_round() - first + 1;
         let leader = observer::primary(&observer.look()).map(|sight| sight.node);
         let who = leader.map_or("no node leads".to_owned(), |node| format!("node {node} leads"));
         // At its begin, so that a program that breaks things knows what to break.
@@ -107,15 +107,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.set("seed", seed);
     report.set("clients", arguments.clients);
     report.set("redis_clients", arguments.redis_clients);
-    for (metric, samples) in [("GET", &totals.reads), ("change", &totals.changes)] {
-        let mut figure = Figure::new("judge", metric, Unit::Microseconds);
-        figure.merge(samples);
-        report.add(figure);
-    }
+    totals.add_to(&mut report, "judge", ["GET", "change"]);
     report.finish();
     let (operations, unknown, slowest_ms) = (totals.operations, totals.unknown, slowest.as_secs_f64() * 1e3);
-    let (refused, why) = totals.refused;
-    let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
+    let (refused, refused_text) = (totals.refused.0, totals.refusals());
     format.print(
         format_args!(
             "\n{} {operations} requests, {unknown} without a reply{refused_text}, the slowest took {slowest_ms:.1} ms; all linearizable, {:.0} s",

@@ -242,20 +242,15 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.set("redis_clients", arguments.redis_clients);
     report.set("connections", kept);
     [failover, alone, kills].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
-    for (metric, samples) in [("GET under faults", &totals.reads), ("change under faults", &totals.changes)] {
-        let mut figure = Figure::new("torture", metric, Unit::Microseconds);
-        figure.merge(samples);
-        report.add(figure);
-    }
+    totals.add_to(&mut report, "torture", ["GET under faults", "change under faults"]);
     report.finish();
     let (operations, unknown) = (totals.operations, totals.unknown);
-    let (refused, why) = totals.refused;
+    let (refused, refused_text) = (totals.refused.0, totals.refusals());
     let replaced_text =
         if replaced > 0 { format!("{replaced} nodes that stood still killed by their successors, ") } else { String::new() };
     let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, {replaced_text}") } else { String::new() };
     let forged_text =
         if forged > 0 { format!("{disbelieved} of {forged} forged wardens heard to the end and not believed, ") } else { String::new() };
-    let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
     format.print(
         format_args!(
             "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, {kept_text}{forged_text}nothing left behind, {:.0} s",

@@ -129,7 +129,9 @@ fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
         let of = |event: &str| objects.iter().filter(|object| object["event"] == event).cloned().collect::<Vec<_>>();
         assert_eq!(of("round")[0]["leader"], first, "{objects:?}");
         assert_eq!(of("round").len(), of("judged").len());
-        assert!(of("round").iter().skip(1).all(|round| round["leader"] != first), "{objects:?}");
+        // Once it is seen to lead no more it is not seen to lead again.
+        let leads: Vec<bool> = of("round").iter().map(|round| round["leader"] == first).collect();
+        assert!(leads.is_sorted_by(|earlier, later| earlier >= later), "{objects:?}");
         assert_eq!(of("passed")[0]["seed"], 7);
     });
     let next = cluster.primary();
