@@ -25,6 +25,7 @@ use serde_json::Value;
 use crate::ci;
 use crate::family::Family;
 use crate::net::cluster::{NODES, write_files};
+use crate::vm::image::Image;
 use crate::vm::machine::{self, Ended};
 use crate::vm::options::Accel;
 use crate::vm::{UNAVAILABLE, ready};
@@ -116,7 +117,7 @@ impl Drop for Scratch {
 }
 
 impl Hosts {
-    fn boot(image: &crate::vm::image::Image, accel: Accel, martlet: &Path, wanted: &Wanted) -> Result<Hosts, String> {
+    fn boot(image: &Image, accel: Accel, martlet: &Path, wanted: &Wanted) -> Result<Hosts, String> {
         let family = Family::found()?;
         // Not below the build, whose path may be longer than a socket's may be.
         let directory = Scratch(std::env::temp_dir().join(format!("martlet-guests-{}", std::process::id())));

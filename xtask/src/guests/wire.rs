@@ -135,8 +135,10 @@ impl Shared {
             while port.stands_still.load(Ordering::Relaxed) && !self.is_over() {
                 std::thread::sleep(STILL);
             }
-            // A machine that is not there yet, or any more, or takes none for so long: the frame is lost.
-            let _ = port.socket.send_to(&frame, &port.machine);
+            // A machine that is slow has more and more frames wait for it; for one that is not there yet, or any more, the frame is lost.
+            while port.socket.send_to(&frame, &port.machine).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+                && !self.is_over()
+            {}
         }
     }
 }
@@ -188,20 +190,23 @@ mod tests {
     fn what_is_sent_to_a_machine_that_stands_still_comes_when_it_goes_on() {
         let directory = std::env::temp_dir().join(format!("martlet-wire-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("made");
-        let wire = Wire::make(&directory, 2).expect("sockets");
+        let wire = Wire::make(&directory, 3).expect("sockets");
         let machine = |n| {
             let socket = UnixDatagram::bind(path(&directory, "machine", n)).expect("bound");
             socket.connect(path(&directory, "switch", n)).expect("connected");
             socket
         };
-        let (one, other) = (machine(0), machine(1));
+        let (one, other, third) = (machine(0), machine(1), machine(2));
         wire.hold_for(1, true);
         let frame = |n: u16| [&address(1)[..], &address(0), &n.to_be_bytes()].concat();
         // More than QEMU, or the system for it, takes at once; as many as wait.
         let count = WAITING as u16;
         (0..count).for_each(|n| one.send(&frame(n)).map(|_| ()).expect("sent"));
-        other.set_nonblocking(true).expect("set");
         let mut buffer = [0; FRAME];
+        // What is sent last comes to a machine that runs when all others wait.
+        one.send(&[&address(2)[..], b"last"].concat()).expect("sent");
+        third.recv(&mut buffer).expect("it comes");
+        other.set_nonblocking(true).expect("set");
         assert!(other.recv(&mut buffer).is_err(), "it stands still");
         other.set_nonblocking(false).expect("set");
         wire.hold_for(1, false);

@@ -193,8 +193,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Writes the files of a cluster and of its nodes, which are at these addresses, into a directory, which is made. Everything that takes too long takes `patience` times as
-/// long as by default.
+/// Writes the files of a cluster and of its nodes, which are at these addresses, into a directory, which is made. All time-outs are `patience` times as long as by
+/// default.
 ///
 /// # Errors
 /// When that cannot be done.
@@ -203,15 +203,14 @@ pub fn write_files(directory: &Path, hosts: &[String], engine: &str, reads: &str
         fs::create_dir_all(directory)?;
         hosts::write_key(&directory.join("cluster.key"))?;
         let us = |usual: u32| usual * patience;
-        let mut cluster = format!(
-            "name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = {}\n\
-             [detector]\nheartbeat_us = {}\nbroadcast_us = {}\nbroadcast_timeout_us = {}\n[ethernet]\ngive_up_us = {}\n",
-            us(100_000),
-            us(25_000),
-            us(100_000),
-            us(1_500_000),
-            us(500_000)
-        );
+        let lease_us = us(100_000);
+        let mut cluster =
+            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = {lease_us}\n");
+        if patience > 1 {
+            let (beat, broadcast, timeout, give_up) = (us(25_000), us(100_000), us(1_500_000), us(500_000));
+            cluster += &format!("[detector]\nheartbeat_us = {beat}\nbroadcast_us = {broadcast}\nbroadcast_timeout_us = {timeout}\n");
+            cluster += &format!("[ethernet]\ngive_up_us = {give_up}\n");
+        }
         for (host, at) in hosts.iter().enumerate() {
             cluster += &format!(
                 "[[node]]\nnumber = {host}\naddress = \"{at}:{FABRIC}\"\nredis = \"{at}:{REDIS}\"\nroles = [\"coordinator\", \"replica\"]\n"
