@@ -26,6 +26,9 @@ use crate::config::{Settings, UseWarden};
 /// How often a warden is looked for that is not there, and how often one that refuses something is asked again.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
 
+/// How long the warden is asked nothing after it has told of a death: the node has urgent work then, perhaps on the same processors.
+const LULL: Duration = Duration::from_millis(2);
+
 /// The application that a node is, for wardens.
 pub fn application_of(cluster: &str, node: NodeId) -> AppId {
     AppId::named(&format!("martlet node {node} of {cluster}"))
@@ -240,8 +243,12 @@ impl Post {
             if let Some(why) = heard.complaint {
                 self.complain(&why);
             }
-            let is_settled = self.warden.is_linked() && self.register();
-            let wait = if is_settled { None } else { Some(Timespec { tv_sec: 0, tv_nsec: i64::from(LOOKS_EVERY.subsec_nanos()) }) };
+            let wait = match heard.failed.is_empty() {
+                false => Some(LULL),
+                true if self.warden.is_linked() && self.register() => None,
+                true => Some(LOOKS_EVERY),
+            };
+            let wait = wait.map(|wait| Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) });
             let (news, stir) = (self.warden.fd(), self.shared.stir.as_fd());
             let _ = poll(&mut [PollFd::new(&news, PollFlags::IN), PollFd::new(&stir, PollFlags::IN)], wait.as_ref());
         }

@@ -32,6 +32,10 @@ const TIMES: Times =
 /// one before; were both accepted, either end could keep the one that the other one closes.
 const SETTLED: Duration = Duration::from_secs(1);
 
+/// How long a connection is left alone whose TCP connection has ended, where that is only a hint. If the other process is dead, others have to do its work now, and the
+/// processors are theirs; what tells of its death sooner has told of it by then.
+const LULL: Duration = Duration::from_millis(2);
+
 #[derive(Debug)]
 struct Connection {
     peer: PeerId,
@@ -39,6 +43,8 @@ struct Connection {
     socket: Socket,
     /// When it last went on with another socket.
     resumed: Option<Instant>,
+    /// There is something to be heard on its socket, which is looked at then and not before.
+    left_alone: Option<Instant>,
 }
 
 /// The TCP connection on which a connection was agreed.
@@ -62,6 +68,11 @@ impl Connection {
 
     fn stands(&self) -> bool {
         !matches!(self.socket, Socket::Lost)
+    }
+
+    /// Whether it has a socket of which nothing says that it has ended.
+    fn is_open(&self) -> bool {
+        self.stream().is_some() && self.left_alone.is_none()
     }
 
     /// Whether its socket counts against another one, by which both ends would go on.
@@ -161,8 +172,11 @@ impl<C: Carrier> Bootstrap<C> {
         for (at, handshake) in self.attempts.handshakes.iter().enumerate() {
             watch.add(Source::Handshake(at), PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
         }
+        let now = Instant::now();
         for (at, connection) in self.connections.iter().enumerate() {
-            if let Some(stream) = connection.stream() {
+            if let Some(until) = connection.left_alone.filter(|until| now < *until) {
+                watch.at_latest(until);
+            } else if let Some(stream) = connection.stream() {
                 watch.add(Source::Connection(at), PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
             }
         }
@@ -237,7 +251,7 @@ impl<C: Carrier> Bootstrap<C> {
         let (mut ended, now) = (0, Instant::now());
         for at in ready {
             // Where a connection is to go on with this socket, the one that it has is no reason to have none, unless it is new: its other end may have lost it.
-            let is_taken = move |c: &Connection, resumes: bool| c.stream().is_some() && (!resumes || c.is_settling(now));
+            let is_taken = move |c: &Connection, resumes: bool| c.is_open() && (!resumes || c.is_settling(now));
             let others = |resumes: bool| self.connections.iter().map(move |c| (c.identity, is_taken(c, resumes)));
             let admit = |identity, resumes| admission::admit(self.party.identity, self.max_clients, others(resumes), identity);
             let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
@@ -273,7 +287,7 @@ impl<C: Carrier> Bootstrap<C> {
             }
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
-        self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream), resumed: None });
+        self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream), resumed: None, left_alone: None });
         self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
         self.tell(Note::Up(id, peer));
@@ -287,7 +301,7 @@ impl<C: Carrier> Bootstrap<C> {
         };
         tracing::info!(peer = standing.0, "met {} anew: the connection stands", describe(connection.identity));
         connection.socket = Socket::Open(handshake.stream);
-        connection.resumed = Some(Instant::now());
+        (connection.resumed, connection.left_alone) = (Some(Instant::now()), None);
         self.shared.count_resumed();
         self.tell(Note::Sure(standing));
     }
@@ -299,8 +313,14 @@ impl<C: Carrier> Bootstrap<C> {
 
     /// Something stands in the socket of a connection: a farewell, or its end.
     fn hear(&mut self, at: usize) {
-        let Some(stream) = self.connections[at].stream_mut() else { return };
+        let connection = &mut self.connections[at];
+        let was_left_alone = connection.left_alone.take().is_some();
+        let Some(stream) = connection.stream_mut() else { return };
         let _ = stream.flush();
+        if C::ASKS && !was_left_alone {
+            connection.left_alone = Some(Instant::now() + LULL);
+            return;
+        }
         let why = match stream.receive() {
             Received::Nothing => return,
             Received::End => "its end of the connection is gone",

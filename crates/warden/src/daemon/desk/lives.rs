@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use martlet_protocol::detector::wardens::Secret;
 
@@ -174,12 +173,10 @@ impl Desk {
         }
     }
 
-    /// Takes the lives that the eye has ended.
-    pub(super) fn take_ends(&mut self, ends: &Receiver<Slot>) {
-        while let Ok(slot) = ends.try_recv() {
-            if self.lives.get(&slot.index).is_some_and(|life| life.slot == slot) {
-                self.learn(slot.index);
-            }
+    /// The eye has ended a life.
+    pub(super) fn take_end(&mut self, slot: Slot) {
+        if self.lives.get(&slot.index).is_some_and(|life| life.slot == slot) {
+            self.learn(slot.index);
         }
     }
 

@@ -19,10 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use martlet_fabric::host::marks::Marker;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
-use martlet_protocol::detector::wardens::Event;
+use martlet_protocol::detector::wardens::{Certainty, Event};
 use rustix::event::epoll;
 
 use self::lives::Life;
@@ -44,6 +45,10 @@ const SOCKET: u64 = 3 << 56;
 const PROCESS: u64 = 4 << 56;
 const OUTSIDE: u64 = 5 << 56;
 const KIND: u64 = 0xff << 56;
+
+/// How long the desk leaves everything alone when the eye or the pulse has told of a death. What is left to do is bookkeeping, and those who were told have urgent work,
+/// perhaps on the same processors.
+const LULL: Duration = Duration::from_millis(2);
 
 /// A connected program, or one that was.
 type ProgramId = u32;
@@ -140,10 +145,13 @@ impl Desk {
             if whats.contains(&HEARD) {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&*self.heard, &mut count);
-                self.take_ends(ends);
-                while let Ok(event) = news.try_recv() {
-                    self.take_news(event);
+                let (ended, told): (Vec<Slot>, Vec<Event>) = (ends.try_iter().collect(), news.try_iter().collect());
+                let is_death = |event: &Event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)));
+                if !ended.is_empty() || told.iter().any(is_death) {
+                    std::thread::sleep(LULL);
                 }
+                ended.into_iter().for_each(|slot| self.take_end(slot));
+                told.into_iter().for_each(|event| self.take_news(event));
             }
             self.look_at_marks(whats.contains(&HEARD));
             for what in whats.iter().filter(|what| [PROCESS, OUTSIDE].contains(&(*what & KIND))) {
@@ -169,7 +177,7 @@ impl Desk {
             Err(error) => {
                 tracing::warn!(%error, "a program cannot connect");
                 // It stays readable; this is no reason to take a core for as long as descriptors are short.
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
             }
         }
     }
