@@ -48,6 +48,29 @@ pub fn hurry() -> Outcome<String> {
         .context("cannot place a client's thread")
 }
 
+/// While this lives, the calling thread comes before ordinary ones whenever it has something to do, where that is allowed; then it is as [`hurry`] left it. For a client that sleeps
+/// while it waits, beside nodes that come first as well: on a host of its own it would wait for none of their helpers.
+#[derive(Debug)]
+pub struct Foremost {
+    /// A thread's class is its own.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Foremost {
+    /// From here on.
+    pub fn begin() -> Foremost {
+        martlet_fabric::host::process::come_first();
+        Foremost { _not_send: std::marker::PhantomData }
+    }
+}
+
+impl Drop for Foremost {
+    fn drop(&mut self) {
+        // It could be had before.
+        let _ = hurry();
+    }
+}
+
 impl Caller for FabricClient {
     fn call(&mut self, input: &Input) -> Reply {
         let key: &[u8] = &input.key.0;

@@ -14,7 +14,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer;
 use martlet_node::clock;
-use martlet_node::config::{ElectionConfig, EngineKind};
+use martlet_node::config::{ElectionConfig, EngineKind, Priority};
 use martlet_node::sched::OnCore;
 use martlet_protocol::engine::Leadership;
 use rustix::process::Signal;
@@ -24,7 +24,7 @@ use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
-use crate::trial::clients;
+use crate::trial::clients::{self, Foremost};
 use crate::trial::redis::ClusterClient;
 use crate::trial::service;
 use crate::trial::testbed::Testbed;
@@ -67,7 +67,8 @@ pub struct Arguments {
     /// The first port of the Redis protocol.
     #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
+    /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only. With 0 and `--priority fifo` it comes first after the kill, as the
+    /// nodes do.
     #[arg(long, value_name = "US", default_value_t = 1_000_000, value_parser = number::<u64>(..))]
     client_spin_us: u64,
     /// From one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
@@ -90,6 +91,13 @@ pub struct Arguments {
     fabric: FabricFlags,
     #[command(flatten)]
     threads: Threads,
+}
+
+impl Arguments {
+    /// Whether the client is scheduled as the nodes are while it waits for the next primary. One that spins would keep all others off its core.
+    fn client_comes_first(&self) -> bool {
+        self.threads.config().priority == Priority::Fifo && self.client_spin_us == 0
+    }
 }
 
 /// Nodes of the cluster.
@@ -178,6 +186,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     };
     let testbed = Testbed::start(&plan, interrupt)?;
     report.set("client thread", clients::hurry()?);
+    report.set("client comes first after the kill", arguments.client_comes_first());
     let writer = if arguments.redis {
         let client = ClusterClient::new(&clients::redis_addresses(testbed.cluster()), PATIENCE).map_err(Fail::failed)?;
         Writer::Redis(client)
@@ -304,10 +313,11 @@ impl Striker<'_> {
         if arguments.how == How::Dumped {
             testbed.let_dump(node)?;
         }
+        let foremost = arguments.client_comes_first().then(Foremost::begin);
         let struck = testbed.signal(node, arguments.how.signal())?;
         let free = clock::now();
         let answered = writer.write_elsewhere(node)?;
-        drop(on_core);
+        drop((foremost, on_core));
         let sights = match arguments.how {
             How::Killed | How::Dumped => {
                 testbed.await_end(node)?;
