@@ -58,6 +58,15 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
+    /// Stops all its threads. The signal alone stops the one that takes it up first, and that one the others.
+    pub fn stop(&self) {
+        use rustix::process::{WaitOptions, waitpid};
+        self.signal(rustix::process::Signal::STOP);
+        let pid = rustix::process::Pid::from_raw(self.pid());
+        let (_, status) = waitpid(pid, WaitOptions::UNTRACED).expect("it is ours").expect("it was waited for");
+        assert!(status.stopped(), "{status:?}");
+    }
+
     pub fn kill(mut self) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");

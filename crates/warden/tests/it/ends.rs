@@ -96,7 +96,7 @@ fn another_program_in_the_same_process_is_not_the_one_that_joined() {
 fn a_stopped_program_has_not_failed() {
     both(|marks| {
         let (_world, process, mut warden) = watched("joins 7", marks);
-        process.signal(Signal::STOP);
+        process.stop();
         let mut diary = Diary::default();
         for _ in 0..100 {
             warden.poll(Some(std::time::Duration::from_millis(1)), &mut diary).expect("it waits");
@@ -313,7 +313,7 @@ fn a_program_that_polls_sees_the_death_of_threads_while_its_warden_stands_still(
         let mut diary = Diary::default();
         // It finds that the thread lives.
         warden.poll(Some(std::time::Duration::ZERO), &mut diary).expect("it looks");
-        daemon.signal(Signal::STOP);
+        daemon.stop();
         process.kill();
         while diary.0.is_empty() {
             warden.poll(Some(std::time::Duration::ZERO), &mut diary).expect("it looks");
@@ -342,7 +342,7 @@ fn a_program_that_needs_secrets_is_told_by_the_warden_which_reveals_them() {
     for warden in [&mut one, &mut needy] {
         warden.monitor(app(7), Resources::default()).expect("granted");
     }
-    daemon.signal(Signal::STOP);
+    daemon.stop();
     process.kill();
     let (failed, failure) = diary.failure(&mut one);
     assert_eq!((failed, failure.evidence, failure.secret), (app(7), Evidence::Process, None), "its warden stands still");
