@@ -24,6 +24,9 @@ pub struct Threads {
     /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
     #[arg(long, value_name = "US", value_parser = number::<u64>(..))]
     rehearse_every_us: Option<u64>,
+    /// How long cores may take to wake up, in microseconds, as the kernel is asked meanwhile; 0: they do not halt. Needs the privilege.
+    #[arg(long, value_name = "US", value_parser = number::<u32>(..=1_000_000))]
+    wake_latency_us: Option<u32>,
 }
 
 /// What a node does without work, by its name; the names stand in help texts and completions.
@@ -47,13 +50,15 @@ impl Threads {
             pin: self.pin.clone().unwrap_or(default.pin),
             plan: default.plan,
             rehearse_every_us: self.rehearse_every_us.unwrap_or(default.rehearse_every_us),
+            wake_latency_us: self.wake_latency_us,
         }
     }
 
     /// One line of it, for the settings of a report.
     pub fn describe(&self) -> String {
-        let ThreadsConfig { idle, spin_us, priority, pin, rehearse_every_us, .. } = self.config();
-        format!("idle {idle:?}, spin {spin_us} us, priority {priority:?}, pin {pin:?}, rehearsals every {rehearse_every_us} us")
+        let ThreadsConfig { idle, spin_us, priority, pin, rehearse_every_us, wake_latency_us, .. } = self.config();
+        let wakes = wake_latency_us.map(|us| format!(", cores wake up within {us} us")).unwrap_or_default();
+        format!("idle {idle:?}, spin {spin_us} us, priority {priority:?}, pin {pin:?}, rehearsals every {rehearse_every_us} us{wakes}")
             .to_lowercase()
     }
 }

@@ -146,6 +146,10 @@ pub struct ThreadsConfig {
     /// How often the backup that would succeed the primary plays a takeover through, on memory of its own, so that a real one finds its code at
     /// hand, in microseconds; 0: never. Each takes it a few tens of microseconds, of the primary's core where they share one.
     pub rehearse_every_us: u64,
+    /// How long a core of this host may take to wake up, as the kernel is asked while the node runs, in microseconds; 0: cores do not halt, which costs power. `None`:
+    /// the kernel decides. Needs the privilege; without it the node says so and goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wake_latency_us: Option<u32>,
 }
 
 impl Default for ThreadsConfig {
@@ -157,6 +161,7 @@ impl Default for ThreadsConfig {
             spin_us: 50,
             priority: Priority::Auto,
             rehearse_every_us: 5_000,
+            wake_latency_us: None,
         }
     }
 }
@@ -468,6 +473,9 @@ impl NodeConfig {
         let every_us = self.threads.rehearse_every_us;
         if every_us != 0 && !(200..=10_000_000).contains(&every_us) {
             return Err(check.refuse("threads.rehearse_every_us", every_us, "0 for never, or 200 to 10000000"));
+        }
+        if let Some(us) = self.threads.wake_latency_us {
+            check.range("threads.wake_latency_us", us.into(), 0..=1_000_000)?;
         }
         if let Pin::Cores(cores) = &self.threads.pin {
             let highest = crate::sched::MAX_CORE;

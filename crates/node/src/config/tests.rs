@@ -298,6 +298,7 @@ fn a_node_file_that_was_written_is_read_as_it_was() {
             spin_us: 7,
             priority: Priority::Slice,
             rehearse_every_us: 0,
+            wake_latency_us: Some(0),
         };
         assert_eq!(toml::from_str::<NodeConfig>(&config.to_toml()).expect("what we wrote"), config);
     }
@@ -540,6 +541,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[threads]\nplan = \"dedicated\"", "threads.plan is \"dedicated\"; allowed: \"shared\""),
         ("[threads]\nspin_us = 1000001", "threads.spin_us is 1000001; allowed: 0 to 1000000"),
         ("[threads]\nrehearse_every_us = 199", "threads.rehearse_every_us is 199; allowed: 0 for never, or 200 to 10000000"),
+        ("[threads]\nwake_latency_us = 1000001", "threads.wake_latency_us is 1000001; allowed: 0 to 1000000"),
         ("[threads]\npin = []", "threads.pin is []; allowed: \"none\", \"auto\", or a list"),
         (
             "[threads]\npin = [0, 1024]",

@@ -24,6 +24,7 @@ use crate::config::{RelistError, Settings};
 use crate::counters::{Counter, Counters};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
+use crate::os::latency::WakeLatency;
 use crate::sched::{self, Placement};
 use crate::signals;
 use crate::stop::Stop;
@@ -258,6 +259,10 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         true => sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?,
         false => Placement::UNCHANGED,
     };
+    let _latency = threads.wake_latency_us.and_then(|us| {
+        let asked = WakeLatency::at_most(us);
+        asked.inspect_err(|error| tracing::warn!("threads.wake_latency_us is {us}, and cores wake up when they will: {error}")).ok()
+    });
     let populated_bytes = hooks.policy.keep_memory().map_err(system("cannot tell what is mapped"))?;
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
     let mut second = SecondProcess::start(&hooks.policy);
