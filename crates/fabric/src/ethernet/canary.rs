@@ -17,6 +17,12 @@ probes! {
         ReadOvertaken = "read-overtaken",
         /// A response that begins beyond what is confirmed is believed.
         GapBelieved = "gap-believed",
+        /// A peer that does not answer for a while is taken for one that has got nothing.
+        SilenceIsLoss = "silence-is-loss",
+        /// What is sent behind it puts off when the first part is sent again.
+        SendingIsNews = "sending-is-news",
+        /// Nothing of what was lost is sent again while the window is full.
+        FullWindowBlocks = "full-window-blocks",
     }
 }
 

@@ -9,8 +9,15 @@
 //! word and a compare-and-swap are answered from what the responder remembers, so they hold nothing up.
 //!
 //! # Loss
-//! A hole before what is held is sent again after a round trip; a silence after [`FIRST_PATIENCE_US`], doubling to [`LONGEST_PATIENCE_US`]. What is under way is
-//! bounded by a window that grows by a packet a round trip and shrinks by 3 of 10 where something was lost.
+//! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. What is under way is bounded by a window
+//! that grows by a packet a round trip and shrinks by 3 of 10 where something was lost.
+//!
+//! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], doubling to
+//! [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to the last one shows all
+//! that was lost before it; the first one is there because an answer names few of the parts that have come out of order.
+//!
+//! Nothing puts the first part off: it is waited for from when it was sent last, whatever is sent behind it meanwhile, and it goes out again though the window is full. So
+//! its end is a matter of how often the network loses one packet, and of nothing else.
 
 use std::collections::VecDeque;
 
@@ -24,6 +31,10 @@ use crate::contract::{Completion, Local, OpError, Token};
 /// The wait for an answer before something is sent again, at first and at most.
 const FIRST_PATIENCE_US: u64 = 300;
 const LONGEST_PATIENCE_US: u64 = 10_000;
+/// No round trip is taken for longer: what took longer was a pause of one of the two. Some waits for a lost packet have to fit into the time after which a peer is given up.
+const LONGEST_ROUND_TRIP_US: u64 = 25_000;
+/// By so much a packet may be later than others that were sent with it, at least.
+const LEAST_REORDERING_US: u64 = 50;
 /// So much of a silence counts at once: a process that stood still has not listened.
 const COUNTED_AT_ONCE_US: u64 = 10_000;
 /// The window in bytes: at first, at least, at most.
@@ -77,7 +88,9 @@ struct Pending {
     at: u32,
     /// On the wire.
     len: u16,
+    /// When it was sent last, or a READ that was held is known to be held no more; in which packet of the flow it was sent last, and how often in all.
     sent_at: u64,
+    packet: u64,
     sends: u32,
 }
 
@@ -90,6 +103,14 @@ struct Op {
     /// Where its bytes begin, counted since the start.
     bytes_at: u64,
     result: Result<u64, OpError>,
+}
+
+/// What an answer has told that was not known.
+#[derive(Clone, Copy, Debug, Default)]
+struct News {
+    any: bool,
+    /// Of parts that were sent once, the packet that was sent last, and when that was.
+    first_sent: Option<(u64, u64)>,
 }
 
 /// What was read, and where it is to stand.
@@ -120,11 +141,22 @@ pub(super) struct Requester {
     /// No second shrinking of the window before this time.
     shrink_again: u64,
     grows: bool,
+    /// How many packets have been sent.
+    packets: u64,
+    /// The packet that was sent last of those that are known to have come, and the part of it; the highest part of which that is known.
+    came: (u64, u64),
+    highest: u64,
+    /// When a part that has been overtaken counts as lost.
+    hole_due: Option<u64>,
     /// Smoothed round trip; 0 before the first.
     round_trip: u64,
-    /// When the present patience began, and how long it is.
+    /// When there was news last, or the patience ran out; how long it is.
     since: u64,
     patience: u64,
+    /// The part that goes out again next to the first one when it has run out, though the window is full.
+    probe: u64,
+    /// How often it has run out, until it is known what became of what was sent before.
+    silent: u32,
     /// How long nothing has been heard that was awaited.
     silence: u64,
     ticked: u64,
@@ -148,9 +180,15 @@ impl Requester {
             window: FIRST_WINDOW,
             shrink_again: 0,
             grows: true,
+            packets: 0,
+            came: (0, 0),
+            highest: 0,
+            hole_due: None,
             round_trip: 0,
             since: 0,
             patience: FIRST_PATIENCE_US,
+            probe: 0,
+            silent: 0,
             silence: 0,
             ticked: 0,
             broken: false,
@@ -161,6 +199,12 @@ impl Requester {
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.parts.capacity() * size_of::<Pending>() + self.ops.capacity() * size_of::<Op>() + self.bytes.capacity()
+    }
+
+    /// Bytes that may be under way.
+    #[cfg(test)]
+    pub(super) fn window(&self) -> usize {
+        self.window
     }
 
     fn end(&self) -> u64 {
@@ -199,7 +243,16 @@ impl Requester {
                 };
                 let act = act(work, &[]);
                 let len = Part { place, act }.len() + if work == Work::Write { words * 8 } else { 0 };
-                self.parts.push_back(Pending { state: State::Waiting, place, op, at: at as u32, len: len as u16, sent_at: 0, sends: 0 });
+                self.parts.push_back(Pending {
+                    state: State::Waiting,
+                    place,
+                    op,
+                    at: at as u32,
+                    len: len as u16,
+                    sent_at: 0,
+                    packet: 0,
+                    sends: 0,
+                });
             }
         }
         self.ops.push_back(Op { token, work, until: self.end(), bytes_at, result });
@@ -239,23 +292,21 @@ impl Requester {
         begin: impl Fn(&mut Vec<u8>),
         mut emit: impl FnMut(&mut Vec<u8>),
     ) {
-        let idle = self.in_flight == 0;
-        let mut sent = false;
         let mut number = self.base;
-        while self.lost > 0 && number < self.next && self.in_flight < self.window {
-            if self.part(number).state == State::Lost {
+        while self.lost > 0 && number < self.next {
+            // What is held is under way as long as no answer has had room to name it, which the first part holds up.
+            let exempt = (number == self.base && !Canary::FullWindowBlocks.is_planted()) || number == self.probe;
+            if self.part(number).state == State::Lost && (exempt || self.in_flight < self.window) {
                 number = self.send_from(number, State::Lost, now, &epochs, packet, &begin, &mut emit);
-                sent = true;
             } else {
                 number += 1;
             }
         }
         while self.next < self.end() && self.may_send(self.next) {
             self.next = self.send_from(self.next, State::Waiting, now, &epochs, packet, &begin, &mut emit);
-            sent = true;
-        }
-        if sent && idle {
-            self.since = now;
+            if Canary::SendingIsNews.is_planted() {
+                self.since = now;
+            }
         }
     }
 
@@ -275,6 +326,7 @@ impl Requester {
         let start = packet.len();
         begin_request(first, self.base, epochs.clone(), packet);
         let mut number = first;
+        self.packets += 1;
         while number < self.end() {
             let len = usize::from(self.part(number).len);
             let full = packet.len() - start + len > MAX_BODY;
@@ -287,8 +339,9 @@ impl Requester {
             if matches!(self.op(op).work, Work::Read(_)) {
                 self.barrier = self.barrier.max(self.op(op).until);
             }
+            let packet = self.packets;
             let part = self.part(number);
-            part.sent_at = now;
+            (part.sent_at, part.packet) = (now, packet);
             part.sends += 1;
             number += 1;
         }
@@ -343,33 +396,37 @@ impl Requester {
         if self.broken {
             return Ok(());
         }
-        let before = self.base;
-        let mut newest = 0;
+        let mut news = News::default();
         if response.base <= self.base || Canary::GapBelieved.is_planted() {
-            newest = newest.max(self.take_done(&response, now)?);
+            self.take_done(&response, now, &mut news)?;
         }
-        newest = newest.max(self.take_read(&response, land)?);
+        self.take_read(&response, land, &mut news)?;
         for (from, to) in response.ranges() {
             for number in from.max(self.base)..to {
                 if matches!(self.part(number).state, State::Flying | State::Lost) {
-                    self.set(number, State::Held);
-                    newest = newest.max(number);
+                    self.confirm(number, State::Held, &mut news);
                 }
             }
         }
         self.advance();
-        if self.base > before {
-            self.patience = FIRST_PATIENCE_US.max(2 * self.round_trip);
-            self.since = now;
+        if let Some((_, sent_at)) = news.first_sent {
+            self.measure(now.saturating_sub(sent_at));
         }
-        self.find_holes(newest, now);
+        if news.any {
+            self.since = now;
+            self.patience = FIRST_PATIENCE_US.max(2 * self.round_trip);
+        }
+        if news.first_sent.is_some() {
+            // What was sent before the silence has come: nothing was wrong with the path.
+            self.silent = 0;
+        }
+        self.find_holes(now);
         Ok(())
     }
 
-    /// All below `done` is done, and what was not plain is among the results. The newest part of which that was news.
-    fn take_done(&mut self, response: &Response<'_>, now: u64) -> Result<u64, Malformed> {
+    /// All below `done` is done, and what was not plain is among the results.
+    fn take_done(&mut self, response: &Response<'_>, now: u64, news: &mut News) -> Result<(), Malformed> {
         let mut results = response.results().peekable();
-        let mut newest = 0;
         for number in self.base..response.done {
             while results.peek().is_some_and(|(of, _)| *of < number) {
                 results.next();
@@ -379,13 +436,13 @@ impl Requester {
             if part.state == State::Done {
                 continue;
             }
-            let (op, once, sent_at) = (part.op, part.sends == 1, part.sent_at);
-            let at = (op - self.first_op) as usize;
+            let at = (part.op - self.first_op) as usize;
             match (self.ops[at].work, outcome) {
                 // It is done when its bytes have come. They are on their way, or were lost.
                 (Work::Read(_), None) => {
                     if self.part(number).state == State::Held {
                         self.set(number, State::Flying);
+                        self.part(number).sent_at = now;
                     }
                     continue;
                 }
@@ -397,23 +454,19 @@ impl Requester {
                 }
                 _ => return Err(Malformed),
             }
-            self.set(number, State::Done);
+            self.confirm(number, State::Done, news);
             self.grow();
-            newest = number;
-            if once {
-                self.measure(now.saturating_sub(sent_at));
-            }
         }
-        Ok(newest)
+        Ok(())
     }
 
-    fn take_read(&mut self, response: &Response<'_>, mut land: impl FnMut(Landed<'_>)) -> Result<u64, Malformed> {
-        let Some((number, bytes)) = response.read else { return Ok(0) };
+    fn take_read(&mut self, response: &Response<'_>, mut land: impl FnMut(Landed<'_>), news: &mut News) -> Result<(), Malformed> {
+        let Some((number, bytes)) = response.read else { return Ok(()) };
         if number >= self.next {
             return Err(Malformed);
         }
         if number < self.base || self.part(number).state == State::Done {
-            return Ok(0);
+            return Ok(());
         }
         let part = &self.parts[(number - self.base) as usize];
         let Work::Read(into) = self.op(part.op).work else { return Err(Malformed) };
@@ -421,12 +474,35 @@ impl Requester {
             return Err(Malformed);
         }
         land(Landed { into: Local { offset: into.offset + part.at as usize, ..into }, bytes });
-        self.set(number, State::Done);
+        if number < response.done {
+            self.confirm(number, State::Done, news);
+        } else {
+            // The answer had no room for what became of all parts before it, which the next one tells.
+            self.set(number, State::Done);
+            news.any = true;
+        }
         self.grow();
-        Ok(number)
+        Ok(())
+    }
+
+    /// A part has come to the peer, and is held there or done.
+    fn confirm(&mut self, number: u64, state: State, news: &mut News) {
+        let part = self.part(number);
+        let (before, packet, sent_at, sends) = (part.state, part.packet, part.sent_at, part.sends);
+        self.set(number, state);
+        news.any = true;
+        if before != State::Held {
+            self.came = self.came.max((packet, number));
+            self.highest = self.highest.max(number);
+            // Of a part that was sent twice nobody knows which of them has come.
+            if sends == 1 {
+                news.first_sent = news.first_sent.max(Some((packet, sent_at)));
+            }
+        }
     }
 
     fn measure(&mut self, took: u64) {
+        let took = took.min(LONGEST_ROUND_TRIP_US);
         self.round_trip = if self.round_trip == 0 { took.max(1) } else { (7 * self.round_trip + took).div_ceil(8) };
     }
 
@@ -436,25 +512,35 @@ impl Requester {
         self.window = (self.window + more).min(MOST_WINDOW);
     }
 
+    /// Something was lost. Where that was all before a silence, each time that the patience has run out counts.
     fn shrink(&mut self, now: u64) {
         if now >= self.shrink_again {
-            self.window = (self.window / 10 * 7).max(LEAST_WINDOW);
+            for _ in 0..std::mem::take(&mut self.silent).max(1) {
+                self.window = (self.window / 10 * 7).max(LEAST_WINDOW);
+            }
             self.grows = false;
             self.shrink_again = now + self.round_trip.max(FIRST_PATIENCE_US);
         }
     }
 
-    /// What was sent a round trip ago, before something that has come since, is lost.
-    fn find_holes(&mut self, newest: u64, now: u64) {
-        let reordering = self.round_trip.max(50);
-        let mut found = false;
-        for number in self.base..newest {
-            let part = self.part(number);
-            if part.state == State::Flying && part.sent_at + reordering < now {
-                self.set(number, State::Lost);
-                found = true;
+    /// What was sent a round trip ago, before something that has come since, is lost. Beyond the highest part that is known to have come, others may have that no answer had
+    /// room to name.
+    fn find_holes(&mut self, now: u64) {
+        let reordering = LEAST_REORDERING_US.max(self.round_trip + self.round_trip / 4);
+        let (mut found, mut due) = (false, None);
+        for number in self.base..self.highest {
+            let part = self.part_at(number);
+            if part.state == State::Flying && (part.packet, number) < self.came {
+                let lost_at = part.sent_at + reordering;
+                if lost_at <= now {
+                    self.set(number, State::Lost);
+                    found = true;
+                } else {
+                    due = Some(due.map_or(lost_at, |due: u64| due.min(lost_at)));
+                }
             }
         }
+        self.hole_due = due;
         if found {
             self.shrink(now);
         }
@@ -473,33 +559,51 @@ impl Requester {
         let passed = now.saturating_sub(self.ticked).min(COUNTED_AT_ONCE_US);
         self.ticked = self.ticked.max(now);
         if self.base == self.next {
-            self.silence = 0;
+            (self.silence, self.silent) = (0, 0);
             return 0;
         }
         self.silence += passed;
-        if now >= self.since + self.patience {
-            let mut found = false;
-            for number in self.base..self.next {
-                let part = self.part(number);
-                if part.state == State::Flying && part.sent_at + self.patience <= now {
-                    self.set(number, State::Lost);
-                    found = true;
-                }
-            }
-            if !found && self.lost == 0 && self.in_flight == 0 {
-                // All that is under way is held, and what holds it up has come: the answer was lost.
-                let held = (self.base..self.next).find(|number| self.part_at(*number).state == State::Held);
-                if let Some(number) = held {
-                    self.set(number, State::Lost);
-                }
-            }
-            if found {
-                self.shrink(now);
-                self.patience = (2 * self.patience).min(LONGEST_PATIENCE_US);
-            }
-            self.since = now;
+        if self.hole_due.is_some_and(|due| due <= now) {
+            self.find_holes(now);
+        }
+        if now >= self.patient_until() {
+            self.ask_again(now);
         }
         self.silence
+    }
+
+    /// When the first part has been waited for long enough.
+    fn patient_until(&self) -> u64 {
+        self.since.max(self.part_at(self.base).sent_at) + self.patience
+    }
+
+    /// Nothing has been heard for too long. It may be that the peer had no turn; so no more is sent again than brings an answer.
+    fn ask_again(&mut self, now: u64) {
+        let first = self.part_at(self.base).packet;
+        let flying = (self.base..self.next).filter(|number| self.part_at(*number).state == State::Flying);
+        let last = flying.map(|number| self.part_at(number).packet).max();
+        self.probe = 0;
+        for number in self.base..self.next {
+            let part = self.part_at(number);
+            let is_last = Some(part.packet) == last;
+            let again = part.packet == first || is_last || Canary::SilenceIsLoss.is_planted();
+            if part.state == State::Flying && again {
+                if is_last && self.probe == 0 {
+                    self.probe = number;
+                }
+                self.set(number, State::Lost);
+            }
+        }
+        if self.part_at(self.base).state == State::Held {
+            // What held it up has come: the answer was lost.
+            self.set(self.base, State::Lost);
+        }
+        if Canary::SilenceIsLoss.is_planted() {
+            self.shrink(now);
+        }
+        self.patience = (2 * self.patience).min(LONGEST_PATIENCE_US.max(4 * self.round_trip));
+        self.silent += 1;
+        self.since = now;
     }
 
     fn part_at(&self, number: u64) -> &Pending {
@@ -508,7 +612,7 @@ impl Requester {
 
     /// When it is to be looked at again at the latest.
     pub(super) fn due(&self) -> Option<u64> {
-        (self.base < self.next).then_some(self.since + self.patience)
+        (self.base < self.next).then(|| self.hole_due.map_or(self.patient_until(), |hole| hole.min(self.patient_until())))
     }
 
     /// Nothing posted can succeed any more.
@@ -524,7 +628,7 @@ impl Requester {
         self.base = self.end();
         self.next = self.base;
         self.parts.clear();
-        (self.in_flight, self.lost, self.silence) = (0, 0, 0);
+        (self.in_flight, self.lost, self.silence, self.hole_due) = (0, 0, 0, None);
     }
 
     /// The next completion.

@@ -1,2 +1,3 @@
 mod idle;
+mod loss;
 mod model;

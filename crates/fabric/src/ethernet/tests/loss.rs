@@ -1,0 +1,273 @@
+//! What is sent again, when, and what becomes of the window: where packets are lost, and where a peer merely does not answer. And how long an operation takes at most.
+
+use std::collections::VecDeque;
+
+use super::model::{WORDS, World};
+
+/// The shortest wait for an answer before something is sent again.
+const PATIENCE_US: u64 = 300;
+/// From a packet to its answer.
+const ROUND_TRIP_US: u64 = 40;
+
+impl World {
+    /// The asker has a turn, so much later. How many packets it sends.
+    fn turn(&mut self, later_us: u64) -> usize {
+        let before = self.there.len();
+        self.now += later_us;
+        self.ask();
+        self.there.len() - before
+    }
+
+    /// All that is on its way comes, and is answered.
+    fn deliver(&mut self) {
+        self.now += ROUND_TRIP_US;
+        while let Some(packet) = self.there.pop_front() {
+            self.arrive(packet);
+        }
+        self.hear();
+    }
+
+    /// The asker takes all answers.
+    fn hear(&mut self) {
+        while let Some(packet) = self.back.pop_front() {
+            self.return_to_asker(packet);
+        }
+    }
+
+    /// Writes of a packet each, behind one another.
+    fn stream(&mut self, writes: usize) {
+        for n in 0..writes {
+            self.write(n * 120 % (WORDS - 120), 120);
+        }
+    }
+}
+
+/// A stream that has been under way for a while, with what the window allows on its way there.
+fn streaming() -> World {
+    let mut world = World::new();
+    for _ in 0..4 {
+        world.stream(100);
+        while world.turn(0) > 0 {
+            world.deliver();
+        }
+    }
+    world.stream(600);
+    world.turn(1);
+    world
+}
+
+#[test]
+fn a_peer_that_has_no_turn_for_milliseconds_costs_no_window_and_few_packets() {
+    let mut world = streaming();
+    let (window, flying) = (world.asker.window(), world.there.len());
+    assert!(flying > 100, "{flying} packets under way");
+    let again: usize = (0..500).map(|_| world.turn(10)).sum();
+    assert!((1..=8).contains(&again), "{again} packets sent again in 5 ms");
+    // It takes them a few at a time, as they came.
+    while !world.there.is_empty() {
+        for _ in 0..32.min(world.there.len()) {
+            let packet = world.there.pop_front().expect("some");
+            world.arrive(packet);
+        }
+        world.hear();
+        assert!(world.asker.window() >= window, "{} bytes of {window} are left of the window", world.asker.window());
+    }
+    let sent = world.turn(0);
+    assert!(sent >= flying, "{sent} packets go out, and {flying} did before");
+    world.settle();
+}
+
+#[test]
+fn one_packet_alone_is_sent_again_after_the_shortest_wait_and_shrinks_nothing() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        world.write(0, 8);
+        world.turn(1);
+        world.deliver();
+    }
+    let window = world.asker.window();
+    world.write(0, 8);
+    world.read_word(0);
+    assert_eq!(world.turn(1), 1);
+    world.there.clear();
+    assert_eq!(world.asker.due(), Some(world.now + PATIENCE_US));
+    assert_eq!(world.turn(PATIENCE_US - 1), 0);
+    assert_eq!(world.turn(1), 1);
+    world.deliver();
+    assert_eq!(world.completed, world.posted);
+    assert!(world.asker.window() >= window);
+}
+
+#[test]
+fn one_answer_after_a_silence_shows_all_that_was_lost_before_it() {
+    let mut world = streaming();
+    let (window, flying) = (world.asker.window(), world.there.len());
+    world.there.clear();
+    assert_eq!(world.turn(PATIENCE_US), 2, "the first and the last");
+    world.deliver();
+    let now = world.asker.window();
+    assert!(now < window && now > window / 2, "{now} bytes of {window} are left of the window");
+    let again = world.turn(0);
+    assert!(again > flying / 2 && again < flying, "{again} packets sent again of {flying}");
+    world.settle();
+}
+
+#[test]
+fn each_wait_in_a_silence_that_was_loss_counts() {
+    let mut world = streaming();
+    let window = world.asker.window();
+    world.there.clear();
+    for _ in 0..500 {
+        world.turn(10);
+    }
+    world.deliver();
+    assert!(world.asker.window() < window / 3, "{} bytes of {window} are left of the window", world.asker.window());
+    world.settle();
+}
+
+#[test]
+fn what_was_overtaken_is_sent_again_after_a_round_trip_without_another_answer() {
+    let mut world = World::new();
+    for _ in 0..40 {
+        world.write(0, 120);
+        world.turn(1);
+        world.deliver();
+    }
+    world.stream(2);
+    assert_eq!(world.turn(1), 2);
+    world.there.pop_front();
+    world.deliver();
+    assert_eq!(world.turn(0), 0, "it may come yet");
+    let due = world.asker.due().expect("something is under way") - world.now;
+    assert!(due < ROUND_TRIP_US, "in {due} us");
+    assert_eq!(world.turn(due), 1);
+    world.deliver();
+    assert_eq!(world.completed, world.posted);
+}
+
+/// What was sent again and what comes behind it are on their way when the peer has no turn: that is one loss, and no other.
+#[test]
+fn a_pause_behind_a_loss_shrinks_the_window_once() {
+    let mut world = streaming();
+    world.there.pop_front();
+    world.deliver();
+    let window = world.asker.window();
+    world.turn(ROUND_TRIP_US);
+    let shrunk = world.asker.window();
+    assert!(shrunk <= window && shrunk > window / 2, "{shrunk} bytes of {window} are left of the window");
+    for _ in 0..500 {
+        world.turn(10);
+    }
+    while let Some(packet) = world.there.pop_front() {
+        world.arrive(packet);
+        world.hear();
+        assert!(world.asker.window() >= shrunk, "{} bytes of {shrunk} are left of the window", world.asker.window());
+    }
+    world.settle();
+}
+
+/// How long an operation may take under a network that loses a packet of ten each way: many times what the unluckiest one takes, and far less than a cluster notices.
+const LONGEST_US: u64 = 20_000;
+
+/// A life in which the asker posts without a pause, and each packet, be it a request, one of those that are sent again or an answer, may be lost.
+fn press(seed: u64) {
+    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut world = World::new();
+    let loss = chance.f64() * 0.1;
+    // A trickle of small packets, or as much as there is room for.
+    let (every_us, words) = if chance.bool() { (chance.u64(20..400), 1) } else { (20, 120) };
+    let (mut posted_at, mut next) = (VecDeque::new(), 0);
+    for step in 0..1_500 {
+        world.now += ROUND_TRIP_US / 2;
+        while world.now >= next && world.posted < world.completed + 600 {
+            match chance.u8(0..20) {
+                0 => world.read_word(chance.usize(0..WORDS)),
+                1 => world.read(chance.usize(0..WORDS - 8), 8),
+                _ => world.write(chance.usize(0..WORDS - words), words),
+            }
+            posted_at.push_back(world.now);
+            next = world.now + every_us;
+        }
+        let (there, back) = (std::mem::take(&mut world.there), std::mem::take(&mut world.back));
+        for packet in there.into_iter().filter(|_| chance.f64() >= loss) {
+            world.arrive(packet);
+        }
+        for packet in back.into_iter().filter(|_| chance.f64() >= loss) {
+            world.return_to_asker(packet);
+        }
+        world.ask();
+        posted_at.drain(..posted_at.len() - (world.posted - world.completed) as usize);
+        let longest = posted_at.front().map_or(0, |at| world.now - at);
+        assert!(longest <= LONGEST_US, "an operation has taken {longest} us, in step {step}, at a loss of {loss:.3}");
+    }
+    world.settle();
+}
+
+#[test]
+fn an_asker_that_posts_without_a_pause_gets_an_end_for_each_operation_within_milliseconds() {
+    for seed in 0..24 {
+        let lived = std::panic::catch_unwind(|| press(seed));
+        assert!(lived.is_ok(), "seed {seed}");
+    }
+}
+
+/// More come out of order than an answer has room to name, so that no answer shows that what was sent again for the first of them was lost, too.
+#[test]
+pub(super) fn what_is_sent_behind_the_first_part_does_not_put_it_off() {
+    let mut world = World::new();
+    for _ in 0..40 {
+        world.write(0, 8);
+        world.turn(1);
+        world.deliver();
+    }
+    let all_before = world.completed;
+    for _ in 0..10 {
+        world.write(0, 8);
+        assert_eq!(world.turn(1), 1);
+    }
+    for lost in [8, 6, 4, 2, 0] {
+        world.there.remove(lost);
+    }
+    world.deliver();
+    assert_eq!(world.turn(ROUND_TRIP_US), 4, "the holes that an answer has shown");
+    world.there.clear();
+    let mut waited = 0;
+    while world.completed == all_before {
+        world.write(0, 8);
+        world.turn(PATIENCE_US / 3);
+        world.deliver();
+        waited += PATIENCE_US / 3 + ROUND_TRIP_US;
+        assert!(waited <= 2 * PATIENCE_US, "the first part has not been sent again for {waited} us");
+    }
+    world.settle();
+}
+
+/// What an answer has no room to name counts as under way, and that may be more than the window that has shrunk allows.
+#[test]
+pub(super) fn what_was_lost_goes_out_again_though_the_window_is_full() {
+    let mut world = streaming();
+    let flying = world.there.len();
+    // A peer that takes ten at a time, of which one is lost: the window shrinks with each, and what is under way does not.
+    for at in (0..flying).step_by(10) {
+        world.there.pop_front();
+        for _ in at + 1..flying.min(at + 10) {
+            let packet = world.there.pop_front().expect("it was under way");
+            world.arrive(packet);
+        }
+        world.hear();
+        world.turn(PATIENCE_US);
+    }
+    let until = world.completed + flying as u64;
+    let began = world.now;
+    while world.completed < until {
+        world.deliver();
+        world.turn(1);
+        let took = world.now - began;
+        assert!(
+            took <= 4 * flying as u64 / 10 * ROUND_TRIP_US,
+            "one packet of ten was lost, and {took} us later {} of {flying} are missing",
+            until - world.completed
+        );
+    }
+    world.settle();
+}
