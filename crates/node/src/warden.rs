@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use martlet_fabric::NodeId;
+use martlet_fabric::host::LULL;
 use martlet_fabric::host::process::{come_first, leave_core};
 use martlet_protocol::detector::wardens::Secret;
 use martlet_warden::client::{Error, Failure, Handler, Threads, Warden};
@@ -25,9 +26,6 @@ use crate::config::{Settings, UseWarden};
 
 /// How often a warden is looked for that is not there, and how often one that refuses something is asked again.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
-
-/// How long the warden is asked nothing after it has told of a death: the node has urgent work then, perhaps on the same processors.
-const LULL: Duration = Duration::from_millis(2);
 
 /// The application that a node is, for wardens.
 pub fn application_of(cluster: &str, node: NodeId) -> AppId {
@@ -244,6 +242,7 @@ impl Post {
                 self.complain(&why);
             }
             let wait = match heard.failed.is_empty() {
+                // The warden, too, has bookkeeping to do that can wait.
                 false => Some(LULL),
                 true if self.warden.is_linked() && self.register() => None,
                 true => Some(LOOKS_EVERY),

@@ -34,4 +34,8 @@ pub mod tracer;
 pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};
 pub use memory::OwnRegion;
 pub use random::random;
+/// How long what is not urgent waits once a death has been told, or the end of a socket says that there may have been one: what the other process did, somebody else has to
+/// do now, and the processors are theirs. What is learned later is bookkeeping, or the safety net, for which nobody waits.
+pub const LULL: std::time::Duration = std::time::Duration::from_millis(2);
+
 pub use robust::{DeathWords, DeathWordsError, Holder, MAX_WORDS, OWNER_DIED, Reading, WAITERS, WORDS_EACH};

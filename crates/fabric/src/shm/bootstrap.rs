@@ -15,8 +15,8 @@ use super::peer::Peer;
 use super::rendezvous::{Listener, Rendezvous};
 use super::shared::{Command, Note, Shared};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
-use crate::host::errand;
 use crate::host::socket::{self, MAX_MESSAGE, Received};
+use crate::host::{LULL, errand};
 use crate::meeting::admission;
 use crate::meeting::attempts::{self, Attempts, Times};
 use crate::meeting::handshakes::{End, Failure};
@@ -29,9 +29,6 @@ const TIMES: Times =
 /// How long after the end of its socket a process may take to end, before the connection counts as lost with the process alive. A dying
 /// process closes its sockets first.
 const DYING: Duration = Duration::from_secs(1);
-/// How long this thread leaves a connection alone whose socket or process has ended: for whom the other process did something, somebody else has to do it now, and the
-/// processors are theirs. What is learned here of a death is the safety net, and nobody waits for it.
-const LULL: Duration = Duration::from_millis(2);
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::handshake::{Handshake, Progress};
 use super::shared::{Command, Note, Shared};
 use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
-use crate::host::errand;
+use crate::host::{LULL, errand};
 use crate::meeting::admission;
 use crate::meeting::attempts::{self, Attempts, Times};
 use crate::meeting::handshakes::{End, Failure};
@@ -32,10 +32,6 @@ const TIMES: Times =
 /// one before; were both accepted, either end could keep the one that the other one closes.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// How long a connection is left alone whose TCP connection has ended, where that is only a hint. If the other process is dead, others have to do its work now, and the
-/// processors are theirs; what tells of its death sooner has told of it by then.
-const LULL: Duration = Duration::from_millis(2);
-
 #[derive(Debug)]
 struct Connection {
     peer: PeerId,
@@ -43,7 +39,7 @@ struct Connection {
     socket: Socket,
     /// When it last went on with another socket.
     resumed: Option<Instant>,
-    /// There is something to be heard on its socket, which is looked at then and not before.
+    /// There is something to be heard on its socket, which is only a hint where peers can be asked: it is looked at then and not before.
     left_alone: Option<Instant>,
 }
 

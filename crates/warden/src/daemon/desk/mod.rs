@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use martlet_fabric::host::LULL;
 use martlet_fabric::host::marks::Marker;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use martlet_protocol::detector::wardens::{Certainty, Event};
@@ -45,10 +46,6 @@ const SOCKET: u64 = 3 << 56;
 const PROCESS: u64 = 4 << 56;
 const OUTSIDE: u64 = 5 << 56;
 const KIND: u64 = 0xff << 56;
-
-/// How long the desk leaves everything alone when the eye or the pulse has told of a death. What is left to do is bookkeeping, and those who were told have urgent work,
-/// perhaps on the same processors.
-const LULL: Duration = Duration::from_millis(2);
 
 /// A connected program, or one that was.
 type ProgramId = u32;
@@ -148,6 +145,7 @@ impl Desk {
                 let (ended, told): (Vec<Slot>, Vec<Event>) = (ends.try_iter().collect(), news.try_iter().collect());
                 let is_death = |event: &Event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)));
                 if !ended.is_empty() || told.iter().any(is_death) {
+                    // Those who had to be told have been.
                     std::thread::sleep(LULL);
                 }
                 ended.into_iter().for_each(|slot| self.take_end(slot));
