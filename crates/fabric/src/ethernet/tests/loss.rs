@@ -42,6 +42,17 @@ impl World {
     }
 }
 
+/// So many writes of that many words have been answered, one after the other.
+fn after_writes(writes: usize, words: usize) -> World {
+    let mut world = World::new();
+    for _ in 0..writes {
+        world.write(0, words);
+        world.turn(1);
+        world.deliver();
+    }
+    world
+}
+
 /// A stream that has been under way for a while, with what the window allows on its way there.
 fn streaming() -> World {
     let mut world = World::new();
@@ -79,12 +90,7 @@ fn a_peer_that_has_no_turn_for_milliseconds_costs_no_window_and_few_packets() {
 
 #[test]
 fn one_packet_alone_is_sent_again_after_the_shortest_wait_and_shrinks_nothing() {
-    let mut world = World::new();
-    for _ in 0..20 {
-        world.write(0, 8);
-        world.turn(1);
-        world.deliver();
-    }
+    let mut world = after_writes(20, 8);
     let window = world.asker.window();
     world.write(0, 8);
     world.read_word(0);
@@ -127,12 +133,7 @@ fn each_wait_in_a_silence_that_was_loss_counts() {
 
 #[test]
 fn what_was_overtaken_is_sent_again_after_a_round_trip_without_another_answer() {
-    let mut world = World::new();
-    for _ in 0..40 {
-        world.write(0, 120);
-        world.turn(1);
-        world.deliver();
-    }
+    let mut world = after_writes(40, 120);
     world.stream(2);
     assert_eq!(world.turn(1), 2);
     world.there.pop_front();
@@ -214,12 +215,7 @@ fn an_asker_that_posts_without_a_pause_gets_an_end_for_each_operation_within_mil
 /// More come out of order than an answer has room to name, so that no answer shows that what was sent again for the first of them was lost, too.
 #[test]
 pub(super) fn what_is_sent_behind_the_first_part_does_not_put_it_off() {
-    let mut world = World::new();
-    for _ in 0..40 {
-        world.write(0, 8);
-        world.turn(1);
-        world.deliver();
-    }
+    let mut world = after_writes(40, 8);
     let all_before = world.completed;
     for _ in 0..10 {
         world.write(0, 8);
