@@ -186,7 +186,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     };
     let testbed = Testbed::start(&plan, interrupt)?;
     report.set("client thread", clients::hurry()?);
-    report.set("client comes first after the kill", arguments.client_comes_first());
+    report.set("client asks to come first after the kill", arguments.client_comes_first());
     let writer = if arguments.redis {
         let client = ClusterClient::new(&clients::redis_addresses(testbed.cluster()), PATIENCE).map_err(Fail::failed)?;
         Writer::Redis(client)
