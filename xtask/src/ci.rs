@@ -106,6 +106,13 @@ fn planted_hand_overs(root: &Path) -> Outcome {
     finish(probed(root, ["hand_over"]).arg("planted"))
 }
 
+/// Known bugs planted in the two halves of a flow of the fabric `ethernet`, which its model and its scenes of loss find.
+fn planted_flows(root: &Path) -> Outcome {
+    let mut command = cargo(root);
+    command.args(["test", "--profile", "probed", "--package", "martlet-fabric", "--lib", "--features=canaries"]);
+    finish(command.args(["--", "each_canary_is_found"]))
+}
+
 const fn step(name: &'static str, usual: u32, work: Work) -> Step {
     Step { name, usual, work }
 }
@@ -145,11 +152,12 @@ const AFTER: [Step; 2] = [
     step("rdma", 700, crate::vm::check::run),
 ];
 /// What goes on beside them. A step of the second row uses one core, one of the first both; the third waits for the network.
-const FIRST_ROW: [Step; 5] = [
+const FIRST_ROW: [Step; 6] = [
     step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
     step("canaries, built", 360, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
+    step("canaries, of ethernet", 30, planted_flows),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
 const SECOND_ROW: [Step; 2] =
