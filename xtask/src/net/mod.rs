@@ -38,11 +38,12 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         return Ok(());
     }
     let wanted = Wanted::parse(args)?;
-    let built = ci::cargo(root).args(["build", "--quiet", "--package", "martlet-cli"]).status();
+    let (profile, directory) = if wanted.release { ("release", "release") } else { ("dev", "debug") };
+    let built = ci::cargo(root).args(["build", "--quiet", "--package", "martlet-cli", "--profile", profile]).status();
     if !built.is_ok_and(|status| status.success()) {
         return Err("`martlet` does not build".into());
     }
-    let martlet = ci::target_directory(root).join("debug/martlet");
+    let martlet = ci::target_directory(root).join(directory).join("martlet");
     if wanted.torture {
         return torture(root, &martlet, &wanted);
     }

@@ -7,7 +7,7 @@ use super::mangling::Mangling;
 use crate::number::number;
 
 pub const USAGE: &str = "\
-Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [--flood N | WIRE] [-- COMMAND]
+Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [--flood N | WIRE] [--release] [-- COMMAND]
        cargo xtask net --rejoins N [--engine NAME] [--flood N | WIRE]
        cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE]
 
@@ -30,6 +30,8 @@ WIRE: [--loss PERCENT] [--reorder PERCENT] [--repeat PERCENT] [--corrupt PERCENT
 A relay in the place of switch and cables, which drops, holds back for up to 2 ms, repeats or corrupts so many packets each way, of UDP and TCP, and delays all of them.
 A corrupted UDP packet reaches its program, with no check sum; one of TCP is dropped by the kernel, as it would be anywhere. The relay does not limit the rate, and
 does not cut packets in parts. Without any of these options the wire is a good one.
+
+--release, with any of these: Martlet as built for release. By default it is built as tests are, without optimisation.
 ";
 
 /// What is wanted.
@@ -44,6 +46,7 @@ pub struct Wanted {
     wire: Mangling,
     pub seed: u64,
     pub command: Vec<String>,
+    pub release: bool,
 }
 
 impl Wanted {
@@ -58,6 +61,7 @@ impl Wanted {
             wire: Mangling::default(),
             seed: 1,
             command: Vec::new(),
+            release: false,
         };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
@@ -67,6 +71,7 @@ impl Wanted {
                 "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800, USAGE)?)),
                 "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000, USAGE)?),
                 "--torture" => wanted.torture = true,
+                "--release" => wanted.release = true,
                 "--flood" => wanted.flood = Some(number(&arg, &value()?, 10_000_000, USAGE)?),
                 "--loss" => wanted.wire.lost = percent(&arg, &value()?)?,
                 "--reorder" => wanted.wire.reordered = percent(&arg, &value()?)?,
@@ -134,7 +139,10 @@ mod tests {
         let wire = Mangling { lost: 5.0, reordered: 10.0, repeated: 2.0, corrupted: 0.5, delay: Duration::from_millis(2) };
         assert_eq!((wanted.mangling(), wanted.seed, wanted.lasting), (Some(wire), 0, Some(Duration::from_secs(120))));
         assert_eq!(parse("--flood 50000 --rounds 2").map(|wanted| (wanted.flood, wanted.rounds)), Ok((Some(50_000), 2)));
-        assert_eq!(parse("--rejoins 100").map(|wanted| (wanted.rejoins, wanted.mangling())), Ok((Some(100), None)));
+        assert_eq!(
+            parse("--rejoins 100 --release").map(|wanted| (wanted.rejoins, wanted.mangling(), wanted.release)),
+            Ok((Some(100), None, true))
+        );
         for (bad, why) in [
             ("--loss 51", "--loss is \"51\"; allowed are 0 to 50 percent"),
             ("--loss NaN", "--loss is \"NaN\""),
