@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::beside::Beside;
+use crate::chosen;
 use crate::failed::Failed;
 use crate::step::{Ended, Step};
 
@@ -103,14 +104,14 @@ fn build_probed(root: &Path) -> Outcome {
 
 /// Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
 fn planted_hand_overs(root: &Path) -> Outcome {
-    finish(probed(root, ["hand_over"]).arg("planted"))
+    chosen::finish(probed(root, ["hand_over"]).arg("planted"))
 }
 
 /// Known bugs planted in the two halves of a flow of the fabric `ethernet`, which its model and its scenes of loss find.
 fn planted_flows(root: &Path) -> Outcome {
     let mut command = cargo(root);
     command.args(["test", "--profile", "probed", "--package", "martlet-fabric", "--lib", "--features=canaries"]);
-    finish(command.args(["--", "each_canary_is_found"]))
+    chosen::finish(command.args(["--", "each_canary_is_found"]))
 }
 
 const fn step(name: &'static str, usual: u32, work: Work) -> Step {
@@ -160,8 +161,10 @@ const FIRST_ROW: [Step; 6] = [
     step("canaries, of ethernet", 30, planted_flows),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
-const SECOND_ROW: [Step; 2] =
-    [step("loom", 130, |root| one_by_one(Ok(loom(root).into()))), step("miri", 300, |root| one_by_one(crate::miri::check(root)))];
+const SECOND_ROW: [Step; 2] = [
+    step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
+    step("miri", 300, |root| one_by_one(crate::miri::check(root), chosen::finish)),
+];
 const THIRD_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
 const ROWS: [&[Step]; 3] = [&FIRST_ROW, &SECOND_ROW, &THIRD_ROW];
 
@@ -238,11 +241,11 @@ impl Summary {
     }
 }
 
-/// Runs commands one by one until one does not pass.
-pub fn one_by_one(commands: Result<Vec<Command>, Outcome>) -> Outcome {
+/// Runs commands one by one, each by `run`, until one does not pass.
+pub fn one_by_one(commands: Result<Vec<Command>, Outcome>, run: impl Fn(&mut Command) -> Outcome) -> Outcome {
     match commands {
         Ok(commands) => {
-            let mut outcomes = commands.into_iter().map(|mut command| finish(&mut command));
+            let mut outcomes = commands.into_iter().map(|mut command| run(&mut command));
             outcomes.find(|outcome| !matches!(outcome, Outcome::Passed)).unwrap_or(Outcome::Passed)
         }
         Err(known) => known,

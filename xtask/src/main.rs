@@ -4,6 +4,7 @@
 
 mod apt;
 mod beside;
+mod chosen;
 mod ci;
 mod deb;
 mod deny;
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
         Some("redis-suite") => exit_with(redis::suite::run(&root, args)),
         Some("clients") => exit_with(redis::clients::run(&root, args)),
         Some("fuzz") => exit_with(fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)).map(drop)),
-        Some("miri") => tell(ci::one_by_one(miri::check(&root))),
+        Some("miri") => tell(ci::one_by_one(miri::check(&root), chosen::finish)),
         Some("header") => exit_with(header::write(&root)),
         Some("deb") => {
             rest = args.collect();
@@ -118,7 +119,7 @@ fn main() -> ExitCode {
             })
         }
         Some("upgrade") => tell(upgrade::run(&root, args.next().as_deref())),
-        Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()))),
+        Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()), ci::finish)),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             ExitCode::SUCCESS
