@@ -7,6 +7,7 @@ use crate::basics::{self, LogIndex, Time};
 use crate::replica::StateMachine;
 use crate::replica::group::Group;
 use crate::replica::part::Part;
+use crate::replica::patience::discounted;
 use crate::replica::record;
 
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, control};
@@ -42,6 +43,11 @@ pub(super) struct Learning {
 }
 
 impl Learning {
+    /// This process was itself stalled for so long, and has waited for nothing.
+    pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.heard = discounted(self.heard, gap_ns, now);
+    }
+
     /// What the log can be joined with, once that is so.
     fn ready(&self) -> Option<Mark> {
         self.at.filter(|at| self.whole && !self.broken && at.index <= self.committed)
@@ -111,28 +117,38 @@ impl Apus {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        let given_up = self.learning.as_ref().is_some_and(|l| {
+        // What has come is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        let mut moved = false;
+        if let Some(mut learning) = self.learning.take() {
+            moved = self.take_lesson(now, &mut learning, fabric, machine);
+            if let Some(at) = learning.ready() {
+                if self.log.learned(machine, at, learning.view, &learning.group) {
+                    basics::Mark::ApusLearned.reach();
+                    self.incomplete_since = None;
+                    self.published = false;
+                    self.end_lesson(&learning, fabric);
+                    return true;
+                }
+                // It is too far back; or the log has to be taken over first, which is waited for.
+                learning.broken = at.index < self.log.committed().index;
+            }
+            self.learning = Some(learning);
+        }
+        let given_up = self.learning.as_ref().is_none_or(|l| {
             let gone = self.peer(l.teacher).is_none_or(|peer| !peer.watch.is_alive());
             l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
         });
-        if self.learning.is_none() || given_up {
+        if given_up {
             self.request(now, fabric);
         }
-        let Some(mut learning) = self.learning.take() else { return false };
-        let moved = self.take_lesson(now, &mut learning, fabric, machine);
-        if let Some(at) = learning.ready() {
-            if self.log.learned(machine, at, learning.view, &learning.group) {
-                basics::Mark::ApusLearned.reach();
-                self.incomplete_since = None;
-                self.published = false;
-                tell(fabric, learning.teacher, control::TEACH, learning.request << 1);
-                return true;
-            }
-            // It is too far back; or the log has to be taken over first, which is waited for.
-            learning.broken = at.index < self.log.committed().index;
-        }
-        self.learning = Some(learning);
         moved
+    }
+
+    /// A teacher that lives would go on, for nobody.
+    fn end_lesson<F: Fabric>(&self, learning: &Learning, fabric: &mut F) {
+        if self.peer(learning.teacher).is_some_and(|peer| !peer.watch.dead) {
+            tell(fabric, learning.teacher, control::TEACH, learning.request << 1);
+        }
     }
 
     /// Asks somebody: a backup rather than the leader, so that that one does not have to, and not the same again if there is another.
@@ -154,11 +170,8 @@ impl Apus {
             return;
         }
         let refusals = self.learning.as_ref().map_or(0, |l| l.refusals);
-        if let Some(l) = self.learning.take()
-            && self.peer(l.teacher).is_some_and(|peer| !peer.watch.dead)
-        {
-            // It would go on, for nobody.
-            tell(fabric, l.teacher, control::TEACH, l.request << 1);
+        if let Some(learning) = self.learning.take() {
+            self.end_lesson(&learning, fabric);
         }
         let Some(teacher) = teacher else { return };
         basics::Mark::ApusRequests.reach();

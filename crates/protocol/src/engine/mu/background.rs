@@ -49,6 +49,7 @@ impl Mu {
             self.roster.discount(gap, now);
             self.overrun_since = self.overrun_since.map(|since| discounted(since, gap, now));
             self.peers.iter_mut().for_each(|peer| peer.watch.discount(gap, now));
+            self.learning.iter_mut().for_each(|learning| learning.discount(gap, now));
         }
         let waiting = self.is_inside_propose();
         self.signs.beat(now, &self.config, waiting, self.log.committed().index, fabric);

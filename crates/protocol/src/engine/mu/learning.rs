@@ -5,6 +5,7 @@ use martlet_fabric::{Fabric, LocalRegion, PeerId};
 use crate::basics::{self, LogIndex, Time};
 use crate::replica::StateMachine;
 use crate::replica::part::Part;
+use crate::replica::patience::discounted;
 
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
 use super::leading::ring_of;
@@ -43,6 +44,11 @@ pub(super) struct Learning {
 }
 
 impl Learning {
+    /// This process was itself stalled for so long, and has waited for nothing.
+    pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.heard = discounted(self.heard, gap_ns, now);
+    }
+
     /// Takes a record of the teacher's.
     fn take<S: StateMachine>(&mut self, payload: &[u8], end: u64, machine: &mut S) -> Result<(), LaneFault> {
         let (header, body) = Header::decode(payload)?;
@@ -101,36 +107,54 @@ impl Mu {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() {
             return false;
         }
-        let given_up = self.learning.as_ref().is_some_and(|l| {
-            let gone = self.peers.iter().all(|p| p.id != l.teacher || p.watch.dead);
-            // Long before patience is over: a candidate may wait for what this process lacks, and nobody leads meanwhile.
-            let presumed = self.peers.iter().any(|p| p.id == l.teacher && !p.watch.is_alive());
-            let silent = now.since(l.heard) >= SILENT_HEARTBEATS * self.config.heartbeat_interval_ns;
-            l.broken || gone || presumed && silent || now.since(l.heard) > self.config.teach_patience_ns
-        });
-        if self.learning.is_none() || given_up {
+        // What has come is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        let mut moved = false;
+        if let Some(mut learning) = self.learning.take() {
+            moved = self.take_lesson(now, &mut learning, fabric, machine);
+            let done = learning.at.filter(|_| learning.whole && !learning.broken);
+            if let Some(at) = done
+                && self.log.learned(ring_of(fabric), machine, at, learning.ballot, learning.committed, &learning.group)
+            {
+                basics::Mark::MuLearned.reach();
+                self.incomplete_since = None;
+                self.ahead.clear();
+                self.end_lesson(&learning, fabric);
+                self.events.push_back(Event::Learned { index: at.index });
+                self.publish(fabric);
+                return true;
+            }
+            self.learning = Some(learning);
+        }
+        if self.learning.as_ref().is_none_or(|learning| self.gives_up(now, learning)) {
             self.wish(now, fabric);
         }
-        let Some(mut learning) = self.learning.take() else { return false };
-        let moved = self.take_lesson(now, &mut learning, fabric, machine);
-        let done = learning.at.filter(|_| learning.whole && !learning.broken);
-        if let Some(at) = done
-            && self.log.learned(ring_of(fabric), machine, at, learning.ballot, learning.committed, &learning.group)
-        {
-            basics::Mark::MuLearned.reach();
-            self.incomplete_since = None;
-            self.ahead.clear();
-            tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
-            self.events.push_back(Event::Learned { index: at.index });
-            self.publish(fabric);
-            return true;
-        }
-        self.learning = Some(learning);
         moved
     }
 
+    /// Whether nothing can come of a lesson any more.
+    fn has_failed(&self, learning: &Learning) -> bool {
+        learning.broken || self.peers.iter().all(|p| p.id != learning.teacher || p.watch.dead)
+    }
+
+    /// A teacher that lives would teach on, for nobody.
+    fn end_lesson<F: Fabric>(&self, learning: &Learning, fabric: &mut F) {
+        if self.peers.iter().any(|p| p.id == learning.teacher && !p.watch.dead) {
+            tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
+        }
+    }
+
+    /// Whether somebody else is to be asked.
+    fn gives_up(&self, now: Time, learning: &Learning) -> bool {
+        // Long before patience is over: a candidate may wait for what this process lacks, and nobody leads meanwhile.
+        let presumed = self.peers.iter().any(|p| p.id == learning.teacher && !p.watch.is_alive());
+        let silence_ns = SILENT_HEARTBEATS * self.config.heartbeat_interval_ns;
+        let silent_ns = now.since(learning.heard);
+        self.has_failed(learning) || presumed && silent_ns >= silence_ns || silent_ns > self.config.teach_patience_ns
+    }
+
     /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another. Where others were found to be ahead it is
-    /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever.
+    /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever. Where there is nobody, whoever was asked before may
+    /// yet go on.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let last = self.learning.as_ref().map(|l| l.teacher);
         let since = *self.incomplete_since.get_or_insert(now);
@@ -145,19 +169,21 @@ impl Mu {
             Some(Status::Taught) if leader_too && self.ahead.contains(&peer.process) => 2,
             _ => 0,
         };
-        let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).max();
-        let teacher = best.filter(|(rank, ..)| *rank > 0).map(|(.., teacher)| teacher);
+        let best = able.map(|p| (rank(p), p)).filter(|(rank, _)| *rank > 0);
+        let best = best.max_by_key(|(rank, p)| (*rank > 1, Some(p.id) != last, *rank, p.process, p.id));
+        let teacher = best.map(|(_, p)| p.id);
         // Another one may make sense. Where none does, or there is none, it is not asked for at the speed of the fabric.
         let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
         if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
             return;
         }
+        let goes_on = self.learning.as_ref().is_some_and(|l| !self.has_failed(l));
+        if goes_on && teacher.is_none() {
+            return;
+        }
         let refusals = self.learning.as_ref().map_or(0, |l| l.refusals);
-        if let Some(l) = self.learning.take()
-            && self.peers.iter().any(|p| p.id == l.teacher && !p.watch.dead)
-        {
-            // It would teach on, for nobody.
-            tell(fabric, l.teacher, permission::TEACH, l.wish << 1);
+        if let Some(learning) = self.learning.take() {
+            self.end_lesson(&learning, fabric);
         }
         let Some(teacher) = teacher else { return };
         basics::Mark::MuWishes.reach();

@@ -3,8 +3,8 @@
 use super::world::{Cluster, id, tiny};
 use crate::basics::{LogIndex, ViewNumber};
 use crate::engine::Engine as _;
-use crate::engine::apus::Config;
 use crate::engine::apus::layout::{Status, control, words};
+use crate::engine::apus::Config;
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Durability, Execution, HandOverState};
 
@@ -349,4 +349,34 @@ fn what_is_acknowledged_is_in_order_and_without_a_gap() {
     let indices: Vec<u64> = c.acknowledged.keys().map(|index| index.0).collect();
     assert_eq!(indices, (1..=50).collect::<Vec<u64>>());
     assert_eq!(c.nodes[leader].engine.committed(), LogIndex(50));
+}
+
+/// It runs for less than an answer takes, and is kept from running in between for longer than it waits for one. What it is told has come when it runs again.
+#[test]
+fn one_that_runs_for_moments_only_learns_what_has_come_meanwhile() {
+    let mut config = tiny();
+    config.state_ring_bytes = 65_536;
+    for stall_ns in [config.silence_ns / 2, 3 * config.teach_patience_ns] {
+        let mut c = Cluster::new(3, config);
+        let leader = c.until_led();
+        let slow = (0..3).find(|n| *n != leader).expect("there are others");
+        c.nodes[slow].alive = false;
+        for _ in 0..400 {
+            c.write_through(leader);
+        }
+        c.nodes[slow].alive = true;
+        c.world.wake(slow);
+        c.until("it asks", |c| c.nodes[slow].engine.requests > 0);
+        let mut moments = 0;
+        while !c.nodes[slow].engine.is_complete() {
+            moments += 1;
+            assert!(moments < 40, "asked {} times, with pauses of {stall_ns} ns", c.nodes[slow].engine.requests);
+            c.world.pause(slow);
+            c.run(stall_ns);
+            c.world.resume(slow);
+            c.run(1_500);
+        }
+        assert_eq!(c.nodes[slow].engine.requests, 1);
+        c.until("level", |c| c.is_level());
+    }
 }

@@ -387,3 +387,60 @@ fn one_that_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_pres
     c.until("all are level again", |c| c.is_level());
     c.assert_level();
 }
+
+/// It runs for less than an answer takes, and is kept from running in between for longer than it waits for one. What it is told has come when it runs again.
+#[test]
+fn one_that_runs_for_moments_only_takes_what_has_come_meanwhile() {
+    let config = tiny_but(|config| config.state_ring_bytes = 16_384);
+    for stall_ns in [config.silence_ns / 2, 3 * config.teach_patience_ns] {
+        let (mut c, learner, _) = joining(config);
+        let mut moments = 0;
+        while c.taught(learner) == 0 {
+            moments += 1;
+            assert!(moments < 40, "asked {} times, with pauses of {stall_ns} ns", c.nodes[learner].engine.wishes);
+            c.world.pause(learner);
+            c.run(stall_ns);
+            c.world.resume(learner);
+            c.run(1_500);
+        }
+        assert_eq!(c.nodes[learner].engine.wishes, 1);
+        c.until("all are level", |c| c.is_level());
+        c.assert_level();
+    }
+}
+
+#[test]
+fn one_to_whom_the_only_other_follower_gives_nothing_asks_the_leader() {
+    let mut c = Cluster::<true>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.nodes[2].machine.sprawls = true;
+    c.nodes[1].engine.log.void();
+    c.until("it is taught by the leader", |c| c.taught(1) == 1);
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
+}
+
+#[test]
+fn one_that_has_nobody_else_to_ask_waits_for_its_teacher() {
+    // So little is sent in each turn that a lesson takes several.
+    let config = tiny_but(|config| (config.teach_patience_ns, config.transfer_budget_bytes) = (20_000_000, 20));
+    let mut c = Cluster::<true>::new(3, config);
+    c.until_led_by(0);
+    (0..100).for_each(|_| _ = c.write_through(0));
+    c.until("all are level", |c| c.is_level());
+    c.kill(2);
+    c.nodes[1].engine.log.void();
+    c.until("a lesson begins", |c| c.nodes[1].engine.lesson_begun);
+    let asked = c.nodes[1].engine.wishes;
+    c.world.pause(0);
+    c.run(30 * config.heartbeat_interval_ns);
+    let alive = |c: &Cluster<true>| c.nodes[1].engine.seen_alive(id(0)).is_some();
+    assert!(!alive(&c) && c.taught(1) == 0);
+    c.world.resume(0);
+    c.until("it is taught", |c| c.taught(1) == 1);
+    assert_eq!(c.nodes[1].engine.wishes, asked, "it need not begin again");
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
+}
