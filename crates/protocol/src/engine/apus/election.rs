@@ -72,8 +72,9 @@ struct Look {
 }
 
 impl Look {
-    fn is_whole(&self) -> bool {
-        self.answers.iter().all(|(_, words)| words.iter().all(Option::is_some))
+    /// Whether all have answered that may yet; of each `is_gone` says whether it will not.
+    fn is_whole(&self, is_gone: impl Fn(PeerId) -> bool) -> bool {
+        self.answers.iter().all(|(id, words)| words.iter().all(Option::is_some) || is_gone(*id))
     }
 }
 
@@ -273,7 +274,7 @@ impl Apus {
         }
         match self.election.look.take() {
             None => self.look(now, fabric),
-            Some(look) if !look.is_whole() && now.since(look.begun) <= self.config.election_ns => self.election.look = Some(look),
+            Some(look) if !self.is_over(&look) && now.since(look.begun) <= self.config.election_ns => self.election.look = Some(look),
             Some(look) => self.conclude_look(now, since, &look, fabric),
         }
     }
@@ -281,6 +282,18 @@ impl Apus {
     /// Until when this process holds back for another one that is to lead: as long as that is not known to be dead: one whose heart stands still for a moment waits for a processor.
     pub(super) fn defers_until(&self) -> Option<Time> {
         self.election.deference.until(self.log.promised(), |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
+    }
+
+    /// Whether it has asked the others what they say of themselves, and waits for answers.
+    #[cfg(test)]
+    pub(super) fn is_looking(&self) -> bool {
+        self.election.look.is_some()
+    }
+
+    /// Whether nothing more will come of a look. A process that has been found to be gone since it began answers no more, and is not waited for: where several hosts are lost at one
+    /// time, they are not found out at one time.
+    fn is_over(&self, look: &Look) -> bool {
+        look.is_whole(|id| self.peer(id).is_none_or(|peer| peer.watch.dead))
     }
 
     /// Reads what the others say of themselves.

@@ -4,7 +4,8 @@ use super::world::{Cluster, id, tiny};
 use crate::basics::{LogIndex, ViewNumber};
 use crate::engine::Engine as _;
 use crate::engine::apus::layout::{Status, control, words};
-use crate::engine::apus::Config;
+use crate::engine::apus::{Apus, Config};
+use crate::engine::test_cluster;
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Durability, Execution, HandOverState};
 
@@ -349,6 +350,32 @@ fn what_is_acknowledged_is_in_order_and_without_a_gap() {
     let indices: Vec<u64> = c.acknowledged.keys().map(|index| index.0).collect();
     assert_eq!(indices, (1..=50).collect::<Vec<u64>>());
     assert_eq!(c.nodes[leader].engine.committed(), LogIndex(50));
+}
+
+/// The leader and a backup are lost at one time; that the backup is gone is found out only when the others look what it says of itself.
+#[test]
+fn one_that_is_found_to_be_gone_is_not_waited_for_by_those_that_look() {
+    let config = Config { election_ns: 20_000_000, ..tiny() };
+    let mut c = test_cluster::Cluster::<Apus, false>::new(5, config);
+    let leader = c.until_led();
+    c.write_through(leader);
+    c.until("all have it", |c| c.is_level());
+    let others: Vec<usize> = (0..5).filter(|n| *n != leader).collect();
+    let (lost, rest) = others.split_first().expect("four");
+    c.world.partition(&[leader, *lost], rest);
+    let gone = |c: &mut test_cluster::Cluster<Apus, false>, gone: usize| {
+        for n in rest {
+            let peer = c.peer(*n, gone);
+            c.nodes[*n].engine.handle_peer_gone(peer, false);
+        }
+    };
+    gone(&mut c, leader);
+    c.until("they look", |c| rest.iter().all(|n| c.nodes[*n].engine.is_looking()));
+    gone(&mut c, *lost);
+    let from = c.world.now();
+    c.until("one of them leads", |c| rest.iter().any(|n| c.leads(*n)));
+    let took = c.world.now() - from;
+    assert!(took < config.election_ns, "after {took} ns");
 }
 
 /// It runs for less than an answer takes, and is kept from running in between for longer than it waits for one. What it is told has come when it runs again.
