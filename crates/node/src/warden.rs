@@ -241,12 +241,7 @@ impl Post {
             if let Some(why) = heard.complaint {
                 self.complain(&why);
             }
-            let wait = match heard.failed.is_empty() {
-                // The warden, too, has bookkeeping to do that can wait.
-                false => Some(LULL),
-                true if self.warden.is_linked() && self.register() => None,
-                true => Some(LOOKS_EVERY),
-            };
+            let wait = rest(!heard.failed.is_empty(), || self.warden.is_linked() && self.register());
             let wait = wait.map(|wait| Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) });
             let (news, stir) = (self.warden.fd(), self.shared.stir.as_fd());
             let _ = poll(&mut [PollFd::new(&news, PollFlags::IN), PollFd::new(&stir, PollFlags::IN)], wait.as_ref());
@@ -296,6 +291,15 @@ impl Post {
     }
 }
 
+/// How long the post waits for news. `settle` sees to what it has not got yet, and says whether it has everything. A death that it `has_told` of goes first: the warden, too, has
+/// bookkeeping to do that can wait.
+fn rest(has_told: bool, settle: impl FnOnce() -> bool) -> Option<Duration> {
+    if has_told {
+        return Some(LULL);
+    }
+    if settle() { None } else { Some(LOOKS_EVERY) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,5 +309,12 @@ mod tests {
         let apps: Vec<AppId> = ["a", "b"].iter().flat_map(|cluster| (0..16).map(|node| application_of(cluster, NodeId(node)))).collect();
         assert!((1..apps.len()).all(|at| !apps[..at].contains(&apps[at])));
         assert_eq!(application_of("a", NodeId(1)), application_of("a", NodeId(1)), "all nodes find the same");
+    }
+
+    #[test]
+    fn nothing_is_asked_of_the_warden_until_those_who_act_on_a_death_have_had_their_time() {
+        assert_eq!(rest(true, || panic!("the warden is asked for something")), Some(LULL));
+        assert_eq!(rest(false, || false), Some(LOOKS_EVERY));
+        assert_eq!(rest(false, || true), None);
     }
 }

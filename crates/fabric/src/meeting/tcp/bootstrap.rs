@@ -71,6 +71,18 @@ impl Connection {
         self.stream().is_some() && self.left_alone.is_none()
     }
 
+    /// Until when it does not matter what stands on its socket.
+    fn is_left_alone(&self, now: Instant) -> Option<Instant> {
+        self.left_alone.filter(|until| now < *until)
+    }
+
+    /// Something stands on its socket. Whether that is to be looked at now: where it is a hint (`asks`), others go first.
+    fn is_to_be_heard(&mut self, asks: bool, now: Instant) -> bool {
+        let was_left_alone = self.left_alone.take().is_some();
+        self.left_alone = (asks && !was_left_alone).then(|| now + LULL);
+        self.left_alone.is_none()
+    }
+
     /// Whether its socket counts against another one, by which both ends would go on.
     fn is_settling(&self, now: Instant) -> bool {
         self.resumed.is_some_and(|resumed| now.duration_since(resumed) < SETTLED)
@@ -170,7 +182,7 @@ impl<C: Carrier> Bootstrap<C> {
         }
         let now = Instant::now();
         for (at, connection) in self.connections.iter().enumerate() {
-            if let Some(until) = connection.left_alone.filter(|until| now < *until) {
+            if let Some(until) = connection.is_left_alone(now) {
                 watch.at_latest(until);
             } else if let Some(stream) = connection.stream() {
                 watch.add(Source::Connection(at), PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
@@ -310,11 +322,10 @@ impl<C: Carrier> Bootstrap<C> {
     /// Something stands in the socket of a connection: a farewell, or its end.
     fn hear(&mut self, at: usize) {
         let connection = &mut self.connections[at];
-        let was_left_alone = connection.left_alone.take().is_some();
+        let is_to_be_heard = connection.is_to_be_heard(C::ASKS, Instant::now());
         let Some(stream) = connection.stream_mut() else { return };
         let _ = stream.flush();
-        if C::ASKS && !was_left_alone {
-            connection.left_alone = Some(Instant::now() + LULL);
+        if !is_to_be_heard {
             return;
         }
         let why = match stream.receive() {
@@ -385,5 +396,44 @@ fn advance<C: Carrier>(
         if let Progress::Connected(peer) = handshake.handle(party, carrier, &message, &admit).map_err(Failure::Refused)? {
             return Ok(Some(peer));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::contract::Incarnation;
+
+    /// A connection, and the other end of its socket.
+    fn connection() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let other = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (socket, _) = listener.accept().expect("it has been dialled");
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let socket = Socket::Open(Stream::new(socket).expect("a socket"));
+        (Connection { peer: PeerId(1), identity, socket, resumed: None, left_alone: None }, other)
+    }
+
+    #[test]
+    fn the_end_of_a_socket_is_looked_at_when_those_who_act_on_a_death_have_had_their_time() {
+        let (mut connection, _other) = connection();
+        let now = Instant::now();
+        assert_eq!((connection.is_left_alone(now), connection.is_open()), (None, true));
+        assert!(!connection.is_to_be_heard(true, now));
+        let until = now + LULL;
+        assert_eq!(connection.is_left_alone(now), Some(until), "the thread sleeps until then");
+        assert_eq!(connection.is_left_alone(until - Duration::from_nanos(1)), Some(until));
+        assert!(!connection.is_open(), "another socket may take its place meanwhile");
+        assert_eq!(connection.is_left_alone(until), None);
+        assert!(connection.is_to_be_heard(true, until), "once");
+        assert_eq!((connection.is_left_alone(until), connection.is_open()), (None, true));
+    }
+
+    #[test]
+    fn the_end_of_a_socket_that_is_all_that_is_known_of_a_peer_is_looked_at_at_once() {
+        let (mut connection, _other) = connection();
+        assert!(connection.is_to_be_heard(false, Instant::now()));
     }
 }
