@@ -380,7 +380,8 @@ enum martlet_status martlet_stop(struct martlet_replica *replica);
 enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
 
 // Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
-// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is named, the status is
+// MARTLET_OK, and nothing changes.
 //
 // # Safety
 // As martlet_transfer_leadership.

@@ -228,7 +228,8 @@ pub unsafe extern "C" fn martlet_transfer_leadership(replica: *const martlet_rep
 }
 
 /// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
-/// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+/// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is named, the status is
+/// MARTLET_OK, and nothing changes.
 ///
 /// # Safety
 /// As martlet_transfer_leadership.

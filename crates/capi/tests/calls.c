@@ -277,7 +277,8 @@ static void from_start_to_signal(const char *cluster, const char *engine) {
     sessions(replica);
     metrics(replica);
     ENDS(martlet_transfer_leadership(replica), MARTLET_NO_SUCCESSOR);
-    ENDS(martlet_transfer_leadership_to(replica, 0), MARTLET_NO_SUCCESSOR);
+    ENDS(martlet_transfer_leadership_to(replica, 1), MARTLET_NO_SUCCESSOR);
+    ENDS(martlet_transfer_leadership_to(replica, 0), MARTLET_OK);
 
     ENDS(martlet_on_signals(replica), MARTLET_OK);
     pthread_t waits;

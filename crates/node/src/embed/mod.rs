@@ -267,7 +267,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Hands leadership over to the replica of this node, as [`Replica::transfer_leadership`] does to whoever comes next; returns when that one leads, or is
-    /// named. It leads for as long as it lives and belongs to the cluster, or until it hands leadership over itself.
+    /// named. It leads for as long as it lives and belongs to the cluster, or until it hands leadership over itself. If this replica leads and is named, it leads on,
+    /// and nothing changes.
     ///
     /// # Errors
     /// [`CallError::NotHandedOver`] when it went to somebody else, and as [`Replica::transfer_leadership`].

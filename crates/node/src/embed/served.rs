@@ -120,8 +120,8 @@ pub(super) struct Served<M> {
     pub has_told: bool,
     /// Executed, and not known to be replicated, or not to have been executed by the leader; in the order of their tickets.
     waiting: VecDeque<Waiting<M>>,
-    /// Those that are to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
-    refused: Vec<Box<dyn FnOnce()>>,
+    /// Those that are to be told that a call is refused, or that there is nothing to do for it. They wait until no call is being taken: a callback may want what its caller has in hand then.
+    answered: Vec<Box<dyn FnOnce()>>,
     /// The callers that have asked for this node to hand its leadership over, which it does by leaving.
     stepping_down: Option<(Option<NodeId>, DoneHere<()>)>,
     /// This node has left for that, and is on its way back, where it will hear who leads.
@@ -148,7 +148,7 @@ impl<M: StateMachine> Served<M> {
             closed: false,
             has_told: false,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
-            refused: Vec::new(),
+            answered: Vec::new(),
             stepping_down: None,
             left: None,
             handing_over: Vec::new(),
@@ -169,7 +169,7 @@ impl<M: StateMachine> Served<M> {
     /// told in the next run, and that there is none when this is dropped.
     pub fn end_of_run(&mut self) -> bool {
         self.give_up_waiting(None);
-        self.tell_refused();
+        self.tell_answered();
         // Nobody was named so far, and nobody will be by this replica.
         self.handing_over.drain(..).for_each(|(_, done)| done.tell(Err(CallError::ShuttingDown)));
         (self.told, self.reign) = (None, 0);
@@ -182,9 +182,9 @@ impl<M: StateMachine> Served<M> {
         self.waiting.drain(..).for_each(|waiting| waiting.answer.give_up(leader.clone()));
     }
 
-    fn tell_refused(&mut self) {
-        self.has_told |= !self.refused.is_empty();
-        self.refused.drain(..).for_each(|tell| tell());
+    fn tell_answered(&mut self) {
+        self.has_told |= !self.answered.is_empty();
+        self.answered.drain(..).for_each(|tell| tell());
     }
 
     /// Tells of a change of role, and gives up what waits when the reign is over.
@@ -294,7 +294,7 @@ impl<M: StateMachine> Served<M> {
         M: 'a,
     {
         if let Some(why) = proposal.too_long() {
-            self.refuse(|| done.tell(Err(why)));
+            self.tell_soon(|| done.tell(Err(why)));
             return false;
         }
         let left = if self.has_to_wait() { Some(done) } else { self.take_proposal(replica, proposal, done) };
@@ -329,11 +329,11 @@ impl<M: StateMachine> Served<M> {
             return self.behind.push_back(task);
         }
         let why = CallError::too_many(self.full, waiting);
-        self.refuse(|| task.refuse(why));
+        self.tell_soon(|| task.refuse(why));
     }
 
-    fn refuse(&mut self, tell: impl FnOnce() + 'static) {
-        self.refused.push(Box::new(tell));
+    fn tell_soon(&mut self, tell: impl FnOnce() + 'static) {
+        self.answered.push(Box::new(tell));
     }
 
     /// Takes a call; hands it back when there is no room for it now, in the log or among those that wait for their tickets.
@@ -348,7 +348,7 @@ impl<M: StateMachine> Served<M> {
             }
             task if replica.standing() != Standing::Primary => {
                 let leader = leader_of(replica);
-                self.refuse(|| task.refuse(CallError::NotLeader { leader }));
+                self.tell_soon(|| task.refuse(CallError::NotLeader { leader }));
             }
             task if !self.has_place() => return Some(task),
             Task::Read { job, by_quorum } => {
@@ -362,10 +362,15 @@ impl<M: StateMachine> Served<M> {
                 let ticket = if by_quorum { replica.ticket_by_quorum() } else { replica.ticket() };
                 self.waiting.push_back(Waiting { ticket, by_quorum, answer });
             }
+            // It leads already, and goes on, unless it is on its way to hand over.
+            Task::HandOver { to: Some(to), done } if to == self.node => {
+                let answer = if self.handing_over.is_empty() { Ok(()) } else { Err(CallError::HandingOver) };
+                self.tell_soon(|| done.tell(answer));
+            }
             Task::HandOver { to, done } => match replica.hand_over(to) {
                 Ok(()) => self.handing_over.push((to, done)),
                 Err(error) => match refused(error, || leader_of(replica)) {
-                    Some(why) => self.refuse(|| done.tell(Err(why))),
+                    Some(why) => self.tell_soon(|| done.tell(Err(why))),
                     None => self.step_down(replica, to, done),
                 },
             },
@@ -385,8 +390,8 @@ impl<M: StateMachine> Served<M> {
     {
         let next = replica.current_view().and_then(|view| view.with_roles(MemberRoles::REPLICA).nth(1)).map(|member| member.id.node);
         match (next, to) {
-            (None, _) => self.refuse(|| done.tell(Err(CallError::NoSuccessor))),
-            (Some(next), Some(to)) if next != to => self.refuse(|| done.tell(Err(CallError::NoSuccessor))),
+            (None, _) => self.tell_soon(|| done.tell(Err(CallError::NoSuccessor))),
+            (Some(next), Some(to)) if next != to => self.tell_soon(|| done.tell(Err(CallError::NoSuccessor))),
             _ => self.stepping_down = Some((to, done)),
         }
     }
@@ -404,7 +409,7 @@ impl<M: StateMachine> Served<M> {
         self.full = false;
         if replica.standing() != Standing::Primary {
             let leader = leader_of(replica);
-            self.refuse(|| done.tell(Err(CallError::NotLeader { leader })));
+            self.tell_soon(|| done.tell(Err(CallError::NotLeader { leader })));
             return None;
         }
         let on_commit = replica.execution() == Execution::Committed;
@@ -455,12 +460,12 @@ impl<M: StateMachine> Served<M> {
                     Err(ProposeError::TooLong { bytes, allowed }) => {
                         let beside = self.entry.len() - proposal.bytes();
                         let (bytes, limit) = (bytes.saturating_sub(beside), allowed.saturating_sub(beside));
-                        self.refuse(move || done.tell(Err(CallError::TooLong { bytes, limit })));
+                        self.tell_soon(move || done.tell(Err(CallError::TooLong { bytes, limit })));
                         return None;
                     }
                     Err(ProposeError::NotLeading) => {
                         let leader = leader_of(replica);
-                        self.refuse(|| done.tell(Err(CallError::NotLeader { leader })));
+                        self.tell_soon(|| done.tell(Err(CallError::NotLeader { leader })));
                         return None;
                     }
                 }
@@ -475,7 +480,7 @@ impl<M: StateMachine> Served<M> {
     where
         M: 'a,
     {
-        self.tell_refused();
+        self.tell_answered();
         let mut sent = 0;
         // In order: what was executed behind a read by quorum waits with it.
         while self.waiting.front().is_some_and(|waiting| waiting.is_released(replica)) {
