@@ -23,6 +23,10 @@ probes! {
         SendingIsNews = "sending-is-news",
         /// Nothing of what was lost is sent again while the window is full.
         FullWindowBlocks = "full-window-blocks",
+        /// What was lost in a large packet goes out again in a large one.
+        LargeAgain = "large-again",
+        /// A path that has carried large packets is believed to carry them for ever.
+        PathIsForEver = "path-is-for-ever",
     }
 }
 

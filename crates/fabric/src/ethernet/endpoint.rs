@@ -272,7 +272,8 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
-        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0, heard: false, doubt: None };
+        let requester = Requester::new(peer.route_bytes);
+        let entry = Entry { peer, gone: false, requester, active: false, datagrams: 0, heard: false, doubt: None };
         self.entries[at] = Some(Box::new(entry));
     }
 

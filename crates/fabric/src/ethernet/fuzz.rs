@@ -2,7 +2,7 @@
 
 use super::mail::Assembly;
 use super::offer::Offer;
-use super::packet::{Head, MAX_PACKET};
+use super::packet::{Head, LARGEST_PACKET, MAX_PACKET};
 use super::requester::{Requester, Target, Work};
 use super::responder::{Regions, Responder};
 use super::seal::{Opener, Sealer, Secret};
@@ -42,7 +42,7 @@ pub(crate) fn check(bytes: &[u8]) {
         1 => {
             let mut packet = bytes.to_vec();
             if let Some(head) = Head::decode(&packet) {
-                assert!(packet.len() <= MAX_PACKET && packet.starts_with(&head.encode()), "a head has one encoding");
+                assert!(packet.len() <= LARGEST_PACKET && packet.starts_with(&head.encode()), "a head has one encoding");
                 assert!(Opener::new(Secret([9; 32])).open(head, &mut packet).is_err(), "nobody has sealed it");
             }
         }
@@ -53,7 +53,7 @@ pub(crate) fn check(bytes: &[u8]) {
             if choice % 5 == 3 {
                 responder.change(0, false);
             }
-            let body = &bytes[..bytes.len().min(MAX_PACKET)];
+            let body = &bytes[..bytes.len().min(LARGEST_PACKET)];
             let first = responder.take(body, &memory, |grants| assert!(grants.iter().count() <= 32));
             let again = responder.take(body, &memory, |_| {});
             assert!(first.is_err() || again.is_ok(), "what is well-formed stays so");
@@ -68,7 +68,7 @@ pub(crate) fn check(bytes: &[u8]) {
             assert!(answers > 0);
         }
         _ => {
-            let mut requester = Requester::new();
+            let mut requester = Requester::new(LARGEST_PACKET);
             let target = Target { lane: false, region: RegionName(1), offset: 0, epoch: 0 };
             for token in 0..3 {
                 requester.post(Token(token), Ok(target), Work::ReadWord, 8, &[]);

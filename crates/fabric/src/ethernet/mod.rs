@@ -9,6 +9,7 @@
 //! | `seal` | keys, encryption, and what is refused as forged or repeated |
 //! | `sealing` | the same for who sends datagrams beside any fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
+//! | `path` | how large the packets are that a path carries |
 //! | `mail` | datagrams in parts |
 //! | `bundle` | many packets by one system call |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
@@ -38,6 +39,7 @@ mod mail;
 mod mangled;
 mod offer;
 mod packet;
+mod path;
 mod peer;
 mod requester;
 mod responder;

@@ -31,9 +31,11 @@ const LAYOUT: u8 = 0xE1;
 pub(super) const HEAD: usize = 16;
 /// Bytes of the tag.
 pub(super) const TAG: usize = 16;
-/// Bytes of the largest packet: what every path of IPv6 carries in one piece, less the heads of IPv6 and UDP.
+/// Bytes of the largest packet but for requests on paths that carry more: what every path of IPv6 carries in one piece, less the heads of IPv6 and UDP.
 pub(super) const MAX_PACKET: usize = 1_232;
-/// Bytes of the largest body.
+/// Bytes of the largest packet that is ever sent or taken: two of them go out in one bundle.
+pub(super) const LARGEST_PACKET: usize = 32_000;
+/// Bytes of the largest body of a packet of [`MAX_PACKET`].
 pub(super) const MAX_BODY: usize = MAX_PACKET - HEAD - TAG;
 /// Bytes that one part writes or reads at most. With them there is room for the grants of all lanes.
 pub(super) const MAX_PART_BYTES: usize = 1_000;
@@ -87,7 +89,7 @@ impl Head {
         };
         let mut bytes = Bytes(&head[2..]);
         let head = Head { kind, epoch: bytes.u16()?, flow: bytes.u32()?, counter: bytes.u64()? };
-        (packet[0] == LAYOUT && rest.len() >= TAG && packet.len() <= MAX_PACKET).then_some(head)
+        (packet[0] == LAYOUT && rest.len() >= TAG && packet.len() <= LARGEST_PACKET).then_some(head)
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::event::EventfdFlags;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 
 use super::bundle;
 use super::mail::Assembly;
 use super::offer::{Offer, secrets, share_of};
-use super::packet::Grants;
+use super::packet::{Grants, MAX_PACKET};
 use super::responder::{Regions, Responder};
 use super::seal::{Opener, Sealer};
 use super::serving::{Served, Serving};
@@ -136,6 +137,42 @@ pub(super) fn ring(bell: &rustix::fd::OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
+/// Whether the system cuts packets in pieces, and listens to what it hears of the path, by kinds of address.
+#[derive(Clone, Copy, Debug)]
+enum Cutting {
+    V4(Ipv4PathMtuDiscovery),
+    V6(Ipv6PathMtuDiscovery),
+}
+
+impl Cutting {
+    /// How it is with packets to that address; none where the system does not say.
+    fn of(socket: &UdpSocket, to: SocketAddr) -> Option<Cutting> {
+        // An address of IPv4 that is written as one of IPv6 is one of IPv4 here.
+        match to {
+            SocketAddr::V6(to) if to.ip().to_ipv4_mapped().is_none() => sockopt::ipv6_mtu_discover(socket).ok().map(Cutting::V6),
+            _ => sockopt::ip_mtu_discover(socket).ok().map(Cutting::V4),
+        }
+    }
+
+    /// Packets go out as they are, up to what the device takes.
+    fn never(self) -> Cutting {
+        match self {
+            Cutting::V4(_) => Cutting::V4(Ipv4PathMtuDiscovery::PROBE),
+            Cutting::V6(_) => Cutting::V6(Ipv6PathMtuDiscovery::PROBE),
+        }
+    }
+
+    /// A system that takes no such wish cuts them, or does not send them: they are lost.
+    fn set(self, socket: &UdpSocket) {
+        let _ = match self {
+            Cutting::V4(how) => sockopt::set_ip_mtu_discover(socket, how),
+            Cutting::V6(how) => sockopt::set_ipv6_mtu_discover(socket, how),
+        };
+    }
+}
+
+/// Bytes of the heads of IPv6 and UDP; those of IPv4 are shorter.
+const HEADS: usize = 48;
 /// The least room for packets that have come and not been taken, and for those on their way out: the system counts some 2 KiB for each.
 const SOCKET_BYTES: usize = 4 << 20;
 
@@ -211,9 +248,23 @@ impl Line {
     }
 
     fn hand_over(&self, socket: &UdpSocket, packets: &[u8], size: usize, to: SocketAddr) {
+        if size <= MAX_PACKET {
+            return self.hand_over_in_bundles(socket, packets, size, to);
+        }
+        // In one piece or not at all, whatever the system has heard of the way: nobody's word is taken for what it carries, and of pieces all are lost when one is. Smaller
+        // packets are cut where a path does not carry even those, if the system is so set up.
+        let Some(before) = Cutting::of(socket, to) else { return };
+        before.never().set(socket);
+        self.hand_over_in_bundles(socket, packets, size, to);
+        before.set(socket);
+    }
+
+    fn hand_over_in_bundles(&self, socket: &UdpSocket, packets: &[u8], size: usize, to: SocketAddr) {
         if packets.len() > size && self.bundles.load(Ordering::Relaxed) {
             let refused = [libc::EIO, libc::EINVAL, libc::EMSGSIZE, libc::EOPNOTSUPP];
             match bundle::send(socket, packets, size, to) {
+                // The device takes no packets of that size any more, which says nothing of bundles.
+                Err(_) if size > MAX_PACKET => return,
                 // A device or a path that takes none. All else is the loss of these packets.
                 Err(error) if error.raw_os_error().is_some_and(|error| refused.contains(&error)) => {
                     tracing::debug!("packets go out one by one: {error}");
@@ -230,6 +281,20 @@ impl Line {
     /// Ends the sleep of the endpoint's thread, or the next one.
     pub(super) fn ring(&self) {
         ring(&self.bell);
+    }
+
+    /// Bytes of the longest packet that the system sends to that address in one piece, as far as it knows.
+    fn route_bytes(&self, to: SocketAddr) -> usize {
+        let of = || -> io::Result<usize> {
+            // Only a socket that is bound to a peer is told.
+            let at = SocketAddr::new(self.asks.local_addr()?.ip(), 0);
+            let socket = UdpSocket::bind(at)?;
+            socket.connect(to)?;
+            let mtu = if to.is_ipv6() { sockopt::ipv6_mtu(&socket) } else { sockopt::ip_mtu(&socket) }?;
+            Ok((mtu as usize).saturating_sub(HEADS))
+        };
+        // A system that does not say is one with the smallest.
+        of().unwrap_or(MAX_PACKET)
     }
 
     /// An address in the form that our sockets take.
@@ -268,6 +333,8 @@ pub(super) struct Peer {
     /// The connection that both ends hold already, of which this one is nothing but the meeting.
     resumes: Option<PeerId>,
     pub(super) answers_at: SocketAddr,
+    /// Bytes of the longest packet that the system sends there in one piece.
+    pub(super) route_bytes: usize,
     pub(super) sealer: Sealer,
     pub(super) opener: Opener,
     /// Until both have agreed.
@@ -367,6 +434,7 @@ impl tcp::Carrier for Carrier {
             assembly: Assembly::default(),
             is_member: identity.kind == PeerKind::Member && party.identity.kind == PeerKind::Member,
         };
+        let answers_at = self.line.reach(offer.answers_at(from));
         Ok(Peer {
             identity,
             public: spec.public.clone().into(),
@@ -380,7 +448,8 @@ impl tcp::Carrier for Carrier {
             asking: kept.numbers.asking,
             numbers: theirs,
             resumes: kept.standing.filter(|standing| standing.theirs == theirs).map(|standing| standing.peer),
-            answers_at: self.line.reach(offer.answers_at(from)),
+            answers_at,
+            route_bytes: self.line.route_bytes(answers_at),
             sealer: Sealer::new(requests[us].clone(), offer.asked),
             opener: Opener::new(responses[us].clone()),
             served: Some(Box::new(served)),

@@ -8,6 +8,9 @@
 //! Parts go out in order. Behind a READ of more than a word nothing is sent until all of it has come, since a READ that is repeated is executed again. A READ of a
 //! word and a compare-and-swap are answered from what the responder remembers, so they hold nothing up.
 //!
+//! # Size
+//! What is sent for the first time goes out in packets as large as the path carries (module `path`); what is sent again, in small ones.
+//!
 //! # Loss
 //! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. What is under way is bounded by a window
 //! that grows by a packet a round trip and shrinks by 3 of 10 where something was lost.
@@ -23,8 +26,9 @@ use std::collections::VecDeque;
 
 use super::canary::Canary;
 use super::packet::{
-    self, Act, MAX_BODY, MAX_PACKET, MAX_PART_BYTES, MAX_UNDER_WAY, Outcome, Part, Place, Response, begin_request, decode_response,
+    self, Act, HEAD, MAX_PACKET, MAX_PART_BYTES, MAX_UNDER_WAY, Outcome, Part, Place, Response, TAG, begin_request, decode_response,
 };
+use super::path::Path;
 use super::responder::Malformed;
 use crate::contract::{Completion, Local, OpError, Token};
 
@@ -91,6 +95,8 @@ struct Pending {
     /// When it was sent last, or a READ that was held is known to be held no more; in which packet of the flow it was sent last, and how often in all.
     sent_at: u64,
     packet: u64,
+    /// The large packet in which it was sent first; 0: a small one.
+    large: u64,
     sends: u32,
 }
 
@@ -141,6 +147,7 @@ pub(super) struct Requester {
     /// No second shrinking of the window before this time.
     shrink_again: u64,
     grows: bool,
+    path: Path,
     /// How many packets have been sent.
     packets: u64,
     /// The packet that was sent last of those that are known to have come, and the part of it; the highest part of which that is known.
@@ -164,8 +171,10 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new() -> Requester {
+    /// On a route that takes packets of so many bytes, as far as the system knows.
+    pub(super) fn new(route_bytes: usize) -> Requester {
         Requester {
+            path: Path::new(route_bytes),
             // A node has a thousand clients that ask for nothing: they are given room when there is something to put there.
             parts: VecDeque::new(),
             base: 1,
@@ -205,6 +214,12 @@ impl Requester {
     #[cfg(test)]
     pub(super) fn window(&self) -> usize {
         self.window
+    }
+
+    /// Bytes of a packet at most.
+    #[cfg(test)]
+    pub(super) fn packet_bytes(&self) -> usize {
+        self.path.size()
     }
 
     fn end(&self) -> u64 {
@@ -251,6 +266,7 @@ impl Requester {
                     len: len as u16,
                     sent_at: 0,
                     packet: 0,
+                    large: 0,
                     sends: 0,
                 });
             }
@@ -323,13 +339,18 @@ impl Requester {
         emit: &mut impl FnMut(&mut Vec<u8>),
     ) -> u64 {
         begin(packet);
-        let start = packet.len();
+        let most = match state {
+            State::Waiting => self.path.to_try(now).unwrap_or(self.path.size()),
+            _ if Canary::LargeAgain.is_planted() => self.path.size(),
+            _ => MAX_PACKET,
+        };
+        let most = packet.len() - HEAD + most - TAG;
         begin_request(first, self.base, epochs.clone(), packet);
         let mut number = first;
         self.packets += 1;
         while number < self.end() {
             let len = usize::from(self.part(number).len);
-            let full = packet.len() - start + len > MAX_BODY;
+            let full = packet.len() + len > most;
             if self.part(number).state != state || (number > first && (full || (state == State::Waiting && !self.may_send(number)))) {
                 break;
             }
@@ -344,6 +365,11 @@ impl Requester {
             (part.sent_at, part.packet) = (now, packet);
             part.sends += 1;
             number += 1;
+        }
+        if state == State::Waiting && self.path.sent(self.packets, packet.len() + TAG) {
+            for number in first..number {
+                self.part(number).large = self.packets;
+            }
         }
         emit(packet);
         number
@@ -488,10 +514,15 @@ impl Requester {
     /// A part has come to the peer, and is held there or done.
     fn confirm(&mut self, number: u64, state: State, news: &mut News) {
         let part = self.part(number);
-        let (before, packet, sent_at, sends) = (part.state, part.packet, part.sent_at, part.sends);
+        let (before, packet, large, sent_at, sends) = (part.state, part.packet, part.large, part.sent_at, part.sends);
         self.set(number, state);
         news.any = true;
         if before != State::Held {
+            match (large, sends) {
+                (0, _) => {}
+                (_, 1) => self.path.came(large),
+                _ => self.path.came_otherwise(large, self.ticked),
+            }
             self.came = self.came.max((packet, number));
             self.highest = self.highest.max(number);
             // Of a part that was sent twice nobody knows which of them has come.
@@ -533,7 +564,7 @@ impl Requester {
             if part.state == State::Flying && (part.packet, number) < self.came {
                 let lost_at = part.sent_at + reordering;
                 if lost_at <= now {
-                    self.set(number, State::Lost);
+                    self.lose(number, now);
                     found = true;
                 } else {
                     due = Some(due.map_or(lost_at, |due: u64| due.min(lost_at)));
@@ -544,6 +575,13 @@ impl Requester {
         if found {
             self.shrink(now);
         }
+    }
+
+    /// A part that is under way is to be sent again.
+    fn lose(&mut self, number: u64, now: u64) {
+        let packet = self.part_at(number).packet;
+        self.path.missed(packet, now);
+        self.set(number, State::Lost);
     }
 
     /// Lets go what is done.
@@ -591,7 +629,7 @@ impl Requester {
                 if is_last && self.probe == 0 {
                     self.probe = number;
                 }
-                self.set(number, State::Lost);
+                self.lose(number, now);
             }
         }
         if self.part_at(self.base).state == State::Held {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::bundle::{Incoming, Outgoing};
 use super::mail::Assembly;
-use super::packet::{Head, Kind};
+use super::packet::{Head, Kind, MAX_PACKET};
 use super::peer::{Epochs, Lanes, Line};
 use super::responder::Responder;
 use super::seal::{Opener, Rejected, Sealer, body};
 use crate::contract::PeerId;
 
-/// Packets that are taken at once under the guard: a thread that wants to revoke waits for so many at most, some 50 us.
+/// Packets that are taken at once under the guard, where a large one counts as so many small ones: a thread that wants to revoke waits for so many at most, some 50 us.
 pub(super) const BATCH: usize = 32;
 /// Datagrams that wait to be received at most; more are lost.
 const MAILBOX: usize = 1024;
@@ -106,7 +106,7 @@ impl Serving {
                 Ok(came) => {
                     for packet in incoming.packets(came) {
                         self.take(packet, came.from);
-                        taken += 1;
+                        taken += packet.len().div_ceil(MAX_PACKET).max(1);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -2,6 +2,7 @@
 
 use crate::contract::{RegionName, Token};
 use crate::ethernet::endpoint::Entry;
+use crate::ethernet::packet::LARGEST_PACKET;
 use crate::ethernet::requester::{Requester, Target, Work};
 use crate::ethernet::seal::{Opener, Secret};
 use crate::ethernet::serving::Served;
@@ -13,7 +14,7 @@ const MOST: usize = 8 << 10;
 fn an_idle_peer_takes_less_than_8_kib_and_so_does_one_that_is_answered_now_and_then() {
     let opener = Opener::new(Secret([7; 32]));
     let fixed = size_of::<Entry>() + size_of::<Served>() + 2 * opener.heap_bytes();
-    let mut requester = Requester::new();
+    let mut requester = Requester::new(LARGEST_PACKET);
     assert!(fixed + requester.heap_bytes() <= MOST, "{fixed} bytes, and {} besides", requester.heap_bytes());
     // As a client is whose request is answered, with what its lane's ring is told.
     let target = Target { lane: true, region: RegionName(17), offset: 0, epoch: 1 };

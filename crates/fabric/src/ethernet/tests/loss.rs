@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::model::{WORDS, World};
+use crate::ethernet::packet::{LARGEST_PACKET, MAX_PACKET};
 
 /// The shortest wait for an answer before something is sent again.
 const PATIENCE_US: u64 = 300;
@@ -266,4 +267,70 @@ pub(super) fn what_was_lost_goes_out_again_though_the_window_is_full() {
         );
     }
     world.settle();
+}
+
+/// Rounds of a stream, until `until` is so or there have been too many.
+fn stream_until(world: &mut World, what: &str, until: impl Fn(&World) -> bool) {
+    for _ in 0..2_000 {
+        if until(world) {
+            return;
+        }
+        if world.posted < world.completed + 80 {
+            world.stream(40);
+        }
+        world.turn(PATIENCE_US / 3);
+        world.deliver();
+    }
+    panic!("packets of {} bytes: {what}", world.asker.packet_bytes());
+}
+
+#[test]
+pub(super) fn a_stream_finds_out_what_the_path_carries_and_when_it_carries_it_no_more() {
+    let mut world = World::on_route(LARGEST_PACKET);
+    stream_until(&mut world, "the path carries more", |world| world.asker.packet_bytes() > 30_000);
+    assert!(world.asker.packet_bytes() <= LARGEST_PACKET);
+    // Some packets are lost, as ever.
+    for _ in 0..10 {
+        world.stream(60);
+        world.turn(1);
+        world.there.pop_front();
+        world.deliver();
+    }
+    assert!(world.asker.packet_bytes() > 30_000, "{}", world.asker.packet_bytes());
+    // It has become another path.
+    world.carries = 9_000;
+    stream_until(&mut world, "the path carries less", |world| world.asker.packet_bytes() == MAX_PACKET);
+    stream_until(&mut world, "the path carries that", |world| (8_000..9_000).contains(&world.asker.packet_bytes()));
+    world.carries = MAX_PACKET;
+    stream_until(&mut world, "the path carries no large packets", |world| world.asker.packet_bytes() == MAX_PACKET);
+    world.settle();
+}
+
+#[test]
+fn a_path_that_carries_no_large_packets_costs_one_now_and_then() {
+    let mut world = World::on_route(LARGEST_PACKET);
+    world.carries = MAX_PACKET;
+    let (mut tried, mut sent, began) = (0, 0, world.now);
+    while world.now < began + 300_000 {
+        if world.posted < world.completed + 40 {
+            world.stream(20);
+        }
+        sent += world.turn(1_000);
+        tried += world.there.iter().filter(|packet| packet.len() > MAX_PACKET).count();
+        world.deliver();
+    }
+    assert!((3..=6).contains(&tried), "{tried} large packets of {sent} in 300 ms");
+    assert_eq!(world.asker.packet_bytes(), MAX_PACKET);
+    world.settle();
+}
+
+#[test]
+fn one_operation_at_a_time_tries_nothing() {
+    let mut world = World::on_route(LARGEST_PACKET);
+    for _ in 0..100 {
+        world.write(0, 120);
+        world.turn(1);
+        assert!(world.there.iter().all(|packet| packet.len() <= MAX_PACKET));
+        world.deliver();
+    }
 }

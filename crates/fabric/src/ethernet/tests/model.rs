@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::contract::{Local, LocalRegion, Memory, OpError, RegionName, Token};
-use crate::ethernet::packet::{HEAD, Head, Kind};
+use crate::ethernet::packet::{HEAD, Head, Kind, LARGEST_PACKET, MAX_PACKET};
 use crate::ethernet::requester::{Requester, Target, Work};
 use crate::ethernet::responder::{Regions, Responder};
 use crate::ethernet::seal::{Opener, Sealer, Secret, body};
@@ -75,6 +75,8 @@ pub(super) struct World {
     /// Requests and responses on their way, sealed.
     pub(super) there: VecDeque<Vec<u8>>,
     pub(super) back: VecDeque<Vec<u8>>,
+    /// Longer requests are lost.
+    pub(super) carries: usize,
     ends: [(Sealer, Opener); 2],
     reference: Vec<u64>,
     expected: VecDeque<Expected>,
@@ -91,10 +93,16 @@ const RECORD: usize = 5;
 const PLACES: u64 = (WORDS / RECORD) as u64;
 
 impl World {
+    /// Whose packets are of the base size.
     pub(super) fn new() -> World {
+        World::on_route(MAX_PACKET)
+    }
+
+    /// Of which the asker's system says that the route takes packets of so many bytes.
+    pub(super) fn on_route(bytes: usize) -> World {
         let end = |n| (Sealer::new(Secret([n; 32]), 7), Opener::new(Secret([n; 32])));
         World {
-            asker: Requester::new(),
+            asker: Requester::new(bytes),
             owner: Responder::new(1),
             memory: Owned { public: words(WORDS), lane: words(WORDS) },
             landing: words(WORDS),
@@ -102,6 +110,7 @@ impl World {
             now: 1_000,
             there: VecDeque::new(),
             back: VecDeque::new(),
+            carries: LARGEST_PACKET,
             ends: [end(1), end(2)],
             reference: vec![0; WORDS],
             expected: VecDeque::new(),
@@ -186,7 +195,7 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, mut packet: Vec<u8>) {
-        let Some(head) = Head::decode(&packet) else { return };
+        let Some(head) = Head::decode(&packet).filter(|_| packet.len() <= self.carries) else { return };
         if self.ends[0].1.open(head, &mut packet).is_err() {
             return;
         }
@@ -279,7 +288,7 @@ impl World {
 /// One life under a network that `seed` makes more or less hostile.
 fn live(seed: u64) {
     let mut chance = fastrand::Rng::with_seed(seed);
-    let mut world = World::new();
+    let mut world = World::on_route(LARGEST_PACKET);
     let mut faults = [(); 4].map(|()| chance.f64() * chance.f64() * 0.4);
     // Some networks are merely slow.
     let is_slow = seed.is_multiple_of(8);
@@ -288,6 +297,7 @@ fn live(seed: u64) {
     }
     let [loss, repeat, corrupt, reorder] = faults;
     let taking = chance.bool();
+    let sizes = [MAX_PACKET, 4_000, 9_000, LARGEST_PACKET];
     for _ in 0..chance.usize(20..150) {
         world.now += chance.u64(1..400);
         for _ in 0..chance.usize(0..4) {
@@ -307,6 +317,10 @@ fn live(seed: u64) {
         }
         if taking && chance.u8(0..8) == 0 {
             world.change(!world.granted);
+        }
+        if !is_slow && chance.u8(0..16) == 0 {
+            // The path is another one from now on.
+            world.carries = sizes[chance.usize(0..sizes.len())];
         }
         let window = world.asker.window();
         world.ask();
@@ -429,8 +443,11 @@ fn each_canary_is_found() {
     use crate::ethernet::canary::Canary;
     use crate::ethernet::tests::loss;
     use crate::probe;
-    let scenes: [fn(); 2] =
-        [loss::what_is_sent_behind_the_first_part_does_not_put_it_off, loss::what_was_lost_goes_out_again_though_the_window_is_full];
+    let scenes: [fn(); 3] = [
+        loss::what_is_sent_behind_the_first_part_does_not_put_it_off,
+        loss::what_was_lost_goes_out_again_though_the_window_is_full,
+        loss::a_stream_finds_out_what_the_path_carries_and_when_it_carries_it_no_more,
+    ];
     for canary in Canary::ALL {
         probe::plant(Some(canary.name()));
         let found = scenes.iter().any(|scene| std::panic::catch_unwind(scene).is_err());
