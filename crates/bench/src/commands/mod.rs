@@ -9,6 +9,7 @@ mod fabric;
 mod failover;
 mod fide;
 mod foreign;
+mod join;
 mod kv;
 mod lane_reader;
 pub mod model;
@@ -53,6 +54,7 @@ enum Bench {
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
     Fide(fide::Arguments),
+    Join(join::Arguments),
     Kv(kv::Arguments),
     Put(put::Arguments),
     Replicate(replicate::Arguments),
@@ -85,6 +87,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Fide(arguments) => fide::run(arguments, &mut report, &interrupt)?,
+        Bench::Join(arguments) => join::run(arguments, &mut report, &interrupt)?,
         Bench::Put(arguments) => put::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,

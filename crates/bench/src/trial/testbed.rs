@@ -117,10 +117,15 @@ impl Testbed {
 
     /// Adds the node that was set aside first, which begins with nothing. When this returns it holds the state.
     pub fn take_in(&mut self) -> Outcome {
+        self.take_in_within(PATIENCE)
+    }
+
+    /// The same, of a state so large that it may take so long.
+    pub fn take_in_within(&mut self, patience: Duration) -> Outcome {
         let entry = self.spares.pop_front().ok_or_else(|| Fail::failed("no node has been set aside"))?;
         self.cluster = self.directory.list_node(&self.cluster, &entry)?;
         self.spawn(entry.number)?;
-        self.await_whole().map(|_| ())
+        self.await_whole_within(patience).map(|_| ())
     }
 
     /// A file beside the cluster's directory, which goes away with it.
@@ -183,9 +188,13 @@ impl Testbed {
 
     /// Waits until all nodes that run are in one view, hold the state and follow one primary: where the engine elects, the one that will go on leading.
     pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
+        self.await_whole_within(PATIENCE)
+    }
+
+    fn await_whole_within(&mut self, patience: Duration) -> Outcome<Vec<Sight>> {
         let numbers = self.running();
         let (elects, engine) = (self.elects(), self.cluster.config().engine);
-        self.await_that(PATIENCE, "the cluster was not whole", |sights| {
+        self.await_that(patience, "the cluster was not whole", |sights| {
             observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers, engine))
         })
     }

@@ -241,6 +241,17 @@ fn asking_for_a_lease() {
 }
 
 #[test]
+fn joining_a_cluster_with_a_state() {
+    for (fabric, engine) in [("ethernet", "mu"), ("shm", "primary-backup")] {
+        let arguments = ["--json", "--no-reference", "join", "--fabric", fabric, "--engine", engine, "--state-mb", "5", "--joins", "2"];
+        let (reference, metrics) = figures("join", run(&[&["bench"], &arguments[..]].concat()));
+        assert_eq!(reference, ["bytes a second over plain TCP"]);
+        let set = ["before", "while a node joins"].map(|when| format!("SET of 64 B, one client, {when}"));
+        assert_eq!(metrics, [&["bytes of state a second, to a node that joins".to_owned()], &set[..]].concat());
+    }
+}
+
+#[test]
 fn seeing_a_death() {
     let metrics = bench(&["detect", "--kills", "2"]);
     for victim in ["spinning", "asleep", "working", "with 512 MiB"] {
