@@ -19,8 +19,10 @@ pub struct Vote {
     pub lane: RegionName,
     /// The word's number.
     pub at: usize,
-    /// It, or a later one: a higher number.
+    /// It.
     pub word: u64,
+    /// The lowest number that a vote of a later term has.
+    pub later: u64,
     /// In how many memories, its voter's own included.
     pub quorum: usize,
 }
@@ -279,7 +281,9 @@ impl Engine for Dare {
 
     fn vote(&self) -> Option<Vote> {
         let dare::Answered { word, quorum } = self.answered()?;
-        Some(Vote { lane: dare::layout::CONTROL_LANE, at: dare::layout::control::PRIVATE, word, quorum })
+        let (term, _) = dare::layout::choice_of(word)?;
+        let later = dare::layout::vote_of(term + 1);
+        Some(Vote { lane: dare::layout::CONTROL_LANE, at: dare::layout::control::PRIVATE, word, later, quorum })
     }
 
     fn is_at_rest(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Votes that outlive their voters: before anybody is told of one it stands in the memory of a majority (DARE section 3.2.3).
+//! Votes, of which a process has one in each term, that outlive their voters: before anybody is told of one it stands in the memory of a majority (DARE section 3.2.3).
 
 use martlet_fabric::primitive::Ordering;
 
@@ -12,9 +12,15 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = &mut self.nodes[voter] else { return };
         let (me, vote) = (node.me(), node.engine().vote());
         let Some(vote) = vote.filter(|vote| node.judged != Some(*vote)) else { return };
-        node.judged = Some(vote);
+        let earlier = node.judged.replace(vote);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.later == vote.later && earlier.word != vote.word) {
+            let what = format!("{me} has told of its vote {:x} and of its vote {:x}, both in one term", earlier.word, vote.word);
+            self.oracles.violated(self.world.now(), Property::DurableVotes, what);
+        }
+        // A vote of a later term may have taken its place, and another one of its own term must not.
+        let stands = |word: u64| word == vote.word || word >= vote.later;
         // Where a connection has been lost and forgotten meanwhile nobody can tell any more.
-        let stands = |words: Option<&martlet_fabric::Memory>| words.is_none_or(|words| words[vote.at].load(Ordering::Acquire) >= vote.word);
+        let stands = |words: Option<&martlet_fabric::Memory>| words.is_none_or(|words| stands(words[vote.at].load(Ordering::Acquire)));
         let others = (0..self.nodes.len()).filter(|other| *other != voter);
         let found = others.filter(|other| self.world.look_at_lanes(*other, voter, vote.lane, stands).contains(&true)).count();
         if found + 1 < vote.quorum {
