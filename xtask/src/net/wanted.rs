@@ -8,8 +8,8 @@ use crate::number::number;
 
 pub const USAGE: &str = "\
 Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [--flood N | WIRE] [--release] [-- COMMAND]
-       cargo xtask net --rejoins N [--engine NAME] [--flood N | WIRE]
-       cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE]
+       cargo xtask net --rejoins N [--engine NAME] [--flood N | WIRE] [--release]
+       cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE] [--release]
 
 A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
 view, kills its node and starts it again, then cuts its link and mends it; a write has to be acknowledged after each, the cluster has to be whole within 10 s after
@@ -31,7 +31,7 @@ A relay in the place of switch and cables, which drops, holds back for up to 2 m
 A corrupted UDP packet reaches its program, with no check sum; one of TCP is dropped by the kernel, as it would be anywhere. The relay does not limit the rate, and
 does not cut packets in parts. Without any of these options the wire is a good one.
 
---release, with any of these: Martlet as built for release. By default it is built as tests are, without optimisation.
+--release: Martlet as built for release. By default it is built as tests are, without optimisation.
 ";
 
 /// What is wanted.
