@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod encodings;
-pub mod mutate;
 mod targets;
 
 use std::fs;

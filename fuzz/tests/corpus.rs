@@ -1,6 +1,6 @@
 //! Every target over its committed seeds, and over some mutations of them: what fuzzing has found stays found.
 
-use martlet_fuzz::mutate::Mutations;
+use martlet_fabric::fuzz::Mutations;
 use martlet_fuzz::{TARGETS, Target};
 
 fn seeds(target: &Target) -> Vec<(String, Vec<u8>)> {
@@ -24,7 +24,7 @@ fn every_seed_keeps_the_properties() {
 fn mutations_of_the_seeds_keep_the_properties() {
     for target in TARGETS {
         let seeds = seeds(target).into_iter().map(|(_, seed)| seed).collect();
-        let mut mutations = Mutations::new(target, seeds, 1);
+        let mut mutations = Mutations::new(target.max_bytes, seeds, 1);
         for _ in 0..2_000 {
             let input = mutations.next_input();
             let shown = ShownOnPanic(target.name, &input);

@@ -1,4 +1,10 @@
-//! What must hold for any bytes that come before two processes share memory. For the fuzz targets.
+//! What must hold for any bytes that come before two processes share memory. For the fuzz targets, as is what all of them take their inputs from: [`Input`] and [`Mutations`].
+
+mod input;
+mod mutate;
+
+pub use input::Input;
+pub use mutate::Mutations;
 
 use crate::meeting::wire::{self, Hello, Message, Prover, Said};
 

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use martlet_fuzz::mutate::Mutations;
+use martlet_fabric::fuzz::Mutations;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +35,7 @@ fn run(args: &[String]) -> Result<String, String> {
         [chance, ..] => chance.parse().map_err(|_| format!("chance {chance:?}: allowed are whole numbers"))?,
     };
     let corpus = target.corpus().map_err(|error| format!("cannot read {}: {error}", target.corpus_dir().display()))?;
-    let mut mutations = Mutations::new(target, corpus.into_iter().map(|(_, seed)| seed).collect(), chance);
+    let mut mutations = Mutations::new(target.max_bytes, corpus.into_iter().map(|(_, seed)| seed).collect(), chance);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut inputs = 0u64;
     while Instant::now() < end {

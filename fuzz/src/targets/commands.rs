@@ -1,6 +1,7 @@
 //! Commands of Redis clients, executed on a primary's state: every one is answered by exactly one well-formed reply, in both protocols, and a
 //! backup that applies the effects ends with the same state, as does a learner that is taught it.
 
+use martlet_fabric::fuzz::Input;
 use martlet_kv::KvConfig;
 use martlet_kv::client::Value;
 use martlet_kv::commands::client::ReplyMode;
@@ -9,8 +10,6 @@ use martlet_kv::resp::{Args, Limits, Protocol, RequestParser, parse_i64};
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::StateMachine;
-
-use super::input::Input;
 
 const LIMITS: Limits = Limits { max_bulk_bytes: 1024, max_args: 64, max_inline_bytes: 1024, max_request_bytes: 2048 };
 /// What SETRANGE may make of a value here: it may make half a gigabyte of it, which takes the time of thousands of inputs.

@@ -1,6 +1,7 @@
 //! What the other servers of `dare` write into our memory, and what stands in theirs when it is read: leaders, candidates, voters, teachers and learners that have lost their
 //! minds. The engine goes on: a lane that makes no sense is named and read no further, entries are applied in their order, what is committed stays so, and its own term never falls.
 
+use martlet_fabric::fuzz::Input;
 use std::collections::BTreeMap;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
@@ -17,7 +18,6 @@ use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::{Execution, Standing};
 
 use super::elected::{ME, MOST_PEERS, group, memory, outcome, process, put_commands, record, settings, spoil, view};
-use super::input::Input;
 use super::machine::{Gaps, Machine};
 use super::memory::{OwnMemory, What};
 

@@ -1,5 +1,6 @@
 //! What the targets of engines that elect their leaders share: one server's surroundings, and what the input makes of numbers that all of them take.
 
+use martlet_fabric::fuzz::Input;
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Incarnation, LocalRegion, NodeId, OpError, RegionSpec};
 use martlet_protocol::basics::layout::{LIFE, life};
@@ -8,7 +9,6 @@ use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::{Execution, Settings};
 
-use super::input::Input;
 use super::memory::OwnMemory;
 
 /// The node under test.

@@ -1,6 +1,7 @@
 //! Log lanes whose writers have lost their minds: sealed records of any kind in any order, and views that come between. A lane that makes no
 //! sense is named and read no further; what is applied comes in order, and nothing is held to be committed that is not there.
 
+use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
 use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, OpError, PeerId, Region, Remote, Token};
@@ -12,7 +13,6 @@ use martlet_protocol::engine::{Engine as _, Event, PrimaryBackup};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::Standing;
 
-use super::input::Input;
 use super::machine::{Gaps, Machine};
 use super::memory::OwnMemory;
 

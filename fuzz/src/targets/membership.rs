@@ -4,6 +4,7 @@
 //! Two things are left out, since they are consensus itself, which holds among processes that stop but do not lie (`docs/verification.md`): a
 //! second view of a number that is decided already, and an accepted value that is no view.
 
+use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::{Identity, Incarnation, Levels, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, Sizes, VIEW_RECORD_BYTES, regions};
@@ -12,7 +13,6 @@ use martlet_protocol::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Config, Core, Departed, Event, Evidence, Leases, Member, Roles, View};
 
-use super::input::Input;
 use super::memory::{OwnMemory, What};
 
 const PEERS: u32 = 3;

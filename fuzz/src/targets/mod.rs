@@ -9,7 +9,6 @@ mod elected;
 mod embedded;
 mod engine;
 mod handshake;
-mod input;
 mod machine;
 mod membership;
 mod memory;

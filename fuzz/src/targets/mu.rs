@@ -2,6 +2,7 @@
 //! their minds, and journals that somebody else wrote. The engine goes on: a lane that makes no sense is named and read no further, entries are
 //! applied in their order, and what is committed stays so.
 
+use martlet_fabric::fuzz::Input;
 use std::collections::BTreeMap;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
@@ -17,7 +18,6 @@ use martlet_protocol::engine::{Durable as _, Engine as _, Mu};
 use martlet_protocol::replica::{Execution, Standing};
 
 use super::elected::{ME, MOST_PEERS, group, memory, outcome, process, put_commands, record, settings, spoil, view};
-use super::input::Input;
 use super::machine::{Gaps, Machine};
 use super::memory::{OwnMemory, What};
 

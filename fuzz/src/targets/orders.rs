@@ -4,8 +4,7 @@
 use martlet_exchange::command::{Command, Outcome, Side};
 use martlet_exchange::market::Market;
 use martlet_exchange::wire::{Request, Response, first_frame};
-
-use super::input::Input;
+use martlet_fabric::fuzz::Input;
 
 pub(super) fn run(data: &[u8]) {
     frames(data);

@@ -1,13 +1,13 @@
 //! A lane whose writer keeps to no rule. Records written by the rules come out whole and in order; whatever else is written there, the reader
 //! takes nothing longer than the ring, never stands still in a loop, and never goes beyond what the lane can hold.
 
+use martlet_fabric::fuzz::Input;
 use std::collections::VecDeque;
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{HEADER_BYTES, Reader, Record, Writer, lane_bytes, max_payload, record_bytes};
 use martlet_fabric::{Fabric, LocalRegion, PeerId, Region, RegionName, Remote, Token};
 
-use super::input::Input;
 use super::memory::OwnMemory;
 
 const CAPACITY: usize = 256;

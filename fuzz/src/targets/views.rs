@@ -1,5 +1,6 @@
 //! Views, the datagrams of membership, records at fixed places, and the words of those who come back from their disks.
 
+use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_node::counters::{Counters, Reading};
 use martlet_protocol::basics::layout::{COUNTERS_BYTES, LAST_VIEW, MAX_MEMBERS, VIEW_RECORD_BYTES};
@@ -8,8 +9,6 @@ use martlet_protocol::engine::mu::Group;
 use martlet_protocol::engine::mu::layout::{Header, Kind, check_entries, commands};
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{View, ViewError};
-
-use super::input::Input;
 
 pub(super) fn run(data: &[u8]) {
     match View::decode(data) {

@@ -1,9 +1,8 @@
 //! What a disk gives back. Frames written by the rules come out whole and in order; wherever the file is cut, altered or continued, no frame comes out
 //! that was not written, and what stands behind a frame that does not check decides whether that is a torn tail.
 
+use martlet_fabric::fuzz::Input;
 use martlet_node::wal::format::{FRAME_HEAD_BYTES, FileKind, Frames, HEADER_BYTES, Header, Owner, Tail, encode_frame, frame_bytes};
-
-use super::input::Input;
 
 pub(super) fn run(data: &[u8]) {
     as_a_file(data);

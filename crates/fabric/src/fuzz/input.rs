@@ -1,10 +1,12 @@
 //! Takes choices out of an input. What is not there any more counts as zero, so every input means something.
 
 /// An input, from its start on.
-pub(super) struct Input<'a>(pub(super) &'a [u8]);
+#[derive(Debug)]
+pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -16,20 +18,23 @@ impl<'a> Input<'a> {
         out
     }
 
-    pub(super) fn u8(&mut self) -> u8 {
+    /// A byte.
+    pub fn u8(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    pub(super) fn u16(&mut self) -> u16 {
+    /// Two bytes, little-endian.
+    pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    pub(super) fn u64(&mut self) -> u64 {
+    /// Eight bytes, little-endian.
+    pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
     /// A number that is small more often than not: a byte, or after 255 a whole word.
-    pub(super) fn number(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         match self.u8() {
             255 => self.u64(),
             small => u64::from(small),
@@ -37,7 +42,7 @@ impl<'a> Input<'a> {
     }
 
     /// Up to `n` bytes.
-    pub(super) fn bytes(&mut self, n: usize) -> &'a [u8] {
+    pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(n.min(self.0.len()));
         self.0 = tail;
         head

@@ -2,8 +2,6 @@
 
 use fastrand::Rng;
 
-use crate::Target;
-
 /// Numbers at which lengths and counts go wrong.
 const EDGES: [u64; 12] = [0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, (1 << 62) - 1, i64::MAX as u64, u64::MAX - 7, u64::MAX];
 
@@ -16,9 +14,9 @@ pub struct Mutations {
 }
 
 impl Mutations {
-    /// Mutations of `seeds` for `target`.
-    pub fn new(target: &Target, seeds: Vec<Vec<u8>>, chance: u64) -> Mutations {
-        Mutations { seeds, max_bytes: target.max_bytes, chance: Rng::with_seed(chance) }
+    /// Mutations of `seeds`, none longer than `max_bytes`.
+    pub fn new(max_bytes: usize, seeds: Vec<Vec<u8>>, chance: u64) -> Mutations {
+        Mutations { seeds, max_bytes, chance: Rng::with_seed(chance) }
     }
 
     /// The next input.
