@@ -1,68 +1,94 @@
 //! What must hold for any bytes that come from programs, from wardens of other hosts, and from operators, for the fuzz targets.
 
+mod packets;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use martlet_protocol::basics::Time;
-use martlet_protocol::detector::wardens::{Certainty, Config, Event, HostId, Output, Wardens};
+use martlet_fabric::fuzz::Input;
+use martlet_protocol::detector::wardens::{HostId, MAX_ENTRIES, Packet};
 
 use crate::neighbours::Neighbours;
 use crate::packet;
-use crate::wire::{Answer, Request};
+use crate::wire::{Answer, Malformed, Request};
 
-/// A message between a program and its warden is refused, or read as it would be written.
-pub fn message(bytes: &[u8]) {
-    if let Ok((number, request)) = Request::decode(bytes) {
-        assert_eq!(Request::decode(&request.encode(number)), Ok((number, request)));
-    }
-    if let Ok((number, answer)) = Answer::decode(bytes) {
-        assert_eq!(Answer::decode(&answer.encode(number)), Ok((number, answer)));
+/// All of what a warden takes from outside. The first byte says whose bytes follow.
+pub fn check(bytes: &[u8]) {
+    let Some((&choice, bytes)) = bytes.split_first() else { return };
+    match choice % 4 {
+        3 => sealed(bytes),
+        2 => {
+            if let Ok(text) = std::str::from_utf8(bytes) {
+                neighbours(text);
+            }
+        }
+        1 => packets::check(bytes),
+        _ => message(bytes),
     }
 }
 
-/// A warden's file is refused by name, or says which hosts to hear and for how long each may be silent.
-pub fn neighbours(text: &str) {
+/// A message between a program and its warden is refused, or read as it would be written. It says where it ends: no shorter message says the same, and no longer one.
+fn message(bytes: &[u8]) {
+    let ends = |refused: fn(&[u8]) -> Option<Malformed>| {
+        assert!(refused(&bytes[..bytes.len() - 1]).is_some(), "the last byte says nothing");
+        assert_eq!(refused(&[bytes, &[0]].concat()), Some(Malformed::Long(1)));
+    };
+    if let Ok((number, request)) = Request::decode(bytes) {
+        assert_eq!(Request::decode(&request.encode(number)), Ok((number, request)));
+        ends(|bytes| Request::decode(bytes).err());
+    }
+    if let Ok((number, answer)) = Answer::decode(bytes) {
+        assert_eq!(Answer::decode(&answer.encode(number)), Ok((number, answer)));
+        ends(|bytes| Answer::decode(bytes).err());
+    }
+}
+
+/// A warden's file is refused by name, or says which hosts to hear, each once, and for how long each may be silent: over any path, a heartbeat that is as late as that
+/// path allows comes in time.
+fn neighbours(text: &str) {
     match Neighbours::parse(Path::new("warden.toml"), text) {
         Ok(neighbours) => {
             assert!(neighbours.timeout_ns >= neighbours.interval_ns && neighbours.interval_ns > 0);
             assert!(neighbours.hosts.iter().all(|peer| peer.host != neighbours.host && peer.addresses.len() == neighbours.listen.len()));
+            let hosts: BTreeSet<HostId> = neighbours.hosts.iter().map(|peer| peer.host).collect();
+            assert!(hosts.len() == neighbours.hosts.len() && !hosts.contains(&HostId(0)), "a host is heard twice, or has no number");
+            let file: toml::Table = text.parse().expect("it was read");
+            for path in file["path"].as_array().expect("it was read") {
+                let [latency, jitter] = ["latency_us", "jitter_us"].map(|key| path[key].as_integer().expect("it was read") as u64 * 1_000);
+                assert!(neighbours.timeout_ns >= neighbours.interval_ns + latency + 2 * jitter, "a heartbeat over {path} comes too late");
+            }
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
-/// Whatever another warden says, this one believes no certain failure without the secret whose digest that one has told, and what it says itself can be read.
-pub fn packets(mut bytes: &[u8]) {
-    let other = HostId(2);
-    let config = Config { life: 9, interval_ns: 1_000_000, paths: 2, digest: crate::digest };
-    let (mut now, mut challenge, mut said) = (Time(0), 0, BTreeSet::new());
-    let mut wardens = Wardens::new(now, config, &[(other, 3_000_000)]);
-    while let Some((&how, rest)) = bytes.split_first() {
-        let _ = packet::head(rest);
-        let (body, rest) = rest.split_at(packet::body_len(rest).min(rest.len()));
-        bytes = rest;
-        now = now.after(u64::from(how >> 4) * 250_000);
-        if let Some(mut packet) = packet::decode(body, 1 + u64::from(how & 3)) {
-            assert_eq!(packet::decode(&packet::encode(&packet), packet.from_life).as_ref(), Some(&packet));
-            if how & 4 == 0 {
-                packet.repeats = challenge;
-            }
-            said.extend(packet.entries.iter().map(|entry| (entry.life, entry.digest)));
-            let _ = wardens.handle(now, other, how >> 3 & 1, &packet);
-        }
-        wardens.poll(now);
-        while let Some(output) = wardens.take_output() {
-            match output {
-                Output::Send(to, packet) => {
-                    assert_eq!(to, other);
-                    assert_eq!(packet::decode(&packet::encode(&packet), packet.from_life).as_ref(), Some(&packet));
-                    challenge = packet.challenge;
-                }
-                Output::Told(Event::Failed(_, life, Certainty::Certified(secret))) => {
-                    assert!(said.contains(&(life, crate::digest(&secret))), "{life:?} has failed by a secret of nobody's");
-                }
-                Output::Told(_) => {}
-            }
-        }
-    }
+/// A packet's bytes are refused, or read as they would be written, and none of them is left over.
+fn decoded(body: &[u8], from_life: u64) -> Option<Packet> {
+    let packet = packet::decode(body, from_life)?;
+    let again = packet::encode(&packet);
+    assert!(packet.entries.len() <= MAX_ENTRIES && again.len() == body.len(), "bytes are left over, or there are too many");
+    assert_eq!(packet::decode(&again, from_life).as_ref(), Some(&packet));
+    Some(packet)
+}
+
+/// A packet opens where it was sealed for this host, for the path on which it came, and where no bit of it has changed; nothing else opens. A receiver is made from what
+/// the packet says in the clear, as the warden makes it.
+fn sealed(bytes: &[u8]) {
+    const KEY: &[u8] = b"the key of all wardens";
+    const OWN: HostId = HostId(1);
+    let opens = |bytes: &[u8], path: u8| {
+        let head = packet::head(bytes)?;
+        packet::Receiver::new(KEY, head.host, OWN, path, head.life).open(&mut bytes.to_vec()).ok()
+    };
+    assert_eq!(opens(bytes, 0), None, "nobody has sealed it");
+    let mut input = Input(bytes);
+    let [from, to, path, came_by] = [2, 1, 0, 0].map(|usual| usual ^ u8::from(input.u8() % 4 == 3));
+    let (life, changed_at, change) = (input.number(), input.number() as usize, input.u8());
+    let Some(packet) = decoded(input.0, life) else { return };
+    let (from, to) = (HostId(u16::from(from)), HostId(u16::from(to)));
+    let mut sealed = packet::Sender::new(KEY, from, to, path, life).seal(&packet);
+    let at = changed_at % sealed.len();
+    sealed[at] ^= change;
+    let is_ours = to == OWN && path == came_by && change == 0;
+    assert_eq!(opens(&sealed, came_by), is_ours.then_some(packet), "from {from:?} to {to:?}, over path {path}, by path {came_by}");
 }

@@ -21,7 +21,7 @@
 pub mod board;
 pub mod client;
 pub mod daemon;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod neighbours;
 mod packet;

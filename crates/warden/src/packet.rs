@@ -111,7 +111,7 @@ pub(crate) fn encode(packet: &Packet) -> Vec<u8> {
 }
 
 /// How long the packet is that begins with these bytes.
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn body_len(bytes: &[u8]) -> usize {
     FIXED + bytes.get(FIXED - 1).map_or(0, |count| usize::from(*count) * ENTRY)
 }
