@@ -109,8 +109,17 @@ fn planted_hand_overs(root: &Path) -> Outcome {
 
 /// Known bugs planted in the two halves of a flow of the fabric `ethernet`, which its model and its scenes of loss find.
 fn planted_flows(root: &Path) -> Outcome {
+    each_canary_of(root, "martlet-fabric")
+}
+
+/// Known bugs planted in what a warden reads, and in what it concludes from packets, which its fuzz target finds.
+fn planted_wardens(root: &Path) -> Outcome {
+    each_canary_of(root, "martlet-warden")
+}
+
+fn each_canary_of(root: &Path, package: &str) -> Outcome {
     let mut command = cargo(root);
-    command.args(["test", "--profile", "probed", "--package", "martlet-fabric", "--lib", "--features=canaries"]);
+    command.args(["test", "--profile", "probed", "--package", package, "--lib", "--features=canaries"]);
     chosen::finish(command.args(["--", "each_canary_is_found"]))
 }
 
@@ -153,12 +162,13 @@ const AFTER: [Step; 2] = [
     step("rdma", 700, crate::vm::check::run),
 ];
 /// What goes on beside them. A step of the second row uses one core, one of the first both; the third waits for the network.
-const FIRST_ROW: [Step; 6] = [
+const FIRST_ROW: [Step; 7] = [
     step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
     step("canaries, built", 360, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
     step("canaries, of ethernet", 30, planted_flows),
+    step("canaries, of wardens", 60, planted_wardens),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
 const SECOND_ROW: [Step; 2] = [

@@ -92,3 +92,40 @@ fn sealed(bytes: &[u8]) {
     let is_ours = to == OWN && path == came_by && change == 0;
     assert_eq!(opens(&sealed, came_by), is_ours.then_some(packet), "from {from:?} to {to:?}, over path {path}, by path {came_by}");
 }
+
+#[cfg(all(test, feature = "canaries"))]
+mod tests {
+    use std::panic::catch_unwind;
+    use std::path::PathBuf;
+
+    use martlet_fabric::fuzz::Mutations;
+    use martlet_fabric::probe;
+    use martlet_protocol::detector::wardens;
+
+    use super::check;
+    use crate::canary::Canary;
+
+    fn seeds() -> Vec<Vec<u8>> {
+        let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wardens");
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(corpus).expect("seeds").map(|entry| entry.expect("a seed").path()).collect();
+        paths.sort();
+        paths.iter().map(|path| std::fs::read(path).expect("a seed")).collect()
+    }
+
+    /// By no more inputs than the blind driver tries in a second.
+    #[test]
+    fn each_canary_is_found() {
+        let canaries = wardens::Canary::ALL.iter().map(|canary| canary.name()).chain(Canary::ALL.iter().map(|canary| canary.name()));
+        for canary in canaries {
+            let mut mutations = Mutations::new(2048, seeds(), 1);
+            probe::plant(Some(canary));
+            let found = (0..20_000).find(|_| {
+                let input = mutations.next_input();
+                catch_unwind(|| check(&input)).is_err()
+            });
+            probe::plant(None);
+            println!("{canary}: found by input {found:?}");
+            assert!(found.is_some(), "no mutation of the seeds shows {canary}");
+        }
+    }
+}

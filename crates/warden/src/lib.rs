@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod board;
+mod canary;
 pub mod client;
 pub mod daemon;
 #[cfg(feature = "fuzzing")]

@@ -12,6 +12,8 @@
 use martlet_fabric::sealing::{Opening, Sealing, Unopened};
 use martlet_protocol::detector::wardens::{AppLife, Entry, HostId, MAX_ENTRIES, Packet, Standing};
 
+use crate::canary::Canary;
+
 /// Bytes of the clear head.
 const HEAD: usize = 12;
 const WHICH: u16 = 0x5702;
@@ -36,6 +38,8 @@ pub(crate) fn head(packet: &[u8]) -> Option<Head> {
 }
 
 fn direction(from: HostId, to: HostId, path: u8, life: u64) -> Vec<u8> {
+    let to = if Canary::AnyHost.is_planted() { HostId(0) } else { to };
+    let path = if Canary::AnyPath.is_planted() { 0 } else { path };
     let mut name = b"warden".to_vec();
     name.extend(from.0.to_le_bytes());
     name.extend(to.0.to_le_bytes());
@@ -120,11 +124,15 @@ pub(crate) fn decode(body: &[u8], from_life: u64) -> Option<Packet> {
     let (fixed, mut rest) = body.split_at_checked(FIXED)?;
     let number = |at: usize| u64::from_le_bytes(fixed[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     let (bye, count) = (fixed[48], usize::from(fixed[49]));
-    if bye > 1 || count > MAX_ENTRIES || rest.len() != count * ENTRY {
+    if bye > 1 || count > MAX_ENTRIES && !Canary::EntriesUncounted.is_planted() {
+        return None;
+    }
+    if rest.len() != count * ENTRY && !(Canary::PacketGoesOn.is_planted() && rest.len() > count * ENTRY) {
         return None;
     }
     let mut entries = Vec::with_capacity(count);
-    while let Some((entry, more)) = rest.split_first_chunk::<ENTRY>() {
+    for _ in 0..count {
+        let (entry, more) = rest.split_first_chunk::<ENTRY>()?;
         rest = more;
         let secret = entry[45..].try_into().expect("16 bytes");
         entries.push(Entry {

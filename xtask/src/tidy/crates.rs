@@ -43,7 +43,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
 
 /// Features that put a simulator's probes into production crates, and the crates that may have them. None may turn them on for others.
 const PROBES: [&str; 2] = ["canaries", "marks"];
-const MAY_BE_PROBED: [&str; 3] = ["martlet-fabric", "martlet-protocol", "martlet-sim"];
+const MAY_BE_PROBED: [&str; 4] = ["martlet-fabric", "martlet-protocol", "martlet-sim", "martlet-warden"];
 
 /// What tests of any crate may use beside that.
 const TESTS_MAY_USE: &str = "martlet-sim";

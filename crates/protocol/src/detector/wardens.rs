@@ -18,8 +18,11 @@
 //! restarted, nor one of a life that is over to anybody. Of a new life of another warden the applications of the old one are presumed dead unless it tells of them
 //! within a while. Packets are authenticated outside.
 
+mod canary;
+
 use std::collections::{BTreeMap, VecDeque};
 
+pub use self::canary::Canary;
 use crate::basics::Time;
 
 /// A host, by the number that the wardens' configuration gives it.
@@ -330,8 +333,8 @@ impl Wardens {
         let path = usize::from(path).min(paths - 1);
         let is_fresh = packet.repeats == Wardens::challenge(own_life, peer.meetings);
         // A life that has been met goes on repeating the challenge under which it was until it has learnt of the next.
-        let is_known =
-            peer.meetings > 0 && packet.from_life == peer.life && packet.repeats == Wardens::challenge(own_life, peer.meetings - 1);
+        let is_of_life = packet.from_life == peer.life || Canary::KeptIsFresh.is_planted();
+        let is_known = peer.meetings > 0 && is_of_life && packet.repeats == Wardens::challenge(own_life, peer.meetings - 1);
         if !is_fresh && !is_known {
             // Anybody may have kept it. All that comes of it is an answer, which says what is to be repeated; a sender that knows that gets none.
             if packet.repeats == 0 || packet.from_life != peer.life {
@@ -366,11 +369,12 @@ impl Wardens {
             }
         }
         // Never more than there is, whatever a packet says.
-        peer.heard = peer.heard.max(packet.heard.min(self.change));
+        let most = if Canary::HeardTooMuch.is_planted() { u64::MAX } else { self.change };
+        peer.heard = peer.heard.max(packet.heard.min(most));
         if peer.heard == self.change {
             peer.next_repeat = None;
         }
-        let taken = if packet.after > peer.we_heard {
+        let taken = if packet.after > peer.we_heard && !Canary::GapTaken.is_planted() {
             Err(Disbelief::Gap)
         } else {
             Wardens::take(peer, from, packet, self.config.digest, &mut self.outputs)
@@ -395,7 +399,10 @@ impl Wardens {
     /// A new life of a warden is heard, which repeats the challenge: nothing of the earlier one counts.
     fn meet(peer: &mut Peer, now: Time, life: u64) {
         peer.meetings += 1;
-        (peer.life, peer.heard, peer.we_heard, peer.newest, peer.path_seq) = (life, 0, 0, 0, [0; MAX_PATHS]);
+        (peer.life, peer.heard, peer.newest, peer.path_seq) = (life, 0, 0, [0; MAX_PATHS]);
+        if !Canary::ChangesOfEarlierLife.is_planted() {
+            peer.we_heard = 0;
+        }
         (peer.met, peer.last_heard, peer.has_left) = (now, now, false);
         peer.paths = [now; MAX_PATHS];
         peer.next_repeat = Some(now);
@@ -433,8 +440,12 @@ impl Wardens {
                 }
                 Standing::Failed(secret) => {
                     // By the digest that was told when it began; a life that was not told of before brings its own.
+                    let known = known.filter(|_| !Canary::OwnDigest.is_planted());
                     let expected = known.map_or(entry.digest, |known| known.digest);
-                    if digest(&secret) != expected {
+                    if digest(&secret) != expected && !Canary::UncheckedProof.is_planted() {
+                        if Canary::SkippedWithDoubt.is_planted() {
+                            peer.we_heard = packet.upto;
+                        }
                         // What follows is not taken either: the sender is asked again, and nothing is skipped.
                         return Err(Disbelief::NoProof);
                     }
@@ -458,7 +469,7 @@ impl Wardens {
     /// Notes the end of a life, whether or not it was told of before. Returns whether its end is told for the first time: a packet may repeat what another one brought.
     fn is_first_end(peer: &mut Peer, life: AppLife) -> bool {
         peer.apps.remove(&life);
-        let is_first = peer.over.insert(life.app, life.incarnation) != Some(life.incarnation);
+        let is_first = peer.over.insert(life.app, life.incarnation) != Some(life.incarnation) || Canary::EndAgain.is_planted();
         if peer.over.len() > MAX_ROLL {
             peer.over.pop_first();
         }
@@ -485,6 +496,9 @@ impl Wardens {
     /// interval in which it meant to sleep, nor that until the next heartbeat. No more is forgiven, for a busy host's warden is late again and again, and has to find another one silent all
     /// the same.
     pub fn forgive(&mut self, now: Time, late_ns: u64) {
+        if Canary::StallIsSilence.is_planted() {
+            return;
+        }
         let forgiven_ns = late_ns.saturating_add(2 * self.config.interval_ns);
         let later = |at: &mut Time| *at = at.after(forgiven_ns).min(now);
         for peer in self.peers.values_mut() {
@@ -495,10 +509,11 @@ impl Wardens {
 
     fn judge(&mut self, now: Time, host: HostId) {
         let peer = self.peers.get_mut(&host).expect("one of them");
-        if peer.life == 0 || peer.has_left {
+        if peer.life == 0 || peer.has_left && !Canary::ByeIsSilence.is_planted() {
             return;
         }
-        if !peer.is_silent && now.since(peer.last_heard) > peer.timeout_ns {
+        let timeout_ns = if Canary::OneBeatIsAll.is_planted() { self.config.interval_ns } else { peer.timeout_ns };
+        if !peer.is_silent && now.since(peer.last_heard) > timeout_ns {
             peer.is_silent = true;
             self.outputs.push_back(Output::Told(Event::Silent(host)));
             for (life, app) in peer.apps.iter_mut().filter(|(_, app)| !app.is_presumed) {

@@ -1,0 +1,31 @@
+//! Known bugs in how a warden reads what comes from outside, kept as canaries ([`probe`]): the fuzz target `wardens` has to find each.
+
+use martlet_fabric::{probe, probes};
+
+probes! {
+    /// A bug that a test can plant.
+    pub enum Canary {
+        /// What follows the last field of a program's message is not looked at.
+        MessageGoesOn = "message-goes-on",
+        /// What follows the last entry of a packet is not looked at.
+        PacketGoesOn = "packet-goes-on",
+        /// A packet with more entries than are allowed is taken.
+        EntriesUncounted = "entries-uncounted",
+        /// A packet opens by whichever path it comes.
+        AnyPath = "any-path",
+        /// A packet opens at whichever host it arrives.
+        AnyHost = "any-host",
+        /// A warden's file may name a host twice.
+        HostTwice = "host-twice",
+        /// Of two paths, how late a heartbeat may be over the later one is left out of the timeout.
+        FirstPathOnly = "first-path-only",
+    }
+}
+
+impl Canary {
+    /// Whether it has been planted. Without the feature `canaries`: never.
+    #[inline(always)]
+    pub(crate) fn is_planted(self) -> bool {
+        probe::planted(self.name())
+    }
+}
