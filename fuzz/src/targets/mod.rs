@@ -17,6 +17,7 @@ mod orders;
 mod resp;
 mod ring;
 mod sealed;
+mod topology;
 mod views;
 mod wal;
 mod wardens;
@@ -58,6 +59,7 @@ pub(super) const ALL: &[Target] = &[
     Target { name: "resp", about: "requests and replies of the Redis protocol, cut anywhere", max_bytes: 2048, run: resp::run },
     Target { name: "ring", about: "a lane's words, written by a peer that keeps to no rule", max_bytes: 2048, run: ring::run },
     Target { name: "sealed_packets", about: "packets between ordinary hosts, and what stands in them", max_bytes: 1400, run: sealed::run },
+    Target { name: "topology", about: "a network's file, and the plan of its heartbeats", max_bytes: 2048, run: topology::run },
     Target { name: "views", about: "views, datagrams, records, groups and counters", max_bytes: 2048, run: views::run },
     Target { name: "wal", about: "segments of the log as a disk gives them back", max_bytes: 2048, run: wal::run },
     Target {

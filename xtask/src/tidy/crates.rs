@@ -37,7 +37,10 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("martlet", &["martlet-node", "martlet-warden", "martlet-protocol", "martlet-fabric"]),
     ("martlet-capi", &["martlet", "martlet-node", "martlet-warden", "martlet-protocol"]),
     ("martlet-exchange", &["martlet"]),
-    ("martlet-fuzz", &["martlet-exchange", "martlet-kv", "martlet-node", "martlet-warden", "martlet-protocol", "martlet-fabric"]),
+    (
+        "martlet-fuzz",
+        &["martlet-cluster", "martlet-exchange", "martlet-kv", "martlet-node", "martlet-warden", "martlet-protocol", "martlet-fabric"],
+    ),
     ("xtask", &[]),
 ];
 
