@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-use crate::birth::{Run, with_run};
+use crate::birth::{Run, is_born, with_run};
 use crate::socket::{self, Poller};
 use crate::sys::{self, complain, die};
 use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
@@ -90,6 +90,17 @@ pub fn prepare() {
     if let Err(error) = cut() {
         die(&format!("the server's descriptors cannot be prepared for replicas: {error}"));
     }
+}
+
+/// Whether a number is not the server's: one of connections, or, once there are replicas, one of the library's that the server had not open before. For the library's code.
+pub fn is_withheld(fd: RawFd) -> bool {
+    let is_library = || OF_LIBRARY.contains(&fd) && is_born() && with_run(|run| !run.inherited.contains(&fd)) == Some(true);
+    OF_CONNECTIONS.contains(&fd) || is_library()
+}
+
+/// The server has closed a descriptor. Its number may be the library's from now on.
+pub fn forget(fd: RawFd) {
+    with_run(|run| run.inherited.remove(&fd));
 }
 
 /// In a fork that nobody else runs beside: gives it descriptors of its own, where its parent's would be shared. `listeners` are shared.

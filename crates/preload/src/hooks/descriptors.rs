@@ -6,7 +6,9 @@ use std::os::fd::RawFd;
 use super::refuse;
 use crate::birth::with_run;
 use crate::main_thread::{InLibrary, in_server};
+use crate::own;
 use crate::sys::{self, Opening, fail};
+use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
 
 /// What the server opens by this, under a number that it may have. It is its caller's to fail.
 pub fn numbered(open: impl FnOnce() -> c_int) -> c_int {
@@ -23,6 +25,32 @@ pub fn alone(open: impl FnOnce() -> c_int) -> c_int {
     open()
 }
 
+/// Whether the server may have no descriptor of this number. What the library has there a replica cannot do without: to put something else in its place would leave clients
+/// waiting for ever. It could not be moved either, since those who use it have its number at hand. So the server is told what it is told of a number beyond its limit
+/// (`RLIMIT_NOFILE`), whatever the library has there just now, which is not the same at every replica.
+fn is_withheld(to: c_int, call: &str) -> bool {
+    if !in_server() {
+        return false;
+    }
+    let _library = InLibrary::enter();
+    let is_withheld = own::is_withheld(to);
+    if is_withheld {
+        sys::complain(&format!(
+            "the server calls {call} onto descriptor {to}, which is the library's or a connection's: it is told that there is none (EBADF); allowed are 0 to {}, and those from {} on",
+            OF_LIBRARY.start - 1,
+            OF_CONNECTIONS.end
+        ));
+    }
+    is_withheld
+}
+
+/// Puts another name of a descriptor under a number, by this system call.
+fn put_under(fd: c_int, to: c_int, call: &str, put: impl FnOnce() -> c_int) -> c_int {
+    refuse(fd, call);
+    refuse(to, call);
+    if is_withheld(to, call) { fail(libc::EBADF) } else { alone(put) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     refuse(fd, "dup");
@@ -31,16 +59,12 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    refuse(fd, "dup2");
-    refuse(to, "dup2");
-    alone(|| kernel!(SYS_dup2, fd, to) as c_int)
+    put_under(fd, to, "dup2", || kernel!(SYS_dup2, fd, to) as c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    refuse(fd, "dup3");
-    refuse(to, "dup3");
-    alone(|| kernel!(SYS_dup3, fd, to, flags) as c_int)
+    put_under(fd, to, "dup3", || kernel!(SYS_dup3, fd, to, flags) as c_int)
 }
 
 /// In C what stands behind the command has many types, or is missing; on the machines that this is for it is passed as this is.

@@ -29,7 +29,7 @@ use crate::replica::with;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
 use crate::table::Table;
-use crate::{clock, fault, socket, sys, threads, turnstile};
+use crate::{clock, fault, own, socket, sys, threads, turnstile};
 
 /// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -278,6 +278,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             run.early.listeners.remove(&fd);
             run.early.interests.remove(&fd);
         });
+        own::forget(fd);
     }
     if !crate::children::is_child() {
         crate::files::forget(fd);

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -22,9 +23,12 @@ timer = libc.timerfd_create(1, 0)
 # It leads to nobody who is a client.
 alien = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 alien.connect(("127.0.0.1", port))
+# Among the library's, which it does not know.
+os.dup2(counter, 199)
 # Those that it is to have at every replica, but for its epoll instance, which has the lowest number that is free.
 own = [int(name) for name in os.listdir("/proc/self/fd")]
-own = [fd for fd in own if fd < 160 and os.path.exists(f"/proc/self/fd/{fd}")]
+own = [fd for fd in own if os.path.exists(f"/proc/self/fd/{fd}")]
+own, early = [fd for fd in own if fd < 160], [fd for fd in own if fd >= 160]
 late = []
 opened = []
 clients, unread = {}, {}
@@ -73,22 +77,42 @@ def wait_for_timer():
     return b"%d" % int.from_bytes(os.read(timer, 8), "little")
 
 
-def send_to_alien():
+def told(call):
     try:
-        return b"%d" % alien.send(b"x")
+        return b"%d" % call()
     except OSError as error:
         return errno.errorcode[error.errno].encode()
+
+
+def put_onto(number):
+    return told(lambda: os.dup2(out, number)) + b" " + told(lambda: os.dup2(out, number, inheritable=False))
+
+
+def close_one(number):
+    os.close(number)
+    return b"closed"
+
+
+def copy_above(number):
+    opened.append(fcntl.fcntl(out, fcntl.F_DUPFD, number))
+    return b"%d" % opened[-1]
 
 
 def tell_own():
     return b" ".join(b"%d" % fd for fd in sorted([*own, epoll.fileno(), *late]))
 
 
+def tell_early():
+    return b" ".join(b"%d" % fd for fd in early)
+
+
 def answer(line):
     words = line.split()
     if words[0] == b"put":
         return put(words[1])
-    return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": send_to_alien, b"own": tell_own}[words[0]]()
+    if len(words) == 2:
+        return {b"onto": put_onto, b"above": copy_above, b"drop": close_one}[words[0]](int(words[1]))
+    return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": lambda: told(lambda: alien.send(b"x")), b"own": tell_own, b"early": tell_early}[words[0]]()
 
 
 while not stopped:

@@ -20,6 +20,10 @@ impl Client {
         assert!(self.0.read_line(&mut answer).expect("the connection stands") > 0, "{line}: the connection has ended");
         answer.trim_end().to_owned()
     }
+
+    fn numbers(&mut self, line: &str) -> BTreeSet<i32> {
+        self.ask(line).split(' ').map(|fd| fd.parse().expect("a number")).collect()
+    }
 }
 
 /// What it finds once this has been put there.
@@ -64,7 +68,7 @@ fn a_servers_own_descriptors_have_their_numbers_and_their_content_at_every_repli
         service.await_replicas();
     }
     for text in ["kept", "last"] {
-        let own: BTreeSet<i32> = client.ask("own").split(' ').map(|fd| fd.parse().expect("a number")).collect();
+        let own = client.numbers("own");
         service.replicas.iter().filter(|pid| runs(pid)).for_each(|pid| assert_eq!(numbers_of(*pid, &own), own, "process {pid}"));
         assert_eq!(service.kill_leader(), 1, "no connection is lost");
         assert_eq!(client.ask("take"), found(text));
@@ -76,6 +80,42 @@ fn a_servers_own_descriptors_have_their_numbers_and_their_content_at_every_repli
         client.ask("put last");
     }
     client.ask("take");
+    drop(client);
+    service.stop();
+}
+
+/// It put what it wanted there in the place of what its replica cannot do without: of what its clients are awaited by, say.
+#[test]
+fn a_server_that_wants_a_number_of_the_librarys_or_of_a_connections_is_told_that_there_is_none() {
+    let Some(mut service) = python::server("descriptors.py", &[]) else { return };
+    let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
+    // What it had there before there were replicas is its own.
+    assert_eq!([client.ask("onto 199"), client.ask("drop 199"), client.ask("onto 199")], ["199 199", "closed", "EBADF EBADF"]);
+    let early = client.numbers("early");
+    for _ in 0..2 {
+        // Free ones first, by which nothing breaks.
+        for free in [253, 254, 255, 300, 16_639].into_iter().filter(|fd| !early.contains(fd)) {
+            assert_eq!(client.ask(&format!("onto {free}")), "EBADF EBADF", "{free}");
+        }
+        let open = std::fs::read_dir(format!("/proc/{}/fd", service.leader)).expect("it runs");
+        let open = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(|fd| (160..256).contains(fd));
+        // It may have inherited some from this process.
+        let of_library: BTreeSet<i32> = open.filter(|fd| !early.contains(fd)).collect();
+        assert!(of_library.len() > 3, "{of_library:?}");
+        for fd in of_library {
+            assert_eq!(client.ask(&format!("onto {fd}")), "EBADF EBADF", "{fd}");
+        }
+        // Others it may have, at every replica.
+        for own in [150, 159, 16_700] {
+            assert_eq!(client.ask(&format!("onto {own}")), format!("{own} {own}"));
+        }
+        assert_eq!([client.ask("above 100"), client.ask("above 200"), client.ask("close")], ["100", "16640", "closed"]);
+        client.ask("put kept");
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        let taken = client.ask("take");
+        assert!([found("kept"), found("kept").replace("again 2", "again 5")].contains(&taken), "{taken}");
+        service.await_replicas();
+    }
     drop(client);
     service.stop();
 }
