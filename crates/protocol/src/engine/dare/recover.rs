@@ -22,6 +22,7 @@ use crate::replica::StateMachine;
 use crate::replica::backlog::{self, HEADER_BYTES};
 use crate::replica::group::Group;
 use crate::replica::part::{self, Oversized, Part, REST_NS};
+use crate::replica::patience::discounted;
 use crate::replica::record::RecordKind as _;
 
 /// For how many heartbeats a server must have looked for another one to learn from, until it asks the leader.
@@ -62,6 +63,11 @@ pub(super) struct Learning {
 }
 
 impl Learning {
+    /// This process was itself stalled for so long, and has waited for nothing.
+    pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.heard = discounted(self.heard, gap_ns, now);
+    }
+
     /// What the log can be joined with, once the state has come as a whole.
     fn ready(&self) -> Option<Shown<'_>> {
         let at = self.at.filter(|_| self.whole && !self.broken && !self.part.is_open())?;
@@ -148,24 +154,27 @@ impl Dare {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        let given_up = self.learning.as_ref().is_some_and(|l| {
+        // What has been read is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        let mut moved = false;
+        if let Some(mut learning) = self.learning.take() {
+            moved = self.fetch(now, &mut learning, fabric, machine);
+            let ready = learning.ready().is_some_and(|shown| self.log.can_join(ring_of(fabric), &shown));
+            let teacher = learning.teacher;
+            self.learning = Some(learning);
+            let free = self.access.purpose.is_none() && !self.access.broken;
+            if ready && free {
+                self.close_log(Purpose::Join, fabric);
+            }
+            if moved {
+                self.nudges.at_once(teacher);
+            }
+        }
+        let given_up = self.learning.as_ref().is_none_or(|l| {
             let gone = self.peer(l.teacher).is_none_or(|peer| peer.watch.dead);
             l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
         });
-        if self.learning.is_none() || given_up {
+        if given_up {
             self.wish(now, fabric);
-        }
-        let Some(mut learning) = self.learning.take() else { return false };
-        let moved = self.fetch(now, &mut learning, fabric, machine);
-        let ready = learning.ready().is_some_and(|shown| self.log.can_join(ring_of(fabric), &shown));
-        let teacher = learning.teacher;
-        self.learning = Some(learning);
-        let free = self.access.purpose.is_none() && !self.access.broken;
-        if ready && free {
-            self.close_log(Purpose::Join, fabric);
-        }
-        if moved {
-            self.nudges.at_once(teacher);
         }
         moved
     }

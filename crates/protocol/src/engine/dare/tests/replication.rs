@@ -142,6 +142,34 @@ fn dare_3_3_2_the_log_wraps_around_and_a_server_that_was_away_recovers() {
     assert!(cluster.nodes[one].engine.log.head() > 8192, "the others hear of the head");
 }
 
+/// It runs for less than a read takes, and is kept from running in between for longer than it waits for its teacher. What it reads has come when it runs again.
+#[test]
+fn dare_3_4_one_that_runs_for_moments_only_recovers_from_what_it_has_read_meanwhile() {
+    let config = tiny();
+    for stall_ns in [config.silence_ns / 2, 3 * config.teach_patience_ns] {
+        let (mut c, leader) = led(3);
+        let slow = others(leader)[0];
+        c.nodes[slow].alive = false;
+        for _ in 0..400 {
+            c.write_through(leader);
+        }
+        c.nodes[slow].alive = true;
+        c.world.wake(slow);
+        c.until("it asks", |c| c.nodes[slow].engine.wishes > 0);
+        let mut moments = 0;
+        while !c.nodes[slow].engine.is_complete() {
+            moments += 1;
+            assert!(moments < 100, "asked {} times, with pauses of {stall_ns} ns", c.nodes[slow].engine.wishes);
+            c.world.pause(slow);
+            c.run(stall_ns);
+            c.world.resume(slow);
+            c.run(1_500);
+        }
+        assert_eq!(c.nodes[slow].engine.wishes, 1);
+        c.until("level", |c| c.is_level());
+    }
+}
+
 #[test]
 fn dare_3_3_2_the_head_waits_for_a_server_that_is_slow_and_not_suspected() {
     let mut config = tiny();
