@@ -128,6 +128,13 @@ fn messages_that_are_none_end_a_connection_and_nothing_else() {
             "the process cannot be watched: the descriptor names no process",
         ),
         (
+            vec![
+                (hello(VERSION), page()),
+                (Request::Monitor { app: app(4), want: Resources::default(), after: 0, presumed: 0, known: 9 }.encode(2), no_page()),
+            ],
+            "the process cannot be watched: the descriptor names no process",
+        ),
+        (
             vec![(hello(VERSION), page()), (Request::Adopt { app: app(3) }.encode(2), no_page())],
             "the process cannot be watched: the descriptor",
         ),

@@ -222,7 +222,7 @@ impl Desk {
                 let slot = self.new_slot(app)?;
                 match fd.filter(|_| known != 0) {
                     // Seen alive under an earlier warden: its end must not go unseen because it has not come back yet.
-                    Some(pidfd) => self.begin_from_outside(slot, app, known, pidfd)?,
+                    Some(pidfd) => self.begin_from_outside(slot, app, known, pidfd).inspect_err(|_| self.free(slot.index))?,
                     None => self.board.begin(slot, app, 0, 0, 0, State::Awaited),
                 }
                 slot.index
