@@ -1,4 +1,4 @@
-//! Known bugs in how a warden reads what comes from outside, kept as canaries ([`probe`]): the fuzz target `wardens` has to find each.
+//! Known bugs in how a warden reads what comes from outside, and in what it lets programs do, kept as canaries ([`probe`]): the fuzz target `wardens` has to find each.
 
 use martlet_fabric::{probe, probes};
 
@@ -15,6 +15,14 @@ probes! {
         AnyPath = "any-path",
         /// A packet opens at whichever host it arrives.
         AnyHost = "any-host",
+        /// A program that has not said who it is may ask.
+        UngreetedAsks = "ungreeted-asks",
+        /// An application that is alive may be joined by another program.
+        JoinedTwice = "joined-twice",
+        /// An application may send more than its monitors have asked for.
+        UnaskedPiggyback = "unasked-piggyback",
+        /// A program that has gone is still told of what it monitored.
+        GoneIsTold = "gone-is-told",
         /// A warden's file may name a host twice.
         HostTwice = "host-twice",
         /// Of two paths, how late a heartbeat may be over the later one is left out of the timeout.

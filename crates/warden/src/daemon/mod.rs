@@ -26,6 +26,9 @@ use crate::neighbours::Neighbours;
 use crate::place::{self, ListenError};
 use crate::wire::Answer;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::desk::fuzz::check as check_requests;
+
 /// How many words the eye sleeps on at most besides its bell. Threads beyond that are seen whenever it wakes, and with their process.
 pub const MAX_WATCHED_WORDS: usize = martlet_fabric::host::MAX_SLEEP_WORDS - 1;
 

@@ -10,6 +10,7 @@ use super::super::eye::Task;
 use super::marks::MarkedAs;
 use super::{Desk, OUTSIDE, ProgramId};
 use crate::board::{End, Evidence, MAX_SLOTS, Slot, State};
+use crate::canary::Canary;
 use crate::process::{has_ended, name_of, pid_of};
 use crate::wire::Answer;
 use crate::{AppId, Resources};
@@ -122,7 +123,7 @@ impl Desk {
     pub(super) fn slot_to_begin(&mut self, app: AppId) -> Result<Slot, String> {
         match self.current(app).map(|index| &self.lives[&index]) {
             Some(life) if life.state == State::Awaited => Ok(life.slot),
-            Some(life) if life.state == State::Alive => Err(match life.host {
+            Some(life) if life.state == State::Alive && !Canary::JoinedTwice.is_planted() => Err(match life.host {
                 0 => format!("application {app} is alive already: process {} ({})", life.pid, life.name),
                 host => format!("application {app} is alive already, on host {host}"),
             }),

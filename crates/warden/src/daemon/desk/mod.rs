@@ -8,7 +8,10 @@
 //! | `marks` | what the kernel's programs have marked |
 //! | `program` | a program that has connected |
 //! | `remote` | what wardens of other hosts tell |
+//! | `fuzz` | what must hold whatever programs ask |
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod lives;
 mod marks;
 mod program;
@@ -34,6 +37,7 @@ use super::eye::Tasks;
 use super::{RunError, Seat, system};
 use crate::AppId;
 use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
+use crate::canary::Canary;
 use crate::place::Listener;
 use crate::process::numbers_of;
 use crate::wire::{Answer, Request};
@@ -291,7 +295,9 @@ impl Desk {
                 self.watch_no_more_for(life, seat.index);
             }
             if let Some(life) = self.lives.get_mut(&index) {
-                life.monitors.remove(&id);
+                if !Canary::GoneIsTold.is_planted() {
+                    life.monitors.remove(&id);
+                }
                 self.suit_pbsize(index);
                 self.free_if_idle(index);
             }
