@@ -26,7 +26,7 @@ pub(super) fn run(data: &[u8]) {
         backlog_bytes: 2000,
         drain_budget_bytes: 300,
         transfer_budget_bytes: 100,
-        learner_restarts: 1,
+        learner_overruns: 1,
         ..Config::default()
     };
     let mut world = World {

@@ -357,6 +357,8 @@ probes! {
         LearnerCaughtUp = "primary: a learner has caught up",
         /// The log has overrun a learner.
         LearnerOverrun = "primary: overruns a learner",
+        /// The log waits for a learner from here on.
+        LearnerAwaited = "primary: has overrun a learner too often, and waits for it",
         /// A lane that must get an entry is full.
         LaneFull = "primary: a lane is full",
         /// An entry is longer than a record.

@@ -11,8 +11,6 @@ use crate::basics::ProcessId;
 pub enum DropReason {
     /// The engine's group is committed without it: it was dead for too long, or was to go.
     NotInGroup,
-    /// The log overran its lane too often: it reads more slowly than the leader writes.
-    Overrun,
     /// Its lane can no longer be written.
     LaneLost,
     /// A view counts on it, and the state cannot be taught.
@@ -23,7 +21,6 @@ impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             DropReason::NotInGroup => "the engine's group goes on without it",
-            DropReason::Overrun => "it reads more slowly than the leader writes",
             DropReason::LaneLost => "what is written to it does not arrive",
             DropReason::Unteachable => "the state cannot be sent to it",
         })

@@ -16,7 +16,7 @@ const MOST_FRAGMENT_BYTES: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary
-    /// writes while a learner's progress is on its way back, or the log overruns learners.
+    /// writes while a learner's progress is on its way back, or the log overruns learners, and then waits for them.
     pub log_ring_bytes: usize,
     /// Bytes proposed and not yet committed beyond which [`has_room`](crate::engine::Engine::has_room) says no.
     pub backlog_bytes: usize,
@@ -33,8 +33,8 @@ pub struct Config {
     pub drain_budget_bytes: usize,
     /// Bytes of state sent to one learner in one turn. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](crate::replica::MAX_TRANSFER_BUDGET_BYTES).
     pub transfer_budget_bytes: usize,
-    /// How often a learner that was overrun by the log may begin anew before it is given up.
-    pub learner_restarts: u32,
+    /// How often the log overruns a learner, which then begins anew, before it waits for it as for a replica.
+    pub learner_overruns: u32,
     /// Whether a process that has departed loses its lane here before another one takes over from what stands there: what it writes later fails, so that it acknowledges
     /// nothing that its successor has not found, whatever its clock says. Not needed where all processes read one clock.
     pub fences_departed: bool,
@@ -55,7 +55,7 @@ impl Default for Config {
             flush_idle_ns: 20_000,
             drain_budget_bytes: 256 << 10,
             transfer_budget_bytes: 32 << 10,
-            learner_restarts: 4,
+            learner_overruns: 4,
             fences_departed: false,
             execution: Execution::Speculative,
             secret: 0,

@@ -143,10 +143,11 @@ impl<R: Rule> Engine for ViewLog<R> {
         counts && matches!(self.role, Role::Backup) && self.is_whole()
     }
 
-    /// Always, when nothing waits: an entry may be of any length.
+    /// When nothing waits, for any entry, of whatever length; unless a learner has to get its next part first.
     fn has_room(&self, bytes: usize) -> bool {
         let backlog = self.turns.backlog_bytes();
-        matches!(self.role, Role::Primary(_)) && (backlog == 0 || backlog + bytes as u64 <= self.config.backlog_bytes as u64)
+        matches!(&self.role, Role::Primary(leading) if !leading.owes_part())
+            && (backlog == 0 || backlog + bytes as u64 <= self.config.backlog_bytes as u64)
     }
 
     fn committed_group(&self) -> &[ProcessId] {

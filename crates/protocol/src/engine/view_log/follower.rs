@@ -93,8 +93,10 @@ pub(super) struct Follower {
     pub started: LogIndex,
     /// The last committed index that was sent along.
     pub told: LogIndex,
-    /// Transfers that had to begin anew.
-    pub restarts: u32,
+    /// How often the log has overrun it, so that its transfer had to begin anew.
+    pub overruns: u32,
+    /// An entry has gone to its lane since the last part of the state.
+    pub owed_part: bool,
     wants_nudge: bool,
     nudged: Option<Time>,
 }
@@ -114,7 +116,8 @@ impl Follower {
             acked: None,
             started: LogIndex(0),
             told: LogIndex(0),
-            restarts: 0,
+            overruns: 0,
+            owed_part: false,
             wants_nudge: false,
             nudged: None,
         };
@@ -150,6 +153,11 @@ impl Follower {
     /// Entries go to its lane.
     pub fn gets_entries(&self) -> bool {
         self.broken.is_none() && matches!(self.phase, Phase::Following | Phase::Learning(_))
+    }
+
+    /// There are parts of the state that have not been posted to it.
+    pub fn is_being_taught(&self) -> bool {
+        matches!(&self.phase, Phase::Learning(transfer) if transfer.end.is_none())
     }
 
     pub fn fits(&self, payload: usize) -> bool {

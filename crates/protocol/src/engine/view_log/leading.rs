@@ -44,6 +44,8 @@ pub(super) struct Leading {
     last_post: Time,
     /// When the state was last found to be one that cannot be taught, if that is not long ago.
     unteachable_since: Option<Time>,
+    /// Nothing may be proposed before a learner for which the log waits has got its next part.
+    owes_part: bool,
     record: Record,
 }
 
@@ -78,6 +80,7 @@ impl Leading {
             committed: base,
             last_post: Time(0),
             unteachable_since: None,
+            owes_part: false,
             record,
         };
         for member in view.with_roles(Roles::REPLICA).filter(|m| m.id != me) {
@@ -187,6 +190,12 @@ impl Leading {
         }
     }
 
+    /// Whether a learner for which the log waits has got entries and no part of the state since. A part goes out when everything proposed has been posted: were there always
+    /// something new, it would be taught nothing, however long the log waits for room in its lane.
+    pub fn owes_part(&self) -> bool {
+        self.owes_part
+    }
+
     /// Whether everything proposed has been posted.
     fn drained(&self) -> bool {
         self.queue.is_empty()
@@ -204,7 +213,7 @@ impl Leading {
     /// Writes what can be written: starts, then entries, then the rest. Returns whether anything was posted.
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
         self.post_starts(fabric);
-        let posted = self.post_entries(fabric, events);
+        let posted = self.post_entries(fabric);
         if posted && self.holds == Holds::Acknowledged {
             // Requests wait for what they will do.
             self.followers.iter().filter(|f| f.gets_entries()).filter_map(|f| f.peer).for_each(|peer| fabric.nudge(peer));
@@ -212,6 +221,7 @@ impl Leading {
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         self.begin_transfers(fabric, events);
         let sent = self.transfer(now, fabric, machine, events);
+        self.owes_part = self.followers.iter().any(|f| f.owed_part && self.waits_for(f) && f.is_being_taught());
         if posted {
             self.last_post = now;
         } else if self.drained() && !Canary::NoFlush.is_planted() && now.since(self.last_post) >= self.config.flush_idle_ns {
@@ -240,8 +250,14 @@ impl Leading {
         }
     }
 
+    /// Whether the log waits for room in this one's lane: a replica's, and a learner's that it has overrun too often. A learner whose lane is small for what is written, or that
+    /// gets little of its host, would be overrun for ever.
+    fn waits_for(&self, follower: &Follower) -> bool {
+        follower.gets_entries() && (follower.counts() || follower.overruns > self.config.learner_overruns)
+    }
+
     /// Each record goes into every lane in one go, or into none; so one buffer holds what waits, whoever it waits for.
-    fn post_entries<F: Fabric>(&mut self, fabric: &mut F, events: &mut VecDeque<Event>) -> bool {
+    fn post_entries<F: Fabric>(&mut self, fabric: &mut F) -> bool {
         let mut any = false;
         if self.followers.iter().any(|f| f.phase == Phase::Unstarted && f.broken.is_none()) {
             return any;
@@ -258,9 +274,12 @@ impl Leading {
             let fragment = &rest[..rest.len().min(fragment_bytes)];
             let payload = HEADER_BYTES + fragment.len();
             let mut stalled = false;
-            for follower in self.followers.iter_mut().filter(|f| f.counts() && f.gets_entries()) {
-                follower.set_full(!follower.fits(payload));
-                stalled |= follower.is_full();
+            for at in 0..self.followers.len() {
+                if self.waits_for(&self.followers[at]) {
+                    let follower = &mut self.followers[at];
+                    follower.set_full(!follower.fits(payload));
+                    stalled |= follower.is_full();
+                }
             }
             if stalled {
                 Mark::LaneFull.reach();
@@ -278,8 +297,9 @@ impl Leading {
             for follower in self.followers.iter_mut().filter(|f| f.gets_entries()) {
                 if follower.push(fabric, &mut self.record, mark) {
                     follower.told = self.committed;
+                    follower.owed_part = true;
                 } else {
-                    overrun(follower, &self.config, events);
+                    overrun(follower, &self.config);
                 }
                 pulse::moved(fabric, HEARTS, payload);
             }
@@ -364,7 +384,10 @@ impl Leading {
             }
             let mut transfer = std::mem::replace(transfer, Transfer { cursor: None, part: Vec::new(), posted: 0, end: None });
             match send_parts(follower, &mut transfer, &mut self.record, part_header, drained, &self.config, fabric, machine) {
-                Ok(sent) => any |= sent,
+                Ok(sent) => {
+                    any |= sent;
+                    follower.owed_part &= !sent;
+                }
                 Err(Oversized(bytes)) => {
                     self.unteachable_since = Some(now);
                     events.push_back(Event::Unteachable { process: follower.process, bytes });
@@ -454,18 +477,15 @@ impl Leading {
     }
 }
 
-/// The log has overrun a learner: it starts over when it has emptied its lane, or is given up.
-fn overrun(follower: &mut Follower, config: &Config, events: &mut VecDeque<Event>) {
-    invariant!(!follower.counts(), "a lane that had room is full");
+/// The log has overrun a learner: it starts over when it has emptied its lane.
+fn overrun(follower: &mut Follower, config: &Config) {
+    invariant!(!follower.counts() && follower.overruns <= config.learner_overruns, "a lane that had room is full");
     Mark::LearnerOverrun.reach();
-    follower.restarts += 1;
+    follower.overruns += 1;
     follower.acked = None;
-    if follower.restarts > config.learner_restarts {
-        follower.phase = Phase::Dropped;
-        follower.given_up = true;
-        events.push_back(Event::Drop { process: follower.process, reason: DropReason::Overrun });
-    } else {
-        follower.phase = Phase::Unlearned;
+    follower.phase = Phase::Unlearned;
+    if follower.overruns > config.learner_overruns {
+        Mark::LearnerAwaited.reach();
     }
 }
 

@@ -233,32 +233,31 @@ fn when_the_primary_dies_a_learner_starts_over_and_what_it_held_is_void() {
 }
 
 #[test]
-fn a_learner_that_the_log_overruns_starts_over_and_is_given_up_at_last() {
-    let mut world = World::led(1, Config { learner_restarts: 2, log_ring_bytes: 512, ..quiet() });
+fn a_learner_that_the_log_overruns_starts_over_and_is_waited_for_at_last() {
+    let mut world = World::led(1, Config { learner_overruns: 2, log_ring_bytes: 512, backlog_bytes: 1000, ..quiet() });
+    fill(&mut world, 0, 100);
     let learner = world.join();
     world.enter();
-    let mut overruns = 0;
-    let dropped = |world: &World| world.processes[0].events.iter().any(|e| matches!(e, Event::Drop { reason: DropReason::Overrun, .. }));
     world.run(4);
-    while !dropped(&world) {
-        overruns += 1;
-        assert!(overruns < 10);
-        // The learner sleeps, and the primary neither waits nor grows a queue for it.
-        for _ in 0..20 {
-            assert!(world.write(0, 1, 0).is_some());
+    // The learner has a turn for every forty of the primary, and clients want more than its lane holds.
+    let (mut taken, mut turns) = (0, 0);
+    while !caught_up(&world, 0, learner) {
+        for _ in 0..40 {
+            while world.write(0, (taken % 100) as u8, 20).is_some() {
+                taken += 1;
+            }
             world.turns(0, 1);
             world.deliver(0);
         }
-        if !dropped(&world) {
-            assert!(!caught_up(&world, 0, learner));
-            for _ in 0..3 {
-                world.turns(learner, 1);
-                world.turns(0, 1);
-                world.deliver(0);
-            }
-        }
+        world.turns(learner, 1);
+        turns += 1;
+        assert!(turns < 2000, "{taken} requests have been taken");
     }
-    assert!(overruns >= 2);
+    assert!(taken > turns, "requests are taken all along: {taken}, {turns}");
+    world.promote(learner);
+    world.enter();
+    world.run(60);
+    world.assert_level();
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl<R: Rule> Schedule<R> {
         let config = Config {
             log_ring_bytes: 512 << rng.usize(0..4),
             backlog_bytes: rng.usize(500..6000),
-            learner_restarts: rng.u32(0..20),
+            learner_overruns: rng.u32(0..20),
             drain_budget_bytes: rng.usize(1..2000),
             transfer_budget_bytes: rng.usize(1..600),
             nudge_entries: rng.u32(1..20),

@@ -231,7 +231,7 @@ pub fn tiny() -> Config {
         flush_idle_ns: 5,
         drain_budget_bytes: 300,
         transfer_budget_bytes: 200,
-        learner_restarts: 1000,
+        learner_overruns: 1000,
         fences_departed: false,
         execution: Execution::Speculative,
         secret: 0x5ec2e7,
