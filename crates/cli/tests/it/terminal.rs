@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
-use rustix::termios::{LocalModes, Winsize};
+use rustix::termios::{Action, LocalModes, Winsize};
 
 use crate::cluster::Cluster;
 use crate::martlet::command;
@@ -37,9 +37,10 @@ impl Terminal {
         Terminal { user: user.into(), program: program.into() }
     }
 
-    /// Writes to it until it takes nothing more.
+    /// Writes to it until it takes no more, and stops it as Ctrl-S does: where the kernel passes on what it has taken there would be room for some bytes.
     fn fill(&self) {
         while (&self.program).write(&[b'.'; 512]).is_ok() {}
+        rustix::termios::tcflow(&self.program, Action::OOff).expect("a terminal");
     }
 
     /// Whether it gives lines to programs, as it did at first, and not keys.

@@ -36,14 +36,11 @@ const FAREWELL: Duration = Duration::from_millis(200);
 struct Screen {
     /// `None` once nothing more is drawn.
     drawing: Option<Terminal<CrosstermBackend<BufWriter<Patient>>>>,
-    ended: Rc<Ended>,
 }
 
 impl Screen {
-    fn open(keys: &Rc<Keys>, interrupt: &Interrupt) -> io::Result<Screen> {
-        let ended = Rc::new(Ended::default());
-        let patient =
-            Patient { terminal: terminal::open()?, keys: Rc::clone(keys), interrupt: interrupt.clone(), ended: Rc::clone(&ended) };
+    fn open(keys: &Rc<Keys>, interrupt: &Interrupt, ended: &Rc<Ended>) -> io::Result<Screen> {
+        let patient = Patient { terminal: terminal::open()?, keys: Rc::clone(keys), interrupt: interrupt.clone(), ended: Rc::clone(ended) };
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             put_back();
@@ -51,7 +48,7 @@ impl Screen {
         }));
         enable_raw_mode()?;
         // From here on it is put back, also if it has gone half of the way.
-        let mut screen = Screen { drawing: None, ended };
+        let mut screen = Screen { drawing: None };
         let mut out = BufWriter::new(patient);
         execute!(out, EnterAlternateScreen)?;
         screen.drawing = Some(Terminal::new(CrosstermBackend::new(out))?);
@@ -81,11 +78,12 @@ fn put_back() {
 pub fn run(lookout: &mut Lookout, every: Duration, interrupt: &Interrupt) -> Outcome {
     let has_colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
     let keys = Rc::new(Keys::open().context("cannot read the terminal's keys")?);
-    let mut screen = Screen::open(&keys, interrupt).context("cannot take the terminal")?;
-    match watch(lookout, every, interrupt, has_colours, &keys, &mut screen) {
-        // A terminal that is closed sends a signal, and can be drawn on no longer: that is an end like others. So is one while it took nothing.
-        Err(_) if interrupt.is_raised() || screen.ended.by_key() => Ok(()),
-        ended => ended,
+    let ended = Rc::new(Ended::default());
+    let screen = Screen::open(&keys, interrupt, &ended).context("cannot take the terminal");
+    match screen.and_then(|mut screen| watch(lookout, every, interrupt, has_colours, &keys, &mut screen)) {
+        // A terminal that is closed sends a signal, and can be drawn on no longer: that is an end like others. So is one while it took nothing, be it from the first byte on.
+        Err(_) if interrupt.is_raised() || ended.by_key() => Ok(()),
+        watched => watched,
     }
 }
 
