@@ -26,7 +26,7 @@ use crate::report::{Figure, Report, Unit};
 ///
 /// Single operations are timed in batches where one is about as long as a reading of the clock; between hosts each by itself, as round trips are. Between ordinary hosts bare
 /// UDP echoes of 64 bytes stand beside them, by one thread and by two, the first answer of which counts;
-/// and beside a stream of WRITEs one of plain bytes over TCP.
+/// and beside a stream of WRITEs one of plain bytes over TCP. Two such streams to two peers at once show how they share what there is.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many samples of each figure.
@@ -99,6 +99,11 @@ fn run_on<F: Endpoint>(
         interrupt.check()?;
         let mut ends = [first, second].map(|peer| Ring::to(peer, SILENT));
         report.add(replicated(&mut fabric, &mut ends, samples, interrupt)?);
+        if tcp.is_some() {
+            let (two, share) = stream::writes_to_two(&mut fabric, [first, second], interrupt)?;
+            report.set("share_of_the_slower_of_two_streams", format!("{share:.2}"));
+            report.add(two);
+        }
         // The other core is now for one program alone.
         stops[1].store(true, Ordering::Relaxed);
         report.add(words(&mut fabric, first, batch, samples, interrupt)?);

@@ -21,27 +21,64 @@ const PIECE: usize = 16 << 10;
 /// WRITEs on their way: all places of the lane.
 const UNDER_WAY: usize = RAW_LANE_BYTES / PIECE;
 
-/// Bytes that a peer's memory has taken, a second.
-pub fn writes<F: Endpoint>(fabric: &mut F, peer: PeerId, interrupt: &Interrupt) -> Outcome<Figure> {
-    let (bytes, token) = (vec![7; PIECE], Token(1));
-    let (mut posted, mut under_way) = (0, 0);
-    let mut figure = Figure::new("fabric", format!("bytes a second, WRITEs of {PIECE} B"), Unit::PerSecond);
-    samples(&mut figure, interrupt, || {
-        while under_way < UNDER_WAY {
-            let at = Remote { peer, region: Region::Lane(RAW_LANE), offset: posted % UNDER_WAY * PIECE };
-            fabric.write(at, &bytes, token);
-            (posted, under_way) = (posted + 1, under_way + 1);
+/// WRITEs to one peer's memory, one after another.
+struct Stream {
+    peer: PeerId,
+    token: Token,
+    posted: usize,
+    under_way: usize,
+    /// How many have ended.
+    ended: usize,
+}
+
+impl Stream {
+    fn to(peer: PeerId) -> Stream {
+        Stream { peer, token: Token(u64::from(peer.0)), posted: 0, under_way: 0, ended: 0 }
+    }
+}
+
+/// Lets as many of each stream be on their way as its lane has places. Returns how many bytes have been taken.
+fn go_on<F: Endpoint>(fabric: &mut F, streams: &mut [Stream], bytes: &[u8]) -> usize {
+    for stream in &mut *streams {
+        while stream.under_way < UNDER_WAY {
+            let at = Remote { peer: stream.peer, region: Region::Lane(RAW_LANE), offset: stream.posted % UNDER_WAY * PIECE };
+            fabric.write(at, bytes, stream.token);
+            (stream.posted, stream.under_way) = (stream.posted + 1, stream.under_way + 1);
         }
-        let Some(completion) = fabric.poll() else { return Ok(0) };
-        martlet_fabric::invariant!(completion.result.is_ok(), "a WRITE to a peer that lives: {completion:?}");
-        under_way -= 1;
-        Ok(PIECE)
-    })?;
-    while under_way > 0 {
+    }
+    take(fabric, streams)
+}
+
+fn take<F: Endpoint>(fabric: &mut F, streams: &mut [Stream]) -> usize {
+    let Some(completion) = fabric.poll() else { return 0 };
+    martlet_fabric::invariant!(completion.result.is_ok(), "a WRITE to a peer that lives: {completion:?}");
+    let stream = streams.iter_mut().find(|stream| stream.token == completion.token).expect("nothing else is posted");
+    (stream.under_way, stream.ended) = (stream.under_way - 1, stream.ended + 1);
+    PIECE
+}
+
+fn measure<F: Endpoint>(name: String, fabric: &mut F, streams: &mut [Stream], interrupt: &Interrupt) -> Outcome<Figure> {
+    let bytes = vec![7; PIECE];
+    let mut figure = Figure::new("fabric", name, Unit::PerSecond);
+    samples(&mut figure, interrupt, || Ok(go_on(fabric, streams, &bytes)))?;
+    while streams.iter().any(|stream| stream.under_way > 0) {
         interrupt.check()?;
-        under_way -= usize::from(fabric.poll().is_some());
+        take(fabric, streams);
     }
     Ok(figure)
+}
+
+/// Bytes that a peer's memory has taken, a second.
+pub fn writes<F: Endpoint>(fabric: &mut F, peer: PeerId, interrupt: &Interrupt) -> Outcome<Figure> {
+    measure(format!("bytes a second, WRITEs of {PIECE} B"), fabric, &mut [Stream::to(peer)], interrupt)
+}
+
+/// Bytes that the memories of two peers have taken together, a second; and the part of them that went to the one that got less, at best a half.
+pub fn writes_to_two<F: Endpoint>(fabric: &mut F, peers: [PeerId; 2], interrupt: &Interrupt) -> Outcome<(Figure, f64)> {
+    let mut streams = peers.map(Stream::to);
+    let figure = measure(format!("bytes a second, WRITEs of {PIECE} B to two at once"), fabric, &mut streams, interrupt)?;
+    let [one, other] = streams.map(|stream| stream.ended as f64);
+    Ok((figure, one.min(other) / (one + other)))
 }
 
 /// Bytes that a TCP connection has taken, a second, over the loopback device, with its other end on the core `there`: neither sealed nor put anywhere.
