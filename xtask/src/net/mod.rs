@@ -18,7 +18,7 @@ pub mod rig;
 mod wanted;
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::ci;
@@ -47,6 +47,10 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     if wanted.torture {
         return torture(root, &martlet, &wanted);
     }
+    if wanted.one_host {
+        let rig = one_host(root, &wanted)?;
+        return finish(rig.on(0, &wanted.command[0]).args(&wanted.command[1..]), &wanted.command[0]);
+    }
     // The last one has no key.
     let mut rig = Rig::make(root, NODES + usize::from(wanted.flood.is_some()))?;
     if let Some(mangling) = wanted.mangling() {
@@ -67,9 +71,8 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
 
 fn befall(rig: &Rig, hosts: &mut Cluster<'_>, wanted: &Wanted) -> Result<(), String> {
     if !wanted.command.is_empty() {
-        let status = rig.on(0, &wanted.command[0]).args(&wanted.command[1..]).env("MARTLET_DIR", hosts.directory()).status();
-        let status = status.map_err(|e| format!("{:?} does not run: {e}", wanted.command[0]))?;
-        return if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) };
+        let mut command = rig.on(0, &wanted.command[0]);
+        return finish(command.args(&wanted.command[1..]).env("MARTLET_DIR", hosts.directory()), &wanted.command[0]);
     }
     match wanted.rejoins {
         Some(count) => faults::rejoins(rig, hosts, count),
@@ -77,13 +80,24 @@ fn befall(rig: &Rig, hosts: &mut Cluster<'_>, wanted: &Wanted) -> Result<(), Str
     }
 }
 
-/// `martlet torture` on one host, all of whose packets take the bad wire, again and again for as long as is wanted.
-fn torture(root: &Path, martlet: &Path, wanted: &Wanted) -> Result<(), String> {
-    const FAULTS: [&str; 8] = ["--kills", "12", "--pauses", "6", "--restarts", "3", "--changes", "3"];
+fn finish(command: &mut Command, name: &str) -> Result<(), String> {
+    let status = command.status().map_err(|e| format!("{name:?} does not run: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name:?} ended with {status}")) }
+}
+
+/// A host all of whose packets take the wire.
+fn one_host(root: &Path, wanted: &Wanted) -> Result<Rig, String> {
     let mut rig = Rig::make(root, 1)?;
     let mangling = wanted.mangling().unwrap_or_default();
     rig.mangle_within(0, mangling, wanted.seed)?;
     println!("the wire: {mangling}, seed {}", wanted.seed);
+    Ok(rig)
+}
+
+/// `martlet torture` on one host, all of whose packets take the bad wire, again and again for as long as is wanted.
+fn torture(root: &Path, martlet: &Path, wanted: &Wanted) -> Result<(), String> {
+    const FAULTS: [&str; 8] = ["--kills", "12", "--pauses", "6", "--restarts", "3", "--changes", "3"];
+    let rig = one_host(root, wanted)?;
     let (began, mut runs) = (Instant::now(), 0);
     while runs == 0 || wanted.lasting.is_some_and(|lasting| began.elapsed() < lasting) {
         let mut command = rig.on(0, martlet);

@@ -10,6 +10,7 @@ pub const USAGE: &str = "\
 Usage: cargo xtask net [--engine NAME] [--rounds N | --seconds S] [--flood N | WIRE] [--release] [-- COMMAND]
        cargo xtask net --rejoins N [--engine NAME] [--flood N | WIRE] [--release]
        cargo xtask net --torture [--engine NAME] [--seconds S] [WIRE] [--release]
+       cargo xtask net --one-host [WIRE] [--release] -- COMMAND
 
 A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round resets a host's TCP connections ten times, which may change no
 view, kills its node and starts it again, then cuts its link and mends it; a write has to be acknowledged after each, the cluster has to be whole within 10 s after
@@ -22,6 +23,9 @@ to be one of the cluster's again by itself each time.
 --torture: instead, `martlet torture` in a namespace of its own: clients count, nodes are killed, paused, restarted, added and removed, and what clients have seen has to
 be linearizable. All its nodes and clients have one address there, 127.0.0.1; each packet between them takes the wire. It is repeated, with the next seed, until S
 seconds have passed.
+
+--one-host: instead of a cluster, the command behind `--` in such a namespace, where what it sends to 127.0.0.1 takes the wire; `martlet bench fabric --fabric ethernet`
+for example.
 
 --flood N: meanwhile a fourth host, which has no key but hears all that the others say, sends them N packets a second, or as many as it can: noise, packets for no
 connection, real ones once more, real ones with a wrong bit, and by ICMP that ports are not to be reached.
@@ -42,6 +46,8 @@ pub struct Wanted {
     pub lasting: Option<Duration>,
     pub rejoins: Option<usize>,
     pub torture: bool,
+    /// No cluster: the command has a namespace to itself.
+    pub one_host: bool,
     pub flood: Option<u64>,
     wire: Mangling,
     pub seed: u64,
@@ -57,6 +63,7 @@ impl Wanted {
             lasting: None,
             rejoins: None,
             torture: false,
+            one_host: false,
             flood: None,
             wire: Mangling::default(),
             seed: 1,
@@ -71,6 +78,7 @@ impl Wanted {
                 "--seconds" => wanted.lasting = Some(Duration::from_secs(number(&arg, &value()?, 604_800, USAGE)?)),
                 "--rejoins" => wanted.rejoins = Some(number(&arg, &value()?, 1_000_000, USAGE)?),
                 "--torture" => wanted.torture = true,
+                "--one-host" => wanted.one_host = true,
                 "--release" => wanted.release = true,
                 "--flood" => wanted.flood = Some(number(&arg, &value()?, 10_000_000, USAGE)?),
                 "--loss" => wanted.wire.lost = percent(&arg, &value()?)?,
@@ -95,9 +103,12 @@ impl Wanted {
         if ways.iter().filter(|is| **is).count() > 1 {
             return Err(format!("allowed is one of --rejoins, --torture and a command behind `--`\n\n{USAGE}"));
         }
-        if wanted.flood.is_some() && (wanted.torture || wanted.mangling().is_some()) {
+        if wanted.one_host && wanted.command.is_empty() {
+            return Err(format!("--one-host takes a command behind `--`\n\n{USAGE}"));
+        }
+        if wanted.flood.is_some() && (wanted.torture || wanted.one_host || wanted.mangling().is_some()) {
             return Err(format!(
-                "allowed is no --flood with --torture or over a bad wire, where no fourth host hears what is said\n\n{USAGE}"
+                "allowed is no --flood with --torture or --one-host or over a bad wire, where no fourth host hears what is said\n\n{USAGE}"
             ));
         }
         Ok(wanted)
@@ -149,7 +160,10 @@ mod tests {
             ("--rounds 0", "--rounds is \"0\"; allowed are 1 to 1000000"),
             ("--seed x", "--seed is \"x\"; allowed is a number"),
             ("--torture --rejoins 3", "allowed is one of --rejoins, --torture and a command"),
-            ("--flood 1000 --loss 1", "allowed is no --flood with --torture or over a bad wire"),
+            ("--flood 1000 --loss 1", "allowed is no --flood with --torture or --one-host or over a bad wire"),
+            ("--one-host --flood 1000 -- true", "allowed is no --flood with --torture or --one-host"),
+            ("--one-host --loss 5", "--one-host takes a command behind `--`"),
+            ("--one-host --torture -- true", "allowed is one of --rejoins, --torture and a command"),
             ("--nodes 3", "unknown argument \"--nodes\""),
             ("--loss", "--loss takes a value"),
             ("--rounds 2 --", "no command behind `--`"),
