@@ -321,7 +321,7 @@ impl Warden {
     }
 
     /// Asks to be told when an application fails. One that has not joined yet is waited for. An application that has failed since this program last heard of it is
-    /// told of at once.
+    /// told of at once, and so is one that has quit since, if it was told of an end of it before.
     ///
     /// # Errors
     /// When more is asked for than can be granted, or the warden is gone.

@@ -123,6 +123,34 @@ fn a_death_on_another_host_is_certain() {
     }
 }
 
+/// A program that is told of an end asks for the next one a moment later, when that may have come and gone.
+#[test]
+fn a_life_that_joins_and_quits_before_it_is_asked_for_is_told_of_where_one_before_it_was() {
+    let [here, there] = hosts([[7; 32]; 2]);
+    let (mut warden, mut other) = (here.connect(), here.connect());
+    let mut diary = Diary::hearing();
+    warden.monitor(app(7), Resources::default()).expect("awaited");
+    Process::start("joins 7", &there.socket).kill();
+    assert_eq!(diary.failure(&mut warden).0, app(7));
+    let mut process = Process::start("joins 7", &there.socket);
+    process.order("quit");
+    process.await_line("done");
+    while state(&mut other, app(7)) != State::Left {
+        std::thread::yield_now();
+    }
+    warden.monitor(app(7), Resources::default()).expect("it has quit");
+    assert_eq!(diary.next(&mut warden), Told::Left(app(7)));
+    // One that has heard of none waits for the next one, and so does one that has heard of this.
+    for monitor in [&mut warden, &mut other] {
+        monitor.monitor(app(7), Resources::default()).expect("awaited");
+    }
+    assert_eq!(state(&mut other, app(7)), State::Awaited);
+    Process::start("joins 7", &there.socket).kill();
+    for monitor in [&mut warden, &mut other] {
+        assert_eq!(Diary::hearing().failure(monitor).0, app(7));
+    }
+}
+
 #[test]
 fn each_life_on_another_host_is_told_of_once_however_soon_it_ends() {
     let [here, there] = hosts([[7; 32]; 2]);

@@ -31,9 +31,14 @@ struct Heard {
 }
 
 impl Heard {
-    /// Whether it has been told all that there is to tell of a life that has failed.
-    fn has_heard_of(self, life: &Life) -> bool {
-        life.incarnation == self.after || life.incarnation == self.presumed && life.evidence.is_some_and(|evidence| !evidence.is_certain())
+    /// Whether a life has ended and it is still to be told of that. Of a life that has quit it is told only if it had heard of one before: else it waits for the next one.
+    fn misses_end_of(self, life: &Life) -> bool {
+        let is_presumed = || life.incarnation == self.presumed && life.evidence.is_some_and(|evidence| !evidence.is_certain());
+        match life.state {
+            State::Failed => life.incarnation != self.after && !is_presumed(),
+            State::Left => self.after != 0 && life.incarnation != self.after,
+            State::Free | State::Awaited | State::Alive => false,
+        }
     }
 }
 
@@ -215,7 +220,7 @@ impl Desk {
             return no(format!("messages of {} bytes are asked for; allowed are 0 to {MAX_PIGGYBACK_BYTES}", want.pbsize));
         }
         let index = match self.current(app) {
-            Some(index) if self.lives[&index].state == State::Failed && !heard.has_heard_of(&self.lives[&index]) => index,
+            Some(index) if heard.misses_end_of(&self.lives[&index]) => index,
             // The program may not have seen yet that the life is over of which it asks again, for the process's descriptor say: it is not to miss that end.
             Some(index) if !self.lives[&index].is_over() || self.lives[&index].monitors.contains_key(&id) => index,
             _ if !app.is_chosen() => return no(format!("application {app} is not known")),
