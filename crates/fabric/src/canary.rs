@@ -1,8 +1,8 @@
-//! Known bugs of this crate, kept as canaries ([`probe`]). Numbers in brackets are those of `docs/traps.md`.
+//! Known bugs of this crate, kept as canaries ([`probe`](crate::probe)). Numbers in brackets are those of `docs/traps.md`.
 
-use crate::{probe, probes};
+use crate::canaries;
 
-probes! {
+canaries! {
     /// A bug that a simulator can plant.
     pub enum Canary {
         /// A record is taken although its seal does not hold (14).
@@ -13,13 +13,5 @@ probes! {
         CircularOffsets = "circular-offsets",
         /// A process that comes back writes into the lane of its earlier life, in which late stores of that life stand (31).
         ReusedLane = "reused-lane",
-    }
-}
-
-impl Canary {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    #[inline(always)]
-    pub fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }

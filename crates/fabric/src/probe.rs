@@ -89,6 +89,25 @@ macro_rules! probes {
     };
 }
 
+/// Declares an enum of known bugs: [`probes!`](crate::probes), each of which can be planted.
+#[macro_export]
+macro_rules! canaries {
+    ($(#[$about:meta])* pub enum $Canary:ident { $($bugs:tt)+ }) => {
+        $crate::probes! {
+            $(#[$about])*
+            pub enum $Canary { $($bugs)+ }
+        }
+
+        impl $Canary {
+            /// Whether it has been planted. Without the feature `canaries`: never.
+            #[inline(always)]
+            pub fn is_planted(self) -> bool {
+                $crate::probe::planted(self.name())
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

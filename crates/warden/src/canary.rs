@@ -1,8 +1,8 @@
-//! Known bugs in how a warden reads what comes from outside, and in what it lets programs do, kept as canaries ([`probe`]): the fuzz target `wardens` has to find each.
+//! Known bugs in how a warden reads what comes from outside, and in what it lets programs do, kept as canaries ([`probe`](martlet_fabric::probe)): the fuzz target `wardens` has to find each.
 
-use martlet_fabric::{probe, probes};
+use martlet_fabric::canaries;
 
-probes! {
+canaries! {
     /// A bug that a test can plant.
     pub enum Canary {
         /// What follows the last field of a program's message is not looked at.
@@ -27,13 +27,5 @@ probes! {
         HostTwice = "host-twice",
         /// Of two paths, how late a heartbeat may be over the later one is left out of the timeout.
         FirstPathOnly = "first-path-only",
-    }
-}
-
-impl Canary {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    #[inline(always)]
-    pub(crate) fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }

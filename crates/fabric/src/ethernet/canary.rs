@@ -1,10 +1,10 @@
-//! Known bugs of this fabric's two halves, kept as canaries ([`probe`]): the model tests have to find each.
+//! Known bugs of this fabric's two halves, kept as canaries ([`probe`](crate::probe)): the model tests have to find each.
 
 #![cfg_attr(not(all(test, feature = "canaries")), allow(dead_code))]
 
-use crate::{probe, probes};
+use crate::canaries;
 
-probes! {
+canaries! {
     /// A bug that a test can plant.
     pub enum Canary {
         /// A write under an earlier grant takes effect under a later one.
@@ -27,13 +27,5 @@ probes! {
         LargeAgain = "large-again",
         /// A path that has carried large packets is believed to carry them for ever.
         PathIsForEver = "path-is-for-ever",
-    }
-}
-
-impl Canary {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    #[inline(always)]
-    pub fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }

@@ -1,9 +1,9 @@
 //! Known bugs, kept as canaries: each stands at the place where it was made, or could have been, and sleeps until a simulator plants it
-//! ([`probe`]). Numbers in brackets are those of `docs/traps.md`.
+//! ([`probe`](martlet_fabric::probe)). Numbers in brackets are those of `docs/traps.md`.
 
-use martlet_fabric::{probe, probes};
+use martlet_fabric::canaries;
 
-probes! {
+canaries! {
     /// A bug that a simulator can plant.
     pub enum Canary {
         /// A proposer that has adopted a value takes its own for the decided one (1).
@@ -176,13 +176,5 @@ probes! {
         BestLogLeftOut = "best-log-left-out",
         /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).
         MuUnsynced = "mu-unsynced",
-    }
-}
-
-impl Canary {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    #[inline(always)]
-    pub fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }

@@ -8,13 +8,13 @@
 #[cfg(feature = "canaries")]
 mod hunt;
 
-use martlet_fabric::{canary, probe, probes};
+use martlet_fabric::{canaries, canary};
 use martlet_protocol::basics::Canary;
 
 #[cfg(feature = "canaries")]
 pub use hunt::{Found, hunt};
 
-probes! {
+canaries! {
     /// A bug of what drives the protocol, or of the application that is replicated.
     pub enum Careless {
         /// Only the primary remembers which requests it has executed: sessions are not replicated (19).
@@ -23,13 +23,6 @@ probes! {
         MonotonicTime = "monotonic-time",
         /// Where a leader executes on commit, a request that comes again while it is under way is proposed again.
         ProposedTwice = "proposed-twice",
-    }
-}
-
-impl Careless {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    pub fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }
 

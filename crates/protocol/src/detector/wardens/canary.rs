@@ -1,9 +1,9 @@
-//! Known bugs in what a warden concludes from packets, kept as canaries ([`probe`]): the fuzz target `wardens` has to find each. Numbers in brackets are those of
+//! Known bugs in what a warden concludes from packets, kept as canaries ([`probe`](martlet_fabric::probe)): the fuzz target `wardens` has to find each. Numbers in brackets are those of
 //! `docs/traps.md`.
 
-use martlet_fabric::{probe, probes};
+use martlet_fabric::canaries;
 
-probes! {
+canaries! {
     /// A bug that a test can plant.
     pub enum Canary {
         /// A certificate of a failure is believed whatever secret it shows (29).
@@ -28,13 +28,5 @@ probes! {
         StallIsSilence = "stall-is-silence",
         /// Silence of a warden that has ended in order is a sign of a failure (28).
         ByeIsSilence = "bye-is-silence",
-    }
-}
-
-impl Canary {
-    /// Whether it has been planted. Without the feature `canaries`: never.
-    #[inline(always)]
-    pub(super) fn is_planted(self) -> bool {
-        probe::planted(self.name())
     }
 }
