@@ -9,6 +9,7 @@
 //! | `seal` | keys, encryption, and what is refused as forged or repeated |
 //! | `sealing` | the same for who sends datagrams beside any fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
+//! | `window` | how much may be under way |
 //! | `path` | how large the packets are that a path carries |
 //! | `mail` | datagrams in parts |
 //! | `bundle` | many packets by one system call |
@@ -50,6 +51,7 @@ mod stand_in;
 mod standalone;
 #[cfg(test)]
 mod tests;
+mod window;
 
 /// What ordinary hosts are like.
 pub(crate) const TRAITS: crate::Traits = crate::Traits {

@@ -12,8 +12,8 @@
 //! What is sent for the first time goes out in packets as large as the path carries (module `path`); what is sent again, in small ones.
 //!
 //! # Loss
-//! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. What is under way is bounded by a window
-//! that grows by a packet a round trip and shrinks by 3 of 10 where something was lost.
+//! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. How much is under way at most,
+//! module `window` says.
 //!
 //! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], doubling to
 //! [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to the last one shows all
@@ -30,6 +30,7 @@ use super::packet::{
 };
 use super::path::Path;
 use super::responder::Malformed;
+use super::window::Window;
 use crate::contract::{Completion, Local, OpError, Token};
 
 /// The wait for an answer before something is sent again, at first and at most.
@@ -41,10 +42,6 @@ const LONGEST_ROUND_TRIP_US: u64 = 25_000;
 const LEAST_REORDERING_US: u64 = 50;
 /// So much of a silence counts at once: a process that stood still has not listened.
 const COUNTED_AT_ONCE_US: u64 = 10_000;
-/// The window in bytes: at first, at least, at most.
-const FIRST_WINDOW: usize = 10 * MAX_PACKET;
-const LEAST_WINDOW: usize = 4 * MAX_PACKET;
-const MOST_WINDOW: usize = MAX_UNDER_WAY as usize * MAX_PACKET;
 
 /// What an operation does at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,10 +140,7 @@ pub(super) struct Requester {
     barrier: u64,
     in_flight: usize,
     lost: usize,
-    window: usize,
-    /// No second shrinking of the window before this time.
-    shrink_again: u64,
-    grows: bool,
+    window: Window,
     path: Path,
     /// How many packets have been sent.
     packets: u64,
@@ -162,8 +156,6 @@ pub(super) struct Requester {
     patience: u64,
     /// The part that goes out again next to the first one when it has run out, though the window is full.
     probe: u64,
-    /// How often it has run out, until it is known what became of what was sent before.
-    silent: u32,
     /// How long nothing has been heard that was awaited.
     silence: u64,
     ticked: u64,
@@ -186,9 +178,7 @@ impl Requester {
             barrier: 0,
             in_flight: 0,
             lost: 0,
-            window: FIRST_WINDOW,
-            shrink_again: 0,
-            grows: true,
+            window: Window::new(),
             packets: 0,
             came: (0, 0),
             highest: 0,
@@ -197,7 +187,6 @@ impl Requester {
             since: 0,
             patience: FIRST_PATIENCE_US,
             probe: 0,
-            silent: 0,
             silence: 0,
             ticked: 0,
             broken: false,
@@ -213,7 +202,7 @@ impl Requester {
     /// Bytes that may be under way.
     #[cfg(test)]
     pub(super) fn window(&self) -> usize {
-        self.window
+        self.window.bytes()
     }
 
     /// Bytes of a packet at most.
@@ -296,7 +285,7 @@ impl Requester {
     fn may_send(&self, number: u64) -> bool {
         let part = &self.parts[(number - self.base) as usize];
         let behind_read = self.base < self.barrier && number >= self.barrier && !Canary::ReadOvertaken.is_planted();
-        number < self.base + MAX_UNDER_WAY && !behind_read && self.in_flight + usize::from(part.len) <= self.window
+        number < self.base + MAX_UNDER_WAY && !behind_read && self.in_flight + usize::from(part.len) <= self.window.bytes()
     }
 
     /// Writes the bodies of the requests that are due, one after another: `begin` makes an empty packet, and `emit` takes it with its body.
@@ -312,7 +301,7 @@ impl Requester {
         while self.lost > 0 && number < self.next {
             // What is held is under way as long as no answer has had room to name it, which the first part holds up.
             let exempt = (number == self.base && !Canary::FullWindowBlocks.is_planted()) || number == self.probe;
-            if self.part(number).state == State::Lost && (exempt || self.in_flight < self.window) {
+            if self.part(number).state == State::Lost && (exempt || self.in_flight < self.window.bytes()) {
                 number = self.send_from(number, State::Lost, now, &epochs, packet, &begin, &mut emit);
             } else {
                 number += 1;
@@ -443,8 +432,7 @@ impl Requester {
             self.patience = FIRST_PATIENCE_US.max(2 * self.round_trip);
         }
         if news.first_sent.is_some() {
-            // What was sent before the silence has come: nothing was wrong with the path.
-            self.silent = 0;
+            self.window.silence_was_none();
         }
         self.find_holes(now);
         Ok(())
@@ -481,7 +469,7 @@ impl Requester {
                 _ => return Err(Malformed),
             }
             self.confirm(number, State::Done, news);
-            self.grow();
+            self.window.grow();
         }
         Ok(())
     }
@@ -507,7 +495,7 @@ impl Requester {
             self.set(number, State::Done);
             news.any = true;
         }
-        self.grow();
+        self.window.grow();
         Ok(())
     }
 
@@ -537,23 +525,6 @@ impl Requester {
         self.round_trip = if self.round_trip == 0 { took.max(1) } else { (7 * self.round_trip + took).div_ceil(8) };
     }
 
-    /// One more part has come through.
-    fn grow(&mut self) {
-        let more = if self.grows { MAX_PACKET } else { (MAX_PACKET * MAX_PACKET / self.window).max(1) };
-        self.window = (self.window + more).min(MOST_WINDOW);
-    }
-
-    /// Something was lost. Where that was all before a silence, each time that the patience has run out counts.
-    fn shrink(&mut self, now: u64) {
-        if now >= self.shrink_again {
-            for _ in 0..std::mem::take(&mut self.silent).max(1) {
-                self.window = (self.window / 10 * 7).max(LEAST_WINDOW);
-            }
-            self.grows = false;
-            self.shrink_again = now + self.round_trip.max(FIRST_PATIENCE_US);
-        }
-    }
-
     /// What was sent a round trip ago, before something that has come since, is lost. Beyond the highest part that is known to have come, others may have that no answer had
     /// room to name.
     fn find_holes(&mut self, now: u64) {
@@ -573,7 +544,7 @@ impl Requester {
         }
         self.hole_due = due;
         if found {
-            self.shrink(now);
+            self.window.shrink(now, self.round_trip.max(FIRST_PATIENCE_US));
         }
     }
 
@@ -597,7 +568,8 @@ impl Requester {
         let passed = now.saturating_sub(self.ticked).min(COUNTED_AT_ONCE_US);
         self.ticked = self.ticked.max(now);
         if self.base == self.next {
-            (self.silence, self.silent) = (0, 0);
+            self.silence = 0;
+            self.window.silence_was_none();
             return 0;
         }
         self.silence += passed;
@@ -637,10 +609,10 @@ impl Requester {
             self.set(self.base, State::Lost);
         }
         if Canary::SilenceIsLoss.is_planted() {
-            self.shrink(now);
+            self.window.shrink(now, self.round_trip.max(FIRST_PATIENCE_US));
         }
         self.patience = (2 * self.patience).min(LONGEST_PATIENCE_US.max(4 * self.round_trip));
-        self.silent += 1;
+        self.window.silence();
         self.since = now;
     }
 
