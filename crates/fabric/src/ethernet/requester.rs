@@ -15,8 +15,8 @@
 //! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. How much is under way at most,
 //! module `window` says.
 //!
-//! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], doubling to
-//! [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to the last one shows all
+//! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], [`ALIKE`] times, and then
+//! doubling to [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to the last one shows all
 //! that was lost before it; the first one is there because an answer names few of the parts that have come out of order.
 //!
 //! Nothing puts the first part off: it is waited for from when it was sent last, whatever is sent behind it meanwhile, and it goes out again though the window is full. So
@@ -35,6 +35,9 @@ use crate::contract::{Completion, Local, OpError, Token};
 
 /// The wait for an answer before something is sent again, at first and at most.
 const FIRST_PATIENCE_US: u64 = 300;
+/// So many waits are alike before they double. A packet in ten that is lost, there or back, is lost three times in a row by one operation of a thousand; and two packets each
+/// 300 us burden no path.
+const ALIKE: u32 = 3;
 const LONGEST_PATIENCE_US: u64 = 10_000;
 /// No round trip is taken for longer: what took longer was a pause of one of the two. Some waits for a lost packet have to fit into the time after which a peer is given up.
 const LONGEST_ROUND_TRIP_US: u64 = 25_000;
@@ -151,9 +154,10 @@ pub(super) struct Requester {
     hole_due: Option<u64>,
     /// Smoothed round trip; 0 before the first.
     round_trip: u64,
-    /// When there was news last, or the patience ran out; how long it is.
+    /// When there was news last, or the patience ran out.
     since: u64,
-    patience: u64,
+    /// How often it has run out since there was news.
+    tries: u32,
     /// The part that goes out again next to the first one when it has run out, though the window is full.
     probe: u64,
     /// How long nothing has been heard that was awaited.
@@ -185,7 +189,7 @@ impl Requester {
             hole_due: None,
             round_trip: 0,
             since: 0,
-            patience: FIRST_PATIENCE_US,
+            tries: 0,
             probe: 0,
             silence: 0,
             ticked: 0,
@@ -429,7 +433,7 @@ impl Requester {
         }
         if news.any {
             self.since = now;
-            self.patience = FIRST_PATIENCE_US.max(2 * self.round_trip);
+            self.tries = 0;
         }
         if news.first_sent.is_some() {
             self.window.silence_was_none();
@@ -584,7 +588,14 @@ impl Requester {
 
     /// When the first part has been waited for long enough.
     fn patient_until(&self) -> u64 {
-        self.since.max(self.part_at(self.base).sent_at) + self.patience
+        self.since.max(self.part_at(self.base).sent_at) + self.patience()
+    }
+
+    /// How long an answer is waited for.
+    fn patience(&self) -> u64 {
+        let first = FIRST_PATIENCE_US.max(2 * self.round_trip);
+        let doubled = first << (self.tries + 1).saturating_sub(ALIKE).min(10);
+        doubled.min(LONGEST_PATIENCE_US.max(4 * self.round_trip))
     }
 
     /// Nothing has been heard for too long. It may be that the peer had no turn; so no more is sent again than brings an answer.
@@ -611,7 +622,7 @@ impl Requester {
         if Canary::SilenceIsLoss.is_planted() {
             self.window.shrink(now, self.round_trip.max(FIRST_PATIENCE_US));
         }
-        self.patience = (2 * self.patience).min(LONGEST_PATIENCE_US.max(4 * self.round_trip));
+        self.tries = self.tries.saturating_add(1);
         self.window.silence();
         self.since = now;
     }
