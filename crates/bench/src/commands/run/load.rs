@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
@@ -140,13 +140,18 @@ impl Load {
         client.stream.write_all(request.as_bytes()).context("cannot send a request")
     }
 
-    /// Those that have something to read, at most so long after.
+    /// Those that have something to read, at most so long after. A signal does not end the wait, as it would when the benchmark is stopped and goes on.
     fn await_replies(&self, patience: Duration) -> Outcome<Vec<usize>> {
         let mut events = Vec::with_capacity(self.clients.len());
-        let wait = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
-        match epoll::wait(&self.replies, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| event.data.u64() as usize).collect()),
-            Err(error) => Err(io::Error::from(error)).context("cannot wait for replies"),
+        let began = Instant::now();
+        loop {
+            let wait = patience.saturating_sub(began.elapsed());
+            let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+            match epoll::wait(&self.replies, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) => return Ok(events.iter().map(|event| event.data.u64() as usize).collect()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error)).context("cannot wait for replies"),
+            }
         }
     }
 
@@ -168,5 +173,29 @@ impl Load {
         }
         reply.clear();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_benchmark_that_is_stopped_and_goes_on_still_waits_for_replies() {
+        let replies = epoll::create(CreateFlags::CLOEXEC).expect("an epoll instance");
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(silent.local_addr().expect("it is bound")).expect("it listens");
+        let clients = vec![Client { stream, reply: Vec::new(), since: Time(0) }];
+        let load = Load { clients, idle: Vec::new(), replies, rng: fastrand::Rng::with_seed(1), value: String::new() };
+        // This process, with all its tests.
+        let script = format!("sleep 0.1; kill -STOP {0}; sleep 0.1; kill -CONT {0}", std::process::id());
+        let mut stopping = Command::new("sh").args(["-c", &script]).spawn().expect("a shell");
+        let (began, patience) = (Instant::now(), Duration::from_secs(1));
+        assert!(load.await_replies(patience).expect("nothing fails").is_empty());
+        assert!(began.elapsed() >= patience, "it has waited for {:?} only", began.elapsed());
+        assert!(stopping.wait().expect("it ends").success());
     }
 }
