@@ -23,8 +23,8 @@ const HEARD_AT_ONCE: usize = 64;
 /// How long to rest when nothing is due.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The clear bytes that a packet begins with, and those of them that say which flow it is of.
-const CLEAR: usize = 16;
-const FLOW: std::ops::Range<usize> = 4..8;
+pub const CLEAR: usize = 16;
+pub const FLOW: std::ops::Range<usize> = 4..8;
 /// Longer than any frame.
 const LONGEST: usize = 2048;
 /// Longer than what goes into one.
@@ -49,12 +49,12 @@ struct Sent {
 
 /// A UDP datagram that was heard on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
-    from: SocketAddrV4,
-    to: SocketAddrV4,
+pub struct Heard {
+    pub from: SocketAddrV4,
+    pub to: SocketAddrV4,
     /// From its IPv4 header on to the end of its UDP header.
-    heads: Vec<u8>,
-    content: Vec<u8>,
+    pub heads: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 struct Sender {
@@ -193,7 +193,7 @@ impl Sender {
 
 impl Heard {
     /// What a frame of Ethernet carries, if that is a UDP datagram in IPv4 as long as one of ours.
-    fn read(frame: &[u8]) -> Option<Heard> {
+    pub fn read(frame: &[u8]) -> Option<Heard> {
         const UDP: u8 = 17;
         let packet = frame.get(14..).filter(|_| frame[12..14] == [0x08, 0x00])?;
         let header = usize::from(packet.first()? & 0xF) * 4;
@@ -209,7 +209,7 @@ impl Heard {
 }
 
 /// What a host says by ICMP to the sender of a datagram to a port that nothing listens at.
-fn unreachable(heads: &[u8]) -> Vec<u8> {
+pub fn unreachable(heads: &[u8]) -> Vec<u8> {
     let mut said = [&[3, 3, 0, 0, 0, 0, 0, 0], heads].concat();
     let sum: u32 = said.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum();
     let folded = (sum & 0xFFFF) + (sum >> 16);

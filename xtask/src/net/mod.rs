@@ -6,12 +6,14 @@
 //! | `cluster` | a cluster of Martlet in them |
 //! | `faults` | what befalls it |
 //! | `flood` | packets of a host that has no key |
+//! | `loopback` | the same on one host's loopback device, as many as a core can send |
 //! | `mangling`, `relay` | what a bad wire does to packets, and how they get onto it |
 //! | `wanted` | the command line |
 
 pub mod cluster;
 mod faults;
 mod flood;
+mod loopback;
 mod mangling;
 mod relay;
 pub mod rig;
@@ -49,7 +51,12 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     }
     if wanted.one_host {
         let rig = one_host(root, &wanted)?;
-        return finish(rig.on(0, &wanted.command[0]).args(&wanted.command[1..]), &wanted.command[0]);
+        let flood = wanted.flood.map(|per_s| loopback::Flood::start(&rig.namespaces, 0, per_s, wanted.seed));
+        let outcome = finish(rig.on(0, &wanted.command[0]).args(&wanted.command[1..]), &wanted.command[0]);
+        if let Some(flood) = flood {
+            println!("{}", flood.end()?);
+        }
+        return outcome;
     }
     // The last one has no key.
     let mut rig = Rig::make(root, NODES + usize::from(wanted.flood.is_some()))?;
@@ -85,9 +92,12 @@ fn finish(command: &mut Command, name: &str) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{name:?} ended with {status}")) }
 }
 
-/// A host all of whose packets take the wire.
+/// A host all of whose packets take the wire; but for a good one under a flood, which it would limit.
 fn one_host(root: &Path, wanted: &Wanted) -> Result<Rig, String> {
     let mut rig = Rig::make(root, 1)?;
+    if wanted.flood.is_some() && wanted.mangling().is_none() {
+        return Ok(rig);
+    }
     let mangling = wanted.mangling().unwrap_or_default();
     rig.mangle_within(0, mangling, wanted.seed)?;
     println!("the wire: {mangling}, seed {}", wanted.seed);
