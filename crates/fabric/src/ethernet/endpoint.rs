@@ -21,6 +21,7 @@ use super::peer::{self, Line, Own, Peer, find};
 use super::requester::{Requester, Target, Work};
 use super::seal::{Rejected, Sealer, body};
 use super::serving::{BATCH, EthernetCounters};
+use super::sieve;
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
     RegionName, Remote, Token,
@@ -272,9 +273,14 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
+        self.admit();
         let requester = Requester::new(peer.route_bytes);
         let entry = Entry { peer, gone: false, requester, active: false, datagrams: 0, heard: false, doubt: None };
         self.entries[at] = Some(Box::new(entry));
+    }
+
+    fn admit(&self) {
+        sieve::admit(&self.line.asks, &[Kind::Response], self.asking.keys().copied());
     }
 
     fn local(&self, region: LocalRegion) -> Option<&Area> {
@@ -704,7 +710,7 @@ impl Fabric for EthernetFabric {
 
     fn forget(&mut self, peer: PeerId) {
         invariant!(peer != PeerId::SELF, "a process cannot forget itself");
-        self.line.guard().remove(peer);
+        self.line.guard().remove(&self.line, peer);
         if let Some(entry) = self.entry_mut(peer) {
             let asking = entry.peer.asking;
             entry.requester.give_up();
@@ -712,6 +718,7 @@ impl Fabric for EthernetFabric {
             // A later connection with the process may have the number.
             if self.asking.get(&asking) == Some(&peer) {
                 self.asking.remove(&asking);
+                self.admit();
             }
         }
         if let Some(entry) = self.entries.get_mut(peer.0 as usize) {

@@ -26,7 +26,7 @@ use crate::contract::RegionName;
 use crate::meeting::regions::MAX_REGIONS;
 
 /// The version of this layout.
-const LAYOUT: u8 = 0xE1;
+pub(super) const LAYOUT: u8 = 0xE1;
 /// Bytes of the clear head.
 pub(super) const HEAD: usize = 16;
 /// Bytes of the tag.

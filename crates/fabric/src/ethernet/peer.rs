@@ -464,12 +464,12 @@ impl tcp::Carrier for Carrier {
         let served = made.served.take().expect("two agree once");
         let ours = Numbers { asked: made.asked, asking: made.asking };
         self.standing.borrow_mut().push(Standing { peer, identity: made.identity, ours, theirs: made.numbers });
-        self.line.guard().add(made.asked, peer, served);
+        self.line.guard().add(&self.line, made.asked, peer, served);
     }
 
     fn lost(&self, peer: PeerId) {
         self.standing.borrow_mut().retain(|standing| standing.peer != peer);
-        self.line.guard().remove(peer);
+        self.line.guard().remove(&self.line, peer);
     }
 
     fn ring(&self) {

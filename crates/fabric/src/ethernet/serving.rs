@@ -12,6 +12,7 @@ use super::packet::{Head, Kind, MAX_PACKET};
 use super::peer::{Epochs, Lanes, Line};
 use super::responder::Responder;
 use super::seal::{Opener, Rejected, Sealer, body};
+use super::sieve;
 use crate::contract::PeerId;
 
 /// Packets that are taken at once under the guard, where a large one counts as so many small ones: a thread that wants to revoke waits for so many at most, some 50 us.
@@ -68,14 +69,24 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves a peer from now on.
-    pub(super) fn add(&mut self, flow: u32, peer: PeerId, served: Box<Served>) {
+    pub(super) fn add(&mut self, line: &Line, flow: u32, peer: PeerId, served: Box<Served>) {
         self.flows.insert(flow, (peer, served));
+        self.admit(line);
     }
 
     /// Serves a peer no more: nothing that it has sent takes effect any more.
-    pub(super) fn remove(&mut self, peer: PeerId) {
+    pub(super) fn remove(&mut self, line: &Line, peer: PeerId) {
+        let before = self.flows.len();
         self.flows.retain(|_, (of, _)| *of != peer);
         self.mailbox.retain(|(of, _)| *of != peer);
+        if self.flows.len() < before {
+            self.admit(line);
+        }
+    }
+
+    /// Under the guard, so that the last to change the flows is the last to say which they are.
+    fn admit(&self, line: &Line) {
+        sieve::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
     }
 
     /// The responder of that peer, which no later connection under the same number has.

@@ -1,0 +1,157 @@
+//! What the system drops before it comes to a socket's queue: packets that begin as none of ours does, and those of no connection that stands. So noise and the packets of other clusters
+//! take neither room there nor a system call, and end no sleep. It is a classic BPF program on the socket, which any process may have.
+//!
+//! It is no defence by itself. What it lets pass is looked at like all else: a bundle that the system has put together is dropped or passes as its first packet does.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use super::packet::{HEAD, Kind, LAYOUT, TAG};
+
+/// Connections at most that are looked for, one by one; where there are more, the beginning alone is looked at.
+const MOST_FLOWS: usize = 256;
+/// Bytes of the head of UDP, with which the program sees packets begin.
+const UDP_HEAD: u32 = 8;
+
+const LOAD_LENGTH: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_LEN;
+const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
+const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const IF_AT_LEAST: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+
+fn step(code: u32, k: u32, then: usize, otherwise: usize) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: then as u8, jf: otherwise as u8, k }
+}
+
+/// Only packets of these kinds and of these flows come to the socket from now on, where the system can do that; where it cannot, all do.
+pub(super) fn admit(socket: &UdpSocket, kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) {
+    if let Err(error) = attach(socket, &mut program(kinds, flows)) {
+        tracing::debug!("strangers' packets come to the queue: {error}");
+        // One from before would drop what the latest peers send.
+        detach(socket);
+    }
+}
+
+fn program(kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) -> Vec<libc::sock_filter> {
+    let (pass, drop) = (step(RETURN, u32::MAX, 0, 0), step(RETURN, 0, 0, 0));
+    let mut steps = vec![step(LOAD_LENGTH, 0, 0, 0), step(IF_AT_LEAST, UDP_HEAD + (HEAD + TAG) as u32, 1, 0), drop];
+    steps.push(step(LOAD_HALF, UDP_HEAD, 0, 0));
+    for (at, kind) in kinds.iter().enumerate() {
+        steps.push(step(IF_EQUAL, u16::from_be_bytes([LAYOUT, *kind as u8]).into(), kinds.len() - at, 0));
+    }
+    steps.push(drop);
+    if flows.len() > MOST_FLOWS {
+        steps.push(pass);
+        return steps;
+    }
+    steps.push(step(LOAD_WORD, UDP_HEAD + 4, 0, 0));
+    for flow in flows {
+        // It loads numbers as the network has them.
+        steps.extend([step(IF_EQUAL, flow.swap_bytes(), 0, 1), pass]);
+    }
+    steps.push(drop);
+    steps
+}
+
+fn attach(socket: &UdpSocket, steps: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the option's value is a program whose steps outlive the call, which copies them; the system checks it.
+    let result = unsafe {
+        let value = std::ptr::from_ref(&program).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, size_of::<libc::sock_fprog>() as u32)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn detach(socket: &UdpSocket) {
+    let nothing: libc::c_int = 0;
+    // SAFETY: the option's value is a number that outlives the call. It fails where there is no program, and nothing else was wanted.
+    unsafe {
+        let value = std::ptr::from_ref(&nothing).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, value, size_of::<libc::c_int>() as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packet::Head;
+    use super::*;
+
+    fn packet(kind: Kind, flow: u32, len: usize) -> Vec<u8> {
+        let mut packet = Head { kind, epoch: 0, flow, counter: 1 }.encode().to_vec();
+        packet.resize(len, 0);
+        packet
+    }
+
+    /// The packets that come of those, by their place.
+    fn come(socket: &UdpSocket, packets: &[Vec<u8>]) -> Vec<usize> {
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        for packet in packets {
+            sender.send_to(packet, socket.local_addr().expect("bound")).expect("sent");
+        }
+        // On the loopback device a packet is queued, or dropped, before the call that sends it has returned.
+        let mut buffer = [0; 2048];
+        std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec()))
+            .map(|packet| packets.iter().position(|of| *of == packet).expect("one that was sent"))
+            .collect()
+    }
+
+    fn socket() -> UdpSocket {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_nonblocking(true).expect("it can be");
+        socket
+    }
+
+    #[test]
+    fn what_begins_as_none_of_ours_and_what_is_of_no_flow_does_not_come() {
+        let socket = socket();
+        let flows = [0x0102_0304, 0xFFFF_FFFE, 7];
+        let mut packets = vec![
+            packet(Kind::Request, 7, 32),
+            packet(Kind::Datagram, 0x0102_0304, 1_200),
+            packet(Kind::Request, 0xFFFF_FFFE, 33),
+            packet(Kind::Response, 7, 34),
+            packet(Kind::Request, 8, 35),
+            packet(Kind::Request, 0x0403_0201, 36),
+            packet(Kind::Request, 7, 31),
+            vec![],
+            vec![LAYOUT],
+        ];
+        packets.push([&[LAYOUT ^ 1], &packets[0][1..], &[0]].concat());
+        assert_eq!(come(&socket, &packets), (0..packets.len()).collect::<Vec<_>>(), "all do before");
+        admit(&socket, &[Kind::Request, Kind::Datagram], flows.into_iter());
+        assert_eq!(come(&socket, &packets), [0, 1, 2]);
+        admit(&socket, &[Kind::Response], flows.into_iter());
+        assert_eq!(come(&socket, &packets), [3]);
+        admit(&socket, &[Kind::Request, Kind::Datagram], std::iter::empty());
+        assert_eq!(come(&socket, &packets), [0; 0]);
+    }
+
+    /// Nobody is locked out where there are many.
+    #[test]
+    fn each_of_the_most_flows_comes_and_of_more_all_that_begins_as_ours_do() {
+        let socket = socket();
+        let all: Vec<_> = (1..=MOST_FLOWS as u32).map(|flow| packet(Kind::Request, flow, 32)).collect();
+        admit(&socket, &[Kind::Request], (1..=MOST_FLOWS as u32).collect::<Vec<_>>().into_iter());
+        for at in [0, 1, 126, 127, 128, MOST_FLOWS - 1] {
+            assert_eq!(come(&socket, &all[at..=at]), [0], "{at}");
+        }
+        let others = [packet(Kind::Request, 0, 32), packet(Kind::Request, 999, 33), packet(Kind::Response, 1, 34)];
+        assert_eq!(come(&socket, &others), [0; 0]);
+        admit(&socket, &[Kind::Request], (0..=MOST_FLOWS as u32).collect::<Vec<_>>().into_iter());
+        assert_eq!(come(&socket, &others), [0, 1]);
+    }
+
+    #[test]
+    fn where_the_system_takes_no_program_all_comes() {
+        let socket = socket();
+        admit(&socket, &[Kind::Request], std::iter::empty());
+        assert_eq!(come(&socket, &[packet(Kind::Request, 7, 32)]), [0; 0]);
+        assert!(attach(&socket, &mut []).is_err(), "a program has steps");
+        detach(&socket);
+        assert_eq!(come(&socket, &[packet(Kind::Request, 7, 32)]), [0]);
+        detach(&socket);
+    }
+}
