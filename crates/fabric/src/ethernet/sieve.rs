@@ -129,6 +129,19 @@ mod tests {
         assert_eq!(come(&socket, &packets), [0; 0]);
     }
 
+    /// What a flood does where it comes faster than it is taken.
+    #[test]
+    fn strangers_leave_room_in_the_queue_for_what_is_of_a_connection() {
+        let mut packets = vec![packet(Kind::Request, 8, 1_000); 10_000];
+        packets.push(packet(Kind::Request, 7, 1_000));
+        let socket = socket();
+        let before = come(&socket, &packets);
+        assert!(before.len() < packets.len() - 1, "they are more than it holds");
+        assert!(!before.contains(&(packets.len() - 1)), "so that the last one is lost");
+        admit(&socket, &[Kind::Request], [7].into_iter());
+        assert_eq!(come(&socket, &packets), [packets.len() - 1]);
+    }
+
     /// Nobody is locked out where there are many.
     #[test]
     fn each_of_the_most_flows_comes_and_of_more_all_that_begins_as_ours_do() {
