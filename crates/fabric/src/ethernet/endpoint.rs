@@ -273,14 +273,10 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
-        self.admit();
+        sieve::admit(&self.line.asks, &[Kind::Response], self.asking.keys().copied());
         let requester = Requester::new(peer.route_bytes);
         let entry = Entry { peer, gone: false, requester, active: false, datagrams: 0, heard: false, doubt: None };
         self.entries[at] = Some(Box::new(entry));
-    }
-
-    fn admit(&self) {
-        sieve::admit(&self.line.asks, &[Kind::Response], self.asking.keys().copied());
     }
 
     fn local(&self, region: LocalRegion) -> Option<&Area> {
@@ -710,7 +706,7 @@ impl Fabric for EthernetFabric {
 
     fn forget(&mut self, peer: PeerId) {
         invariant!(peer != PeerId::SELF, "a process cannot forget itself");
-        self.line.guard().remove(&self.line, peer);
+        self.line.guard().remove(peer);
         if let Some(entry) = self.entry_mut(peer) {
             let asking = entry.peer.asking;
             entry.requester.give_up();
@@ -718,7 +714,6 @@ impl Fabric for EthernetFabric {
             // A later connection with the process may have the number.
             if self.asking.get(&asking) == Some(&peer) {
                 self.asking.remove(&asking);
-                self.admit();
             }
         }
         if let Some(entry) = self.entries.get_mut(peer.0 as usize) {

@@ -469,7 +469,7 @@ impl tcp::Carrier for Carrier {
 
     fn lost(&self, peer: PeerId) {
         self.standing.borrow_mut().retain(|standing| standing.peer != peer);
-        self.line.guard().remove(&self.line, peer);
+        self.line.guard().remove(peer);
     }
 
     fn ring(&self) {

@@ -71,22 +71,15 @@ impl Serving {
     /// Serves a peer from now on.
     pub(super) fn add(&mut self, line: &Line, flow: u32, peer: PeerId, served: Box<Served>) {
         self.flows.insert(flow, (peer, served));
-        self.admit(line);
+        // Under the guard, so that the last to change the flows is the last to say which they are.
+        sieve::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
     }
 
-    /// Serves a peer no more: nothing that it has sent takes effect any more.
-    pub(super) fn remove(&mut self, line: &Line, peer: PeerId) {
-        let before = self.flows.len();
+    /// Serves a peer no more: nothing that it has sent takes effect any more. Its packets come to the socket until the next connection is made: a failover does not wait for
+    /// the system to have another program.
+    pub(super) fn remove(&mut self, peer: PeerId) {
         self.flows.retain(|_, (of, _)| *of != peer);
         self.mailbox.retain(|(of, _)| *of != peer);
-        if self.flows.len() < before {
-            self.admit(line);
-        }
-    }
-
-    /// Under the guard, so that the last to change the flows is the last to say which they are.
-    fn admit(&self, line: &Line) {
-        sieve::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
     }
 
     /// The responder of that peer, which no later connection under the same number has.
