@@ -16,8 +16,8 @@
 //! module `window` says.
 //!
 //! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], [`ALIKE`] times, and then
-//! doubling to [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to the last one shows all
-//! that was lost before it; the first one is there because an answer names few of the parts that have come out of order.
+//! doubling to [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to
+//! the last one shows all that was lost before it; the first one is there because an answer names few of the parts that have come out of order.
 //!
 //! Nothing puts the first part off: it is waited for from when it was sent last, whatever is sent behind it meanwhile, and it goes out again though the window is full. So
 //! its end is a matter of how often the network loses one packet, and of nothing else.
