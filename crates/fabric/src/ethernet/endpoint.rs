@@ -21,7 +21,7 @@ use super::peer::{self, Line, Own, Peer, find};
 use super::requester::{Requester, Target, Work};
 use super::seal::{Rejected, Sealer, body};
 use super::serving::{BATCH, EthernetCounters};
-use super::sieve;
+use super::socket_filter;
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
     RegionName, Remote, Token,
@@ -273,7 +273,7 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
-        sieve::admit(&self.line.asks, &[Kind::Response], self.asking.keys().copied());
+        socket_filter::admit(&self.line.asks, &[Kind::Response], self.asking.keys().copied());
         let requester = Requester::new(peer.route_bytes);
         let entry = Entry { peer, gone: false, requester, active: false, datagrams: 0, heard: false, doubt: None };
         self.entries[at] = Some(Box::new(entry));

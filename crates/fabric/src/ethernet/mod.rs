@@ -14,7 +14,7 @@
 //! | `mail` | datagrams in parts |
 //! | `bundle` | many packets by one system call |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
-//! | `sieve` | what the system drops of strangers' packets before they are queued |
+//! | `socket_filter` | what the system drops of strangers' packets before they are queued |
 //! | `stand_in` | the thread that serves while the endpoint's does not |
 //! | `doubt` | whether a peer is there whose TCP connection has ended |
 //! | `peer`, `offer` | what two processes keep for each other, and what they tell each other when they meet |
@@ -48,7 +48,7 @@ mod responder;
 mod seal;
 pub(crate) mod sealing;
 mod serving;
-mod sieve;
+mod socket_filter;
 mod stand_in;
 mod standalone;
 #[cfg(test)]

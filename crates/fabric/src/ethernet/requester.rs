@@ -594,7 +594,7 @@ impl Requester {
     /// How long an answer is waited for.
     fn patience(&self) -> u64 {
         let first = FIRST_PATIENCE_US.max(2 * self.round_trip);
-        let doubled = first << (self.tries + 1).saturating_sub(ALIKE).min(10);
+        let doubled = first << self.tries.saturating_sub(ALIKE - 1).min(10);
         doubled.min(LONGEST_PATIENCE_US.max(4 * self.round_trip))
     }
 

@@ -12,7 +12,7 @@ use super::packet::{Head, Kind, MAX_PACKET};
 use super::peer::{Epochs, Lanes, Line};
 use super::responder::Responder;
 use super::seal::{Opener, Rejected, Sealer, body};
-use super::sieve;
+use super::socket_filter;
 use crate::contract::PeerId;
 
 /// Packets that are taken at once under the guard, where a large one counts as so many small ones: a thread that wants to revoke waits for so many at most, some 50 us.
@@ -72,7 +72,7 @@ impl Serving {
     pub(super) fn add(&mut self, line: &Line, flow: u32, peer: PeerId, served: Box<Served>) {
         self.flows.insert(flow, (peer, served));
         // Under the guard, so that the last to change the flows is the last to say which they are.
-        sieve::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
+        socket_filter::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
     }
 
     /// Serves a peer no more: nothing that it has sent takes effect any more. Its packets come to the socket until the next connection is made: a failover does not wait for

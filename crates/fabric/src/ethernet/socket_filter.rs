@@ -1,5 +1,5 @@
-//! What the system drops before it comes to a socket's queue: packets that begin as none of ours does, and those of no connection that stands. So noise and the packets of other clusters
-//! take neither room there nor a system call, and end no sleep. It is a classic BPF program on the socket, which any process may have.
+//! What the system drops before it comes to a socket's queue: packets that begin as none of ours does, and those of no connection that stands. So noise and the packets of
+//! other clusters take neither room there nor a system call, and end no sleep. It is a classic BPF program on the socket, which any process may have.
 //!
 //! It is no defence by itself. What it lets pass is looked at like all else: a bundle that the system has put together is dropped or passes as its first packet does.
 
@@ -13,6 +13,8 @@ use super::packet::{HEAD, Kind, LAYOUT, TAG};
 const MOST_FLOWS: usize = 256;
 /// Bytes of the head of UDP, with which the program sees packets begin.
 const UDP_HEAD: u32 = 8;
+/// Where the number of the flow stands in our head.
+const FLOW_AT: u32 = 4;
 
 const LOAD_LENGTH: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_LEN;
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
@@ -46,7 +48,7 @@ fn program(kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) -> Vec<lib
         steps.push(pass);
         return steps;
     }
-    steps.push(step(LOAD_WORD, UDP_HEAD + 4, 0, 0));
+    steps.push(step(LOAD_WORD, UDP_HEAD + FLOW_AT, 0, 0));
     for flow in flows {
         // It loads numbers as the network has them.
         steps.extend([step(IF_EQUAL, flow.swap_bytes(), 0, 1), pass]);
