@@ -39,12 +39,28 @@ pub struct Flood {
 
 /// How many packets of each kind were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sent {
-    noise: u64,
-    alike: u64,
-    again: u64,
-    altered: u64,
-    unreachable: u64,
+pub struct Sent {
+    pub noise: u64,
+    pub alike: u64,
+    pub again: u64,
+    pub altered: u64,
+    pub unreachable: u64,
+}
+
+impl Sent {
+    pub fn all(&self) -> u64 {
+        self.noise + self.alike + self.again + self.altered + self.unreachable
+    }
+
+    /// What was sent since then, in words.
+    pub fn since(&self, began: Instant) -> String {
+        let Sent { noise, alike, again, altered, unreachable } = self;
+        let (all, per_s) = (self.all(), self.all() as f64 / began.elapsed().as_secs_f64());
+        format!(
+            "has sent {all} packets, {per_s:.0} a second: {noise} of noise, {alike} that begin like ours, {again} that were sent before, {altered} of those with a wrong bit, \
+             and {unreachable} times that a port is not to be reached"
+        )
+    }
 }
 
 /// A UDP datagram that was heard on the wire.
@@ -110,13 +126,8 @@ impl Flood {
 
     /// Ends it, and says what was sent.
     pub fn end(mut self) -> String {
-        let Sent { noise, alike, again, altered, unreachable } = self.join().expect("it has not ended before");
-        let all = noise + alike + again + altered + unreachable;
-        let per_s = all as f64 / self.began.elapsed().as_secs_f64();
-        format!(
-            "the host without a key has sent {all} packets, {per_s:.0} a second: {noise} of noise, {alike} that begin like ours, {again} that were sent before, {altered} of \
-             those with a wrong bit, and {unreachable} times that a port is not to be reached"
-        )
+        let sent = self.join().expect("it has not ended before");
+        format!("the host without a key {}", sent.since(self.began))
     }
 
     fn join(&mut self) -> Option<Sent> {
@@ -131,13 +142,15 @@ impl Drop for Flood {
     }
 }
 
+/// This thread is in that network namespace from here on.
+pub fn enter(namespace: &str) -> io::Result<()> {
+    let namespace = File::open(Path::new("/run/netns").join(namespace))?;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
 /// Opens something in a network namespace, to which it belongs from then on.
 fn inside<T: Send>(namespace: &str, open: impl FnOnce() -> io::Result<T> + Send) -> Result<T, String> {
-    let there = || {
-        let namespace = File::open(Path::new("/run/netns").join(namespace))?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        open()
-    };
+    let there = || enter(namespace).and_then(|()| open());
     // A thread of its own, since it cannot be sure of its way back.
     let opened = std::thread::scope(|scope| scope.spawn(there).join().expect("it does not panic"));
     opened.map_err(|e| format!("no socket in {namespace}: {e}"))

@@ -3,11 +3,10 @@
 //! A quarter of the packets goes out one by one, as those of many senders come, and the others by UDP segmentation offload, as those of one sender that a card has put together.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,9 +16,8 @@ use fastrand::Rng;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, eth, ipproto};
 use rustix::process::setpriority_process;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::flood::{CLEAR, FLOW, Heard, unreachable};
+use super::flood::{CLEAR, FLOW, Heard, Sent, enter, unreachable};
 use crate::namespaces::Namespaces;
 
 /// Packets that are remembered of those that were heard.
@@ -48,17 +46,14 @@ pub struct Flood {
     over: Arc<AtomicBool>,
     began: Instant,
     /// Which sends, and which listens.
-    threads: Option<(Thread<Sent>, Thread<()>)>,
+    threads: Option<(Thread<Told>, Thread<()>)>,
 }
 
-/// How many packets of each kind were sent, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sent {
-    noise: u64,
-    alike: u64,
-    again: u64,
-    altered: u64,
-    unreachable: u64,
+/// What was sent, and what became of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    sent: Sent,
+    /// Packets that went out in a call of their own.
     singly: u64,
     /// All datagrams that the host's sockets did not take, the nodes' own among them.
     untaken: Untaken,
@@ -86,10 +81,10 @@ impl Flood {
         let (over, known, own) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Known::default())), Arc::new(AtomicU16::new(0)));
         let listening = {
             let (namespace, over, known, own) = (namespace.clone(), Arc::clone(&over), Arc::clone(&known), Arc::clone(&own));
-            std::thread::spawn(move || enter(&namespace).and_then(|()| listen(&over, &known, &own)))
+            std::thread::spawn(move || within(&namespace).and_then(|()| listen(&over, &known, &own)))
         };
         let told = Arc::clone(&over);
-        let sending = std::thread::spawn(move || enter(&namespace).and_then(|()| flood(&told, &known, &own, per_s, seed)));
+        let sending = std::thread::spawn(move || within(&namespace).and_then(|()| flood(&told, &known, &own, per_s, seed)));
         Flood { over, began: Instant::now(), threads: Some((sending, listening)) }
     }
 
@@ -98,18 +93,17 @@ impl Flood {
     /// # Errors
     /// When it could not send, or hear.
     pub fn end(mut self) -> Result<String, String> {
-        let sent = self.join().expect("it has not ended before")?;
-        let (all, Sent { noise, alike, again, altered, unreachable, singly, untaken }) = (sent.all(), sent);
-        let per_s = all as f64 / self.began.elapsed().as_secs_f64();
+        let Told { sent, singly, untaken } = self.join().expect("it has not ended before")?;
         Ok(format!(
-            "one without a key has sent {all} packets, {per_s:.0} a second, {singly} of them singly: {noise} of noise, {alike} that begin like ours, {again} that were sent \
-             before, {altered} of those with a wrong bit, and {unreachable} times that a port is not to be reached; of all that came to a socket, bundles counted as one, {} \
-             were not queued, {} of them because there was no room",
-            untaken.all, untaken.full
+            "one without a key {}; {singly} of the packets went out singly; of all that came to a socket, bundles counted as one, {} were not queued, {} of them because there \
+             was no room",
+            sent.since(self.began),
+            untaken.all,
+            untaken.full
         ))
     }
 
-    fn join(&mut self) -> Option<Result<Sent, String>> {
+    fn join(&mut self) -> Option<Result<Told, String>> {
         self.over.store(true, Ordering::Relaxed);
         let (sending, listening) = self.threads.take()?;
         let heard = listening.join().expect("it does not panic");
@@ -124,11 +118,8 @@ impl Drop for Flood {
     }
 }
 
-/// This thread is in that namespace from here on.
-fn enter(namespace: &str) -> Result<(), String> {
-    let inside =
-        || Ok(move_into_link_name_space(File::open(Path::new("/run/netns").join(namespace))?.as_fd(), Some(LinkNameSpaceType::Network))?);
-    inside().map_err(|e: io::Error| format!("no thread in {namespace}: {e}"))
+fn within(namespace: &str) -> Result<(), String> {
+    enter(namespace).map_err(|e| format!("no thread in {namespace}: {e}"))
 }
 
 /// Looks again and again which ports are bound, and hears what goes to them.
@@ -163,7 +154,7 @@ fn listen(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16) -> Result<()
     Ok(())
 }
 
-fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, seed: u64) -> Result<Sent, String> {
+fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, seed: u64) -> Result<Told, String> {
     let sockets = || {
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         udp.set_nonblocking(true)?;
@@ -176,7 +167,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
     let mut chance = Rng::with_seed(seed);
     let mut noise = vec![0; 2 * LONGEST];
     chance.fill(&mut noise);
-    let (began, mut sent, mut done, mut volley) = (Instant::now(), Sent::default(), 0, Vec::with_capacity(LONGEST));
+    let (began, mut sent, mut alone, mut done, mut volley) = (Instant::now(), Sent::default(), 0, 0, Vec::with_capacity(LONGEST));
     let before = Untaken::now();
     while !over.load(Ordering::Relaxed) {
         let due = (began.elapsed().as_secs_f64() * per_s as f64) as u64;
@@ -191,7 +182,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
             std::thread::sleep(PAUSE);
             continue;
         }
-        let singly = sent.singly <= sent.all() / 4;
+        let singly = alone <= sent.all() / 4;
         let most = if singly { 1 } else { AT_ONCE.min((due - done) as usize) };
         if !known.heard.is_empty() && chance.u32(..UNREACHABLE) == 0 {
             let heard = &known.heard[chance.usize(..known.heard.len())];
@@ -218,6 +209,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
                     // All of it is ours but the number of the flow.
                     0 => chance.fill(&mut volley[at..][FLOW]),
                     1 => {}
+                    // In the counter, or in what is sealed.
                     _ => volley[at + chance.usize(CLEAR / 2..content.len())] ^= 1 << chance.u8(..8),
                 }
             }
@@ -234,12 +226,11 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
         let beside = if packets > 1 { &cut[..] } else { &[] };
         if sendmsg(udp.as_raw_fd(), &[IoSlice::new(&volley)], beside, MsgFlags::empty(), Some(&SockaddrIn::from(to))).is_ok() {
             *kind += packets;
-            sent.singly += if packets == 1 { 1 } else { 0 };
+            alone += u64::from(packets == 1);
         }
         done += packets;
     }
-    sent.untaken = Untaken::now().since(before);
-    Ok(sent)
+    Ok(Told { sent, singly: alone, untaken: Untaken::now().since(before) })
 }
 
 /// The ports in a table of UDP sockets as the system writes it, of those that are bound at 127.0.0.1 or anywhere, and connected with nobody: a connected one gets nothing of ours.
@@ -251,12 +242,6 @@ fn bound(table: &str) -> impl Iterator<Item = u16> {
         let connected = !columns.next()?.ends_with(":0000");
         u16::from_str_radix(port, 16).ok().filter(|_| here && !connected)
     })
-}
-
-impl Sent {
-    fn all(&self) -> u64 {
-        self.noise + self.alike + self.again + self.altered + self.unreachable
-    }
 }
 
 impl Untaken {
