@@ -6,6 +6,7 @@
 //! | file | what stands there |
 //! |---|---|
 //! | `packet` | what packets look like |
+//! | `cipher` | encryption and authentication, by either of two libraries |
 //! | `seal` | keys, encryption, and what is refused as forged or repeated |
 //! | `sealing` | the same for who sends datagrams beside any fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
@@ -31,6 +32,7 @@
 
 mod bundle;
 mod canary;
+mod cipher;
 mod config;
 mod doubt;
 mod endpoint;

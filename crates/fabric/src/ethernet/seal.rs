@@ -9,11 +9,10 @@
 //!
 //! One thread seals under a key at a time: requests and datagrams are sealed by the endpoint's thread, responses by the thread that holds the guard.
 
-use aes_gcm::aead::inout::InOutBuf;
-use aes_gcm::{AeadInOut, Aes128Gcm, KeyInit};
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::cipher::{Cipher, NONCE};
 use super::packet::{HEAD, Head, Kind, TAG};
 
 /// Packets that one key seals. A forger of so many short packets has a chance of less than one in 2^50.
@@ -44,13 +43,13 @@ impl Secret {
 
     fn keys(&self) -> Keys {
         let (key, salt) = (self.derive(b"martlet key"), self.derive(b"martlet salt"));
-        let aead = Aes128Gcm::new_from_slice(&key[..16]).expect("16 bytes are a key");
-        Keys { aead, salt: salt[..4].try_into().expect("4 bytes") }
+        let cipher = Cipher::new(key.first_chunk().expect("16 bytes are a key"));
+        Keys { cipher, salt: salt[..4].try_into().expect("4 bytes") }
     }
 }
 
 struct Keys {
-    aead: Aes128Gcm,
+    cipher: Cipher,
     salt: [u8; 4],
 }
 
@@ -61,8 +60,8 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    fn nonce(&self, counter: u64) -> [u8; 12] {
-        let mut nonce = [0; 12];
+    fn nonce(&self, counter: u64) -> [u8; NONCE] {
+        let mut nonce = [0; NONCE];
         nonce[..4].copy_from_slice(&self.salt);
         nonce[4..].copy_from_slice(&counter.to_le_bytes());
         nonce
@@ -72,8 +71,7 @@ impl Keys {
         let (head, rest) = packet.split_at_mut(HEAD);
         let (body, tag) = rest.split_at_mut(rest.len() - TAG);
         let tag: [u8; TAG] = (&*tag).try_into().expect("its length");
-        // The tag is checked before anything is decrypted.
-        self.aead.decrypt_inout_detached(&self.nonce(counter).into(), head, InOutBuf::from(body), &tag.into()).is_ok()
+        self.cipher.open(&self.nonce(counter), head, body, &tag)
     }
 }
 
@@ -110,9 +108,8 @@ impl Sealer {
         self.counter += 1;
         let head = Head { kind, epoch: self.epoch as u16, flow: self.flow, counter: self.counter }.encode();
         packet[..HEAD].copy_from_slice(&head);
-        let body = InOutBuf::from(&mut packet[HEAD..]);
-        let sealed = self.keys.aead.encrypt_inout_detached(&self.keys.nonce(self.counter).into(), &head, body);
-        packet.extend_from_slice(&sealed.expect("a packet is short"));
+        let tag = self.keys.cipher.seal(&self.keys.nonce(self.counter), &head, &mut packet[HEAD..]);
+        packet.extend_from_slice(&tag);
     }
 }
 
@@ -171,7 +168,8 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Opener {
     epoch: u64,
-    /// Of the epoch before, the current one and the next. Each takes a kilobyte, and most peers have none of the first.
+    /// Of the epoch before, the current one and the next. Each takes a kilobyte, and most peers have but the second: the third is made for the first packet that
+    /// says that it is of that epoch.
     keys: [Option<Box<Keys>>; 3],
     seen: [Seen; 3],
     /// Of the next epoch.
@@ -181,7 +179,7 @@ pub(super) struct Opener {
 impl Opener {
     pub(super) fn new(secret: Secret) -> Opener {
         let next = secret.next();
-        Opener { epoch: 0, keys: [None, Some(Box::new(secret.keys())), Some(Box::new(next.keys()))], seen: [Seen::NONE; 3], next }
+        Opener { epoch: 0, keys: [None, Some(Box::new(secret.keys())), None], seen: [Seen::NONE; 3], next }
     }
 
     /// The memory that it has besides itself.
@@ -194,6 +192,9 @@ impl Opener {
     pub(super) fn open(&mut self, head: Head, packet: &mut [u8]) -> Result<Opened, Rejected> {
         // 0: the epoch before, 1: the current one, 2: the next.
         let at = usize::from(head.epoch.wrapping_sub(self.epoch as u16).wrapping_add(1));
+        if at == 2 && self.keys[2].is_none() {
+            self.keys[2] = Some(Box::new(self.next.keys()));
+        }
         let Some(Some(keys)) = self.keys.get(at) else { return Err(Rejected::Forged) };
         if !self.seen[at].is_new(head.counter) {
             return Err(Rejected::Repeated);
@@ -207,7 +208,7 @@ impl Opener {
             self.epoch += 1;
             self.next = self.next.next();
             self.keys.rotate_left(1);
-            self.keys[2] = Some(Box::new(self.next.keys()));
+            self.keys[2] = None;
             self.seen.rotate_left(1);
             self.seen[2] = Seen::NONE;
         }

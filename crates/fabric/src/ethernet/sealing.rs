@@ -2,8 +2,7 @@
 
 use std::io;
 
-use aes_gcm::KeyInit;
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::offer::{agreed, share_of};
