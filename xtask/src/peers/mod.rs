@@ -3,11 +3,13 @@
 //! | file | what stands there |
 //! |---|---|
 //! | `systems` | what is measured: the servers, and who asks them |
+//! | `bare` | servers that do nothing but pass packets on |
 //! | `figures` | what came of it: medians, and ratios within a round |
 //!
 //! The others' servers and clients are one program, `xtask/peers`. It is written in Go, as they are: `go.mod` names etcd (Apache-2.0), hashicorp/raft (MPL-2.0)
 //! and what they need. cargo-deny does not see these. They are a tool for measuring, which is built where it runs; nothing of them is in what is shipped.
 
+mod bare;
 mod figures;
 mod systems;
 
@@ -28,7 +30,8 @@ Usage: cargo xtask peers [--rounds N] [--seconds S] [--clients N,...] [--bytes N
 How long clients wait for a write, to Martlet (engine `mu` on the fabric `ethernet`, durability in memory), etcd, and a key-value store on hashicorp/raft. Three hosts
 that are network namespaces have the servers, a fourth one the clients; each client has one request under way, and asks the leader. Each round starts the systems one
 after the other and measures each with one client and with 50, or with the numbers of --clients, for two seconds, or --seconds. The values have 64 bytes, or --bytes;
-one of 64 keys is set, by chance. Ratios are of the same round, and the medians of three rounds, or --rounds, are shown. It needs the right to make namespaces, and
+one of 64 keys is set, by chance. Beside them, in the same way, servers that keep, check and encrypt nothing: the first passes the request on to two others, and replies
+at the first answer, which is the system's part in all of it. Ratios are of the same round, and the medians of three rounds, or --rounds, are shown. It needs the right to make namespaces, and
 `ip`; and Go, and a network at the first run, for all but Martlet.
 ";
 
@@ -73,6 +76,10 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     if args.peek().is_some_and(|first| first == "--help") {
         print!("{USAGE}");
         return Ok(());
+    }
+    // What this command starts on the hosts.
+    if args.next_if(|first| first == "--bare").is_some() {
+        return bare::serve(&args.collect::<Vec<_>>());
     }
     let wanted = Wanted::parse(args)?;
     // Before anything is built, which takes minutes: without hosts nothing can be measured.

@@ -21,7 +21,7 @@ pub struct Programs {
 /// Servers that are measured in one go.
 pub struct System {
     pub name: &'static str,
-    /// Whether they are of `xtask/peers`.
+    /// Whether they, or all that ask them, are of `xtask/peers`.
     pub needs_peers: bool,
     /// How they are asked.
     pub asked: &'static [Asked],
@@ -46,10 +46,12 @@ enum Kind {
     Raft,
     /// With its files in a directory of that parent, or with the rig's.
     Etcd(Option<&'static str>),
+    /// [`super::bare`].
+    Bare,
 }
 
 /// The one that others are compared with comes first, by its own client and over the Redis protocol.
-pub const SYSTEMS: [System; 4] = [
+pub const SYSTEMS: [System; 5] = [
     System {
         name: "Martlet",
         needs_peers: false,
@@ -77,6 +79,12 @@ pub const SYSTEMS: [System; 4] = [
         asked: &[Asked { name: "etcd, files on disk, fsync", by: By::Peers("etcd") }],
         kind: Kind::Etcd(None),
     },
+    System {
+        name: "bare packets",
+        needs_peers: true,
+        asked: &[Asked { name: "bare packets, nothing kept", by: By::Peers("redis") }],
+        kind: Kind::Bare,
+    },
 ];
 
 /// A file system in memory.
@@ -99,6 +107,7 @@ impl System {
     pub fn start<'a>(&'static self, rig: &'a Rig, programs: &Programs, round: u32) -> Result<Running<'a>, Trouble> {
         let mut running = Running { system: self, addresses: Vec::new(), martlet: None, servers: Vec::new(), files: None };
         let address = |host: usize, port: u16| format!("{}:{port}", rig.namespaces.address(host, 0));
+        let of_peers = || programs.peers.as_deref().expect("what needs it is not started without it");
         let all = |port: u16| (0..NODES).map(|host| address(host, port)).collect::<Vec<_>>();
         match &self.kind {
             Kind::Martlet => {
@@ -110,7 +119,7 @@ impl System {
             Kind::Raft => {
                 running.addresses = all(PORT + 1);
                 for host in 0..NODES {
-                    running.spawn(rig, programs, host, &["raft".into(), host.to_string(), all(PORT).join(",")])?;
+                    running.spawn(rig, of_peers(), host, &["raft".into(), host.to_string(), all(PORT).join(",")])?;
                 }
             }
             Kind::Etcd(parent) => {
@@ -138,7 +147,14 @@ impl System {
                         format!("--initial-cluster={}", peers.join(",")),
                         "--log-level=error".into(),
                     ];
-                    running.spawn(rig, programs, host, &[&["etcd".into()][..], &options].concat())?;
+                    running.spawn(rig, of_peers(), host, &[&["etcd".into()][..], &options].concat())?;
+                }
+            }
+            Kind::Bare => {
+                let own = std::env::current_exe().map_err(|e| Trouble::Failed(format!("this program's own file: {e}")))?;
+                running.addresses = vec![address(0, PORT)];
+                for host in 0..NODES {
+                    running.spawn(rig, &own, host, &["peers".into(), "--bare".into(), host.to_string(), all(PORT).join(",")])?;
                 }
             }
         }
@@ -157,8 +173,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    fn spawn(&mut self, rig: &Rig, programs: &Programs, host: usize, arguments: &[String]) -> Result<(), Trouble> {
-        let program = programs.peers.as_ref().expect("what needs it is not started without it");
+    fn spawn(&mut self, rig: &Rig, program: &Path, host: usize, arguments: &[String]) -> Result<(), Trouble> {
         let log = rig.directory.join(format!("{}-{host}.log", self.system.name.replace(['/', ' '], "-")));
         let output = fs::File::create(&log).map_err(|e| Trouble::Failed(format!("{}: {e}", log.display())))?;
         let mut command = rig.on(host, program);
