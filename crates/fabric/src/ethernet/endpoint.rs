@@ -255,6 +255,12 @@ impl EthernetFabric {
         let _ = poll(&mut fds, Some(&timeout));
     }
 
+    /// The peers that a turn looks at.
+    #[cfg(test)]
+    pub(super) fn active(&self) -> &[PeerId] {
+        &self.active
+    }
+
     fn now(&self) -> u64 {
         self.began.elapsed().as_micros() as u64
     }
