@@ -307,6 +307,11 @@ fn tests(root: &Path) -> Outcome {
     let mut test = cargo(root);
     // What tests have built besides is part of a whole that stands already.
     test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
+    // The longest are those of real processes, which wait for a good part of their time: for ends, for time-outs, for each other.
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        test.env("RUST_TEST_THREADS", (cores + cores.div_ceil(2)).to_string());
+    }
     let outcome = finish(&mut test);
     let mut left: Vec<String> =
         processes_from(&directories).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
