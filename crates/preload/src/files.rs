@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -185,6 +186,11 @@ pub fn keep_told(fd: RawFd, path: Option<&CStr>) {
 /// It has closed this descriptor.
 pub fn forget(fd: RawFd) {
     kept(|kept| kept.remove(&fd));
+}
+
+/// It has closed those of these numbers.
+pub fn forget_all(closed: &RangeInclusive<RawFd>) {
+    kept(|kept| kept.retain(|fd, _| !closed.contains(fd)));
 }
 
 /// The file that it writes there, if there is one.

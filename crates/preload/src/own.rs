@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use crate::birth::{Run, is_born, with_run};
@@ -98,9 +99,28 @@ pub fn is_withheld(fd: RawFd) -> bool {
     OF_CONNECTIONS.contains(&fd) || is_library()
 }
 
-/// The server has closed a descriptor. Its number may be the library's from now on.
-pub fn forget(fd: RawFd) {
-    with_run(|run| run.inherited.remove(&fd));
+/// The server has closed its descriptors of these numbers, which may be the library's from now on.
+pub fn forget(closed: &RangeInclusive<RawFd>) {
+    with_run(|run| {
+        run.internal.retain(|(epoll, waited), _| !closed.contains(epoll) && !closed.contains(waited));
+        run.epolls.retain(|epoll| !closed.contains(epoll));
+        run.counters.retain(|counter, _| !closed.contains(counter));
+        run.early.listeners.retain(|listener, _| !closed.contains(listener));
+        run.early.interests.retain(|fd, _| !closed.contains(fd));
+        run.inherited.retain(|fd| !closed.contains(fd));
+    });
+}
+
+/// The parts of a range of numbers that have none of these, which are in order.
+pub fn parts_without(range: RangeInclusive<RawFd>, left_out: impl IntoIterator<Item = RawFd>) -> Vec<RangeInclusive<RawFd>> {
+    let (mut parts, mut next) = (Vec::new(), *range.start());
+    for number in left_out.into_iter().filter(|number| range.contains(number)) {
+        parts.push(next..=number - 1);
+        next = number + 1;
+    }
+    parts.push(next..=*range.end());
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 /// In a fork that nobody else runs beside: gives it descriptors of its own, where its parent's would be shared. `listeners` are shared.
@@ -416,6 +436,16 @@ mod tests {
         assert_eq!(wait(&near), 1);
         let fresh = same_timer(near.as_raw_fd()).expect("a timer");
         assert_eq!(wait(&fresh), 1, "it has ended, too");
+    }
+
+    #[test]
+    fn the_parts_of_a_range_are_what_is_left_of_it() {
+        let parts = |first, last, left_out: &[RawFd]| parts_without(first..=last, left_out.iter().copied());
+        assert_eq!(parts(3, 9, &[]), [3..=9]);
+        assert_eq!(parts(3, 9, &[1, 3, 5, 6, 8, 12]), [4..=4, 7..=7, 9..=9]);
+        assert_eq!(parts(3, 9, &[9]), [3..=8]);
+        assert_eq!(parts(3, 5, &[3, 4, 5]), []);
+        assert_eq!(parts(300, RawFd::MAX, &[160, 400]), [300..=399, 401..=RawFd::MAX]);
     }
 
     #[test]

@@ -168,6 +168,11 @@ pub fn is_helper() -> bool {
     SELF.get().is_some()
 }
 
+/// Whether the server has started a helper.
+pub fn has_helpers() -> bool {
+    !HELPERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+}
+
 /// Whether all helpers rest.
 pub fn all_rest() -> bool {
     let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,14 +1,22 @@
 //! What makes descriptors that are no files and no connections. They have the same numbers at every replica: the lowest ones that are free.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_long, c_uint};
+use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
 use super::refuse;
-use crate::birth::with_run;
+use crate::birth::{self, with_run};
 use crate::main_thread::{InLibrary, in_server};
-use crate::own;
-use crate::sys::{self, Opening, fail};
-use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
+use crate::replica::{Replica, with};
+use crate::sys::{self, Opening, checked, fail};
+use crate::table::{OF_CONNECTIONS, OF_LIBRARY, Table};
+use crate::{files, own, threads, turnstile};
+
+/// The flags of `close_range`, which are the same everywhere.
+const CLOSE_RANGE_UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
+const CLOSE_RANGE_CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
 
 /// What the server opens by this, under a number that it may have. It is its caller's to fail.
 pub fn numbered(open: impl FnOnce() -> c_int) -> c_int {
@@ -51,6 +59,76 @@ fn put_under(fd: c_int, to: c_int, call: &str, put: impl FnOnce() -> c_int) -> c
     if is_withheld(to, call) { fail(libc::EBADF) } else { alone(put) }
 }
 
+/// Closes the server's descriptors of these numbers: its connections and listeners as [`super::close`] does, others by the kernel, which may refuse, and has closed nothing then. What is
+/// the library's the server has not opened, so that it is not the server's to close. For the library's code.
+fn close_all(numbers: RangeInclusive<RawFd>) -> io::Result<()> {
+    let withheld = (OF_LIBRARY.start..OF_CONNECTIONS.end).filter(|fd| birth::is_born() && own::is_withheld(*fd));
+    let listeners =
+        |replica: &mut Replica| replica.table.listeners.keys().chain(replica.table.withdrawn.keys()).copied().collect::<Vec<_>>();
+    let listeners = with(listeners).unwrap_or_default();
+    let left_out: BTreeSet<RawFd> = withheld.chain(listeners.iter().copied()).collect();
+    for part in own::parts_without(numbers.clone(), left_out) {
+        checked(kernel!(SYS_close_range, *part.start(), *part.end(), 0))?;
+        own::forget(&part);
+        files::forget_all(&part);
+    }
+    with(|replica| {
+        let slots: Vec<u32> = replica.table.iter().map(|(slot, _)| slot).filter(|slot| numbers.contains(&Table::fd_of(*slot))).collect();
+        slots.into_iter().for_each(|slot| replica.close(slot));
+        for listener in listeners.into_iter().filter(|fd| numbers.contains(fd)) {
+            replica.close_listener(listener);
+        }
+    });
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let (unshares, sets_flag) = (flags & CLOSE_RANGE_UNSHARE != 0, flags & CLOSE_RANGE_CLOEXEC != 0);
+    // Where it is no valid call the kernel says so.
+    if !in_server() || flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 || first > last {
+        return kernel!(SYS_close_range, first, last, flags) as c_int;
+    }
+    let _library = InLibrary::enter();
+    // Those who hand the server's connections over share its table of descriptors. A server with one thread has nobody else to share it with, and need not be given one of its own.
+    if unshares && (threads::has_helpers() || turnstile::is_on()) {
+        sys::complain(
+            "the server calls close_range with CLOSE_RANGE_UNSHARE while it has several threads, which is not captured: it is told EINVAL",
+        );
+        return fail(libc::EINVAL);
+    }
+    // Of a program that the server becomes by that nothing is captured.
+    if sets_flag {
+        return kernel!(SYS_close_range, first, last, CLOSE_RANGE_CLOEXEC) as c_int;
+    }
+    let Ok(first) = RawFd::try_from(first) else { return 0 };
+    close_all(first..=RawFd::try_from(last).unwrap_or(RawFd::MAX)).map_or_else(|error| fail(sys::errno_of(error)), |()| 0)
+}
+
+/// As in the C library, one that fails would leave the caller with what it believes to be closed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0);
+    // SAFETY: as the caller promises; the server's own descriptors are its to close.
+    if unsafe { close_range(first as c_uint, c_uint::MAX, 0) } != 0 {
+        (first..RawFd::try_from(sys::most_descriptors()).unwrap_or(RawFd::MAX)).for_each(|fd| {
+            // SAFETY: as above.
+            unsafe { super::close(fd) };
+        });
+    }
+}
+
+/// Those who hand the server's connections over share its table of descriptors.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 && in_server() && birth::is_born() {
+        let _library = InLibrary::enter();
+        sys::complain("the server calls unshare with CLONE_FILES while it serves, which is not captured: it is told EINVAL");
+        return fail(libc::EINVAL);
+    }
+    kernel!(SYS_unshare, flags) as c_int
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     refuse(fd, "dup");
@@ -91,6 +169,12 @@ unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size > 0 { numbered(|| kernel!(SYS_epoll_create1, 0) as c_int) } else { fail(libc::EINVAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signalfd(fd: c_int, signals: *const libc::sigset_t, flags: c_int) -> c_int {
+    // As many signals as the kernel has.
+    numbered(|| kernel!(SYS_signalfd4, fd, signals, size_of::<u64>(), flags) as c_int)
 }
 
 #[unsafe(no_mangle)]

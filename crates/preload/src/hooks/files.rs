@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::{FILE, mode_t, off_t, size_t, ssize_t, stat as Stat};
 
-use super::descriptors::{alone, number_ends};
+use super::descriptors::{alone, number_ends, numbered};
 use super::processes::{replicated, returned};
 use crate::answers::{Asks, Call};
 use crate::birth;
@@ -69,6 +69,18 @@ unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> 
 unsafe extern "C" fn creat(path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { open(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+}
+
+/// What is opened by this each replica opens for itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    numbered(|| kernel!(SYS_openat, directory, path, flags, mode) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { openat(directory, path, flags | libc::O_LARGEFILE, mode) }
 }
 
 #[unsafe(no_mangle)]
@@ -461,6 +473,16 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the caller promises.
     unsafe { fopen(path, mode) }
+}
+
+/// What the C library reads, writes and closes for a stream is not seen here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    static REAL: Real = Real::new(c"fdopen");
+    type Function = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
+    super::refuse(fd, "fdopen");
+    // SAFETY: it is the C library's function of that name, which has this type; the rest as the caller promises.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address())(fd, mode) }
 }
 
 #[unsafe(no_mangle)]

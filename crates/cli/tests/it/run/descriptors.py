@@ -93,6 +93,39 @@ def close_one(number):
     return b"closed"
 
 
+def close_each(first, last):
+    """As servers do that close whatever there may be."""
+    closed = []
+    for fd in range(first, last + 1):
+        try:
+            os.close(fd)
+            closed.append(fd)
+        except OSError as error:
+            assert error.errno == errno.EBADF
+    forget(closed)
+    return b"%d" % len(closed)
+
+
+def close_range(first, last, flags):
+    done = libc.close_range(ctypes.c_uint(first), ctypes.c_uint(last), flags)
+    if done == 0 and flags & 4 == 0:
+        forget(range(first, min(last, 65535) + 1))
+    return b"closed" if done == 0 else errno.errorcode[ctypes.get_errno()].encode()
+
+
+def close_from(first):
+    libc.closefrom(first)
+    forget(range(first, 65536))
+    return b"closed"
+
+
+def forget(closed):
+    """They are closed, and their numbers are perhaps another client's by the time that their objects end."""
+    for fd in [fd for fd in clients if fd in closed]:
+        clients.pop(fd).detach()
+    opened[:] = [fd for fd in opened if fd not in closed]
+
+
 def copy_above(number):
     opened.append(fcntl.fcntl(out, fcntl.F_DUPFD, number))
     return b"%d" % opened[-1]
@@ -106,12 +139,16 @@ def tell_early():
     return b" ".join(b"%d" % fd for fd in early)
 
 
-def answer(line):
+def answer(line, asks):
     words = line.split()
     if words[0] == b"put":
         return put(words[1])
+    if words[0] in (b"each", b"range", b"from"):
+        return {b"each": close_each, b"range": close_range, b"from": close_from}[words[0]](*map(int, words[1:]))
     if len(words) == 2:
         return {b"onto": put_onto, b"above": copy_above, b"drop": close_one}[words[0]](int(words[1]))
+    if words[0] == b"self":
+        return b"%d" % asks
     return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": lambda: told(lambda: alien.send(b"x")), b"own": tell_own, b"early": tell_early}[words[0]]()
 
 
@@ -123,6 +160,8 @@ while not stopped:
             clients[client.fileno()], unread[client.fileno()] = client, b""
             epoll.register(client, select.EPOLLIN)
             continue
+        if fd not in clients:
+            continue
         received = clients[fd].recv(4096)
         if not received:
             epoll.unregister(fd)
@@ -130,7 +169,10 @@ while not stopped:
             continue
         *lines, unread[fd] = (unread[fd] + received).split(b"\n")
         for line in lines:
-            clients[fd].send(answer(line) + b"\n")
+            told_client = answer(line, fd) + b"\n"
+            # It may have closed its own connection.
+            if fd in clients:
+                clients[fd].send(told_client)
 # What it closes is its own.
 for one, other in pairs:
     one.close()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::python;
+use super::{Service, python};
 
 struct Client(BufReader<TcpStream>);
 
@@ -19,6 +19,21 @@ impl Client {
         let mut answer = String::new();
         assert!(self.0.read_line(&mut answer).expect("the connection stands") > 0, "{line}: the connection has ended");
         answer.trim_end().to_owned()
+    }
+
+    /// Sends what the server answers by the end of the connection.
+    fn ask_for_the_end(&mut self, line: &str) {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).expect("the connection stands");
+        self.assert_ended();
+    }
+
+    /// The server has closed the connection.
+    fn assert_ended(&mut self) {
+        let mut rest = String::new();
+        match self.0.read_line(&mut rest) {
+            Ok(count) => assert_eq!((count, rest.as_str()), (0, "")),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
     }
 
     fn numbers(&mut self, line: &str) -> BTreeSet<i32> {
@@ -114,6 +129,73 @@ fn a_server_that_wants_a_number_of_the_librarys_or_of_a_connections_is_told_that
         assert_eq!(service.kill_leader(), 1, "no connection is lost");
         let taken = client.ask("take");
         assert!([found("kept"), found("kept").replace("again 2", "again 5")].contains(&taken), "{taken}");
+        service.await_replicas();
+    }
+    drop(client);
+    service.stop();
+}
+
+/// The numbers of a process's descriptors that are the library's, and stay open.
+fn of_library(pid: i32, early: &BTreeSet<i32>) -> BTreeSet<i32> {
+    let look = || -> BTreeSet<i32> {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+        let open = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        open.filter(|fd| (160..256).contains(fd) && !early.contains(fd)).collect()
+    };
+    (0..20).map(|_| look()).reduce(|all, seen| &all & &seen).expect("it was looked at")
+}
+
+/// It took away what clients are awaited by, the log stands in, and connections are handed over through.
+#[test]
+fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_alone() {
+    let Some(mut service) = python::server("descriptors.py", &[]) else { return };
+    let connect = |service: &Service| Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
+    let mut client = connect(&service);
+    let early = client.numbers("early");
+    for _ in 0..2 {
+        let before = of_library(service.leader, &early);
+        assert!(before.len() > 3, "{before:?}");
+        let has_all = |service: &Service| assert!(of_library(service.leader, &early).is_superset(&before), "{before:?}");
+        // Of its own among those it had only what it had before there were replicas.
+        let own: usize = client.ask("each 160 255").parse().expect("a number");
+        assert!(own <= early.len());
+        has_all(&service);
+        for (range, answer) in [
+            ("160 255 0", "closed"),
+            ("160 255 4", "closed"),
+            ("160 255 2", "closed"),
+            ("9 8 0", "EINVAL"),
+            ("16640 16650 8", "EINVAL"),
+            ("4294967290 4294967295 0", "closed"),
+        ] {
+            assert_eq!(client.ask(&format!("range {range}")), answer, "{range}");
+            has_all(&service);
+        }
+        // What it has opened for itself it closes, under the numbers that it has at every replica.
+        let numbers = client.ask("open");
+        for _ in 0..2 {
+            assert_eq!([client.ask("above 16700"), client.ask("range 16640 4294967295 0")], ["16700", "closed"]);
+        }
+        let own = numbers.split(' ').map(|fd| fd.parse::<i32>().expect("a number")).collect::<BTreeSet<_>>();
+        own.iter().for_each(|fd| assert_eq!(client.ask(&format!("range {fd} {fd} 0")), "closed"));
+        assert_eq!([client.ask("open"), client.ask("close")], [numbers, "closed".to_owned()]);
+        // A connection of one number, which the next one has then, and all others.
+        let [mut one, mut other] = [connect(&service), connect(&service)];
+        let number = one.ask("self");
+        assert_eq!(other.ask(&format!("range {number} {number} 0")), "closed");
+        one.assert_ended();
+        let mut next = connect(&service);
+        assert_eq!(next.ask("self"), number);
+        other.ask_for_the_end("from 160");
+        next.assert_ended();
+        client.assert_ended();
+        client = connect(&service);
+        has_all(&service);
+        client.ask_for_the_end("each 160 16639");
+        client = connect(&service);
+        client.ask("put kept");
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        client.ask("take");
         service.await_replicas();
     }
     drop(client);
