@@ -1,8 +1,8 @@
 //! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
 //!
-//! The machine with RDMA devices waits most of the time: others go on beside it ([`crate::beside`]), to whose outcome time means nothing, and stand back. Not beside
-//! the tests: a leader of real processes loses the lead when something else has its core, stand back as it may. What is beside others builds into directories of
-//! its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that a test that waits for ever costs its step and nothing else.
+//! Tests of real processes and the machine with RDMA devices wait for a good part of their time: others go on beside them ([`crate::beside`]), to whose outcome time means
+//! nothing, and stand back. What builds for minutes is not beside the tests: a leader of real processes loses the lead when something else has its core, stand back as it
+//! may. What is beside others builds into directories of its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that a test that waits for ever costs its step and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -139,7 +139,7 @@ fn tidy(root: &Path) -> Outcome {
 }
 
 /// One after another.
-const BEFORE: [Step; 11] = [
+const BEFORE: [Step; 8] = [
     step("format", 1, |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
     step("tidy", 50, tidy),
     step("header", 1, crate::header::check),
@@ -149,8 +149,10 @@ const BEFORE: [Step; 11] = [
     step("lints, with probes", 10, |root| clippy(root, &["--package", "martlet-sim", "--all-targets", PROBED])),
     step("docs", 20, |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
     step("deny", 40, crate::deny::check),
+];
+/// One after another, while no other step builds: clusters of real processes hang on time.
+const TESTS: [Step; 3] = [
     step("tests", 900, tests),
-    // Before others build beside.
     step("package", 40, |root| crate::deb::run(root, crate::deb::Programs::Debug)),
     // The last release is built, and its tests are of real processes.
     step("upgrade", 400, |root| crate::upgrade::run(root, None)),
@@ -161,7 +163,7 @@ const AFTER: [Step; 2] = [
     // It has a limit of its own for each machine, which says more.
     step("rdma", 700, crate::vm::check::run),
 ];
-/// What goes on beside them. A step of the second row uses one core, one of the first both; the third waits for the network.
+/// What goes on beside them, and takes both cores where it builds.
 const FIRST_ROW: [Step; 7] = [
     step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
     step("canaries, built", 360, build_probed),
@@ -171,16 +173,16 @@ const FIRST_ROW: [Step; 7] = [
     step("canaries, of wardens", 60, planted_wardens),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
+/// What goes on beside the tests already, which leave a core free now and then: they build little. The last waits for the network.
 const SECOND_ROW: [Step; 2] = [
     step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
     step("miri", 300, |root| one_by_one(crate::miri::check(root), chosen::finish)),
 ];
 const THIRD_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
-const ROWS: [&[Step]; 3] = [&FIRST_ROW, &SECOND_ROW, &THIRD_ROW];
 
 /// All of them.
 pub fn steps() -> impl Iterator<Item = Step> {
-    BEFORE.into_iter().chain(AFTER).chain(ROWS.into_iter().flatten().copied())
+    BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(FIRST_ROW).chain(SECOND_ROW).chain(THIRD_ROW)
 }
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
@@ -198,15 +200,21 @@ pub fn run() -> ExitCode {
         summary.add(step.run(scratch.path()));
     };
     BEFORE.into_iter().for_each(|step| next(&mut summary, step));
-    let names: Vec<&str> = ROWS.into_iter().flatten().map(|step| step.name).collect();
-    println!("== beside what follows, shown when they have ended: {}", names.join("; "));
-    let beside = Beside::start(ROWS, scratch.path());
+    let mut beside = Vec::new();
+    let mut start = |rows: &[&'static [Step]]| {
+        let names: Vec<&str> = rows.iter().flat_map(|row| row.iter()).map(|step| step.name).collect();
+        println!("== beside what follows, shown when they have ended: {}", names.join("; "));
+        beside.push(Beside::start(rows.iter().copied(), scratch.path()));
+    };
+    start(&[&SECOND_ROW, &THIRD_ROW]);
+    TESTS.into_iter().for_each(|step| next(&mut summary, step));
+    start(&[&FIRST_ROW]);
     for step in AFTER {
         next(&mut summary, step);
         // Not in the midst of what a step prints.
-        beside.ended().for_each(|ended| summary.add_shown(ended));
+        beside.iter().flat_map(Beside::ended).for_each(|ended| summary.add_shown(ended));
     }
-    beside.rest().for_each(|ended| summary.add_shown(ended));
+    beside.into_iter().flat_map(Beside::rest).for_each(|ended| summary.add_shown(ended));
     if !summary.tests.is_empty() {
         println!("== what tests that failed have said");
         summary.tests.iter().for_each(Failed::show);
