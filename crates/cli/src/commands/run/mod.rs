@@ -160,6 +160,8 @@ struct Supervisor {
     ended: Ended,
     /// When it was seen that it has.
     ended_at: Option<Instant>,
+    /// Whether what was left then has been ended from here.
+    ended_all: bool,
     /// When it was told to end.
     stopping: Option<Instant>,
     /// The leader that has been told so.
@@ -193,6 +195,7 @@ impl Supervisor {
             first: None,
             ended: Ended::default(),
             ended_at: None,
+            ended_all: false,
             stopping: None,
             told: None,
         })
@@ -217,7 +220,9 @@ impl Supervisor {
                     None => Err(Fail::failed("all replicas have died")),
                 };
             }
+            // The last one has no majority to execute the end with.
             if self.ended_at.is_some_and(|since| since.elapsed() > END_PATIENCE) {
+                self.ended_all = true;
                 self.kill_all();
             }
             let left = self.replicas.left(self.needs_majority);
@@ -363,9 +368,11 @@ impl Supervisor {
         }
         let Some((number, led)) = self.replicas.ended(pid, Instant::now()) else { return Ok(()) };
         self.whole = None;
+        // Not as one that was killed: an operator would look for what has done that.
+        let how = if self.ended_all && how.signal().is_some() { "with the service".into() } else { how.to_string() };
         self.say(
             format_args!("replica {number}, process {pid}, has ended: {how}"),
-            || json!({"event": "ended", "replica": number, "pid": pid, "how": how.to_string()}),
+            || json!({"event": "ended", "replica": number, "pid": pid, "how": how}),
         );
         // By itself, as it was asked to: so do the others, which execute the same.
         if let Some(code) = status.exit_status()

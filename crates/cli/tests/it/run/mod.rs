@@ -769,6 +769,10 @@ fn it_ends_with_the_servers_own_exit_code() {
     client.send(b"SHUTDOWN NOSAVE\r\n");
     assert_eq!(client.0.read(&mut [0; 1]).expect("the end"), 0);
     assert_eq!(service.command.wait().expect("it ends").code(), Some(0));
+    // The last one has no majority to follow with, and is ended, but not as one that was killed.
+    let hows: Vec<Value> = service.events.iter().filter(|event| event["event"] == "ended").map(|event| event["how"].clone()).collect();
+    assert_eq!((hows.len(), &hows[0]), (3, &Value::from("exit status: 0")));
+    assert!(hows[1..].iter().all(|how| *how == "exit status: 0" || *how == "with the service"), "{hows:?}");
 }
 
 #[test]
