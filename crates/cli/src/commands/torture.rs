@@ -106,6 +106,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.clients + arguments.redis_clients + kept == 0 {
         return Err(Fail::usage("--clients, --redis-clients and --connections are all 0; without clients nothing is checked"));
     }
+    let Arguments { kills, pauses, restarts, changes, all_but_one, power_losses, wardens, .. } = *arguments;
+    if [kills, pauses, restarts, changes, all_but_one, power_losses, wardens].iter().all(|count| *count == 0) {
+        return Err(Fail::usage(
+            "the counts of all faults are 0: --kills, --pauses, --restarts and the others; without faults nothing is checked",
+        ));
+    }
     check_durability(arguments.durability, arguments.engine)?;
     if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
         return Err(Fail::usage(format_args!(
