@@ -25,11 +25,23 @@ pub struct Interrupt {
     again: Arc<AtomicBool>,
 }
 
+/// The signals that a user ends a command by. Of a terminal that is closed it is to know nothing where SIGHUP is ignored as it starts, as `nohup` has it.
+fn asking() -> impl Iterator<Item = i32> {
+    let is_ignored = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, SIGHUP));
+    [SIGINT, SIGTERM].into_iter().chain((!is_ignored).then_some(SIGHUP))
+}
+
+/// Whether a process of this status, as /proc has it, ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 impl Interrupt {
-    /// From now on Ctrl-C, SIGTERM and SIGHUP raise the flag, and a second one ends the process at once.
+    /// From now on Ctrl-C, SIGTERM and SIGHUP, unless that is ignored, raise the flag, and a second one ends the process at once.
     pub fn install() -> io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in asking() {
             // In this order: the first signal finds the flag down, the second one finds it up.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
@@ -43,7 +55,7 @@ impl Interrupt {
     pub fn install_without_end() -> io::Result<Interrupt> {
         let (flag, again) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];
-        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().chain(rest) {
+        for signal in asking().chain(rest) {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&again))?;
         }
@@ -77,5 +89,18 @@ impl Interrupt {
             }
             std::thread::sleep(left.min(Duration::from_millis(20)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_ignores_stands_in_its_status() {
+        let status = "Name:\tmartlet\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004202\n";
+        assert!(ignores(status, SIGHUP) && ignores(status, rustix::process::Signal::PIPE.as_raw()));
+        assert!(!ignores(status, SIGINT) && !ignores(status, SIGTERM));
+        assert!(!ignores("Name:\tmartlet\n", SIGHUP));
     }
 }

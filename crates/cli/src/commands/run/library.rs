@@ -3,12 +3,15 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 /// The name of its file.
 const NAME: &str = "libmartlet_preload.so";
+/// A program that does nothing, to see whether a library is loaded into it.
+const PROBE: &str = "/bin/true";
 /// What this program carries: it was built along with it, unless this is a debug build.
 const CARRIED: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
@@ -34,6 +37,24 @@ impl Library {
                 let directory = own.parent().unwrap_or(Path::new("/"));
                 Library::at(&["", "../lib", "../lib/martlet"].map(|place| directory.join(place).join(NAME)))
             }
+        }
+    }
+
+    /// The system's loader ignores what it cannot load, and would start the server alone, with one line among the server's own.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn check(&self) -> Outcome {
+        let mut probe = Command::new(PROBE);
+        probe.env("LD_PRELOAD", &self.path).env_remove("MARTLET_RUN").stdin(Stdio::null()).stdout(Stdio::null());
+        // A system without that program has no loader that would complain.
+        let said = probe.output().map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stderr).into_owned());
+        match said.lines().find(|line| line.contains("LD_PRELOAD")) {
+            None => Ok(()),
+            Some(why) => Err(Fail::failed(format_args!(
+                "{} cannot be loaded into servers: {why}; allowed is {NAME} of this build",
+                self.path.display()
+            ))),
         }
     }
 
@@ -81,6 +102,15 @@ mod tests {
         assert!(fs::write(&path, b"other bytes").is_err());
         drop(library);
         assert!(!path.exists(), "nothing stays");
+    }
+
+    #[test]
+    fn what_the_loader_does_not_take_is_refused_by_name() {
+        let file = std::env::temp_dir().join(format!("martlet-no-library-{}", std::process::id()));
+        fs::write(&file, "no library").expect("a file");
+        let why = Library::find(Some(&file)).and_then(|library| library.check()).expect_err("no ELF").to_string();
+        let _ = fs::remove_file(&file);
+        assert!(why.contains("martlet-no-library-") && why.contains("cannot be preloaded"), "{why}");
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         )));
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();
+    library.check()?;
     let starter = Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
@@ -160,6 +161,8 @@ struct Supervisor {
     ended: Ended,
     /// When it was seen that it has.
     ended_at: Option<Instant>,
+    /// Whether it has been said that standard output takes nothing more.
+    is_silenced: bool,
     /// Whether what was left then has been ended from here.
     ended_all: bool,
     /// When it was told to end.
@@ -195,6 +198,7 @@ impl Supervisor {
             first: None,
             ended: Ended::default(),
             ended_at: None,
+            is_silenced: false,
             ended_all: false,
             stopping: None,
             told: None,
@@ -238,7 +242,12 @@ impl Supervisor {
                     patience.as_secs()
                 )));
             }
-            if interrupt.take() || interrupt.is_raised() && self.stopping.is_none() {
+            if !self.is_silenced && output::is_broken() {
+                self.is_silenced = true;
+                output::complain("martlet: standard output takes no more events; the service goes on without telling of them");
+            }
+            // Not when standard output takes nothing more, which is no reason to end a service.
+            if interrupt.take() {
                 if self.stopping.is_none() {
                     self.starter.tell("STOPPING=1");
                 }
@@ -357,10 +366,8 @@ impl Supervisor {
         let how = std::process::ExitStatus::from_raw(status.as_raw());
         if self.first.take_if(|first| *first == pid).is_some() {
             // What was wrong the server has said.
-            let message = format_args!(
-                "the server has ended before it could be replicated ({how}); one that leaves the foreground is to be told not to"
-            )
-            .to_string();
+            let advice = if status.exit_status() == Some(0) { "; one that leaves the foreground is to be told not to" } else { "" };
+            let message = format!("the server has ended before it could be replicated ({how}){advice}");
             return Err(match status.exit_status() {
                 Some(code) if code != 0 => Fail::ended(code as u8, message),
                 _ => Fail::failed(message),

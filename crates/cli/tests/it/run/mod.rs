@@ -775,6 +775,41 @@ fn it_ends_with_the_servers_own_exit_code() {
     assert!(hows[1..].iter().all(|how| *how == "exit status: 0" || *how == "with the service"), "{hows:?}");
 }
 
+/// A full disk, or a program that reads no more, is no reason to end a service.
+#[test]
+fn a_service_goes_on_when_nobody_reads_its_events() {
+    let Some((mut command, port)) = Service::command(&[], None, &[]) else { return };
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("martlet runs");
+    let mut events = BufReader::new(running.stdout.take().expect("piped")).lines();
+    let mut event = || serde_json::from_str::<Value>(&events.next().expect("more").expect("a line")).expect("an object");
+    let mut leader = Value::Null;
+    loop {
+        let event = event();
+        if event["event"] == "leads" {
+            leader = event["pid"].clone();
+        }
+        if event["replicas"] == 3 {
+            break;
+        }
+    }
+    drop(events);
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("it serves");
+    let leader = leader.as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("a process");
+    kill_process(leader, Signal::KILL).expect("it lives");
+    let mut said = BufReader::new(running.stderr.take().expect("piped")).lines();
+    assert!(said.any(|line| line.expect("a line").contains("takes no more events")), "it ends, and has not said so");
+    // What else it says has a place.
+    let rest = std::thread::spawn(move || said.count());
+    client.write_all(b"PING\r\n").expect("it serves");
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).expect("it serves");
+    assert_eq!(&reply, b"+PONG\r\n");
+    let pid = Pid::from_raw(running.id() as i32).expect("a process");
+    kill_process(pid, Signal::TERM).expect("it runs");
+    assert_eq!(running.wait().expect("it ends").code(), Some(0));
+    rest.join().expect("it reads");
+}
+
 #[test]
 fn what_cannot_be_captured_is_refused_before_it_starts() {
     assert!(run(&["run", "--", "no-such-server"]).code(3).err.contains("no-such-server"));
@@ -786,6 +821,8 @@ fn what_cannot_be_captured_is_refused_before_it_starts() {
         assert!(encrypting.err.contains("tls-port 6379"), "{}", encrypting.err);
     }
     assert!(run(&["run", "--preload", "/nowhere", "--", "/bin/true"]).code(3).err.contains("/nowhere"));
+    let passwords = run(&["run", "--untried", "--preload", "/etc/passwd", "--", "/bin/sh", "-c", "sleep 1000"]).code(1);
+    assert!(passwords.err.contains("/etc/passwd cannot be loaded into servers"), "{}", passwords.err);
     let script = std::env::temp_dir().join(format!("martlet-run-script-{}", std::process::id()));
     std::fs::write(&script, "#!/bin/sh\n").expect("a file");
     let mut permissions = std::fs::metadata(&script).expect("there").permissions();
