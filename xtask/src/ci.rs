@@ -164,8 +164,7 @@ const AFTER: [Step; 2] = [
     step("rdma", 700, crate::vm::check::run),
 ];
 /// What goes on beside them, and takes both cores where it builds.
-const FIRST_ROW: [Step; 7] = [
-    step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
+const FIRST_ROW: [Step; 6] = [
     step("canaries, built", 360, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
@@ -173,16 +172,19 @@ const FIRST_ROW: [Step; 7] = [
     step("canaries, of wardens", 60, planted_wardens),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
+/// The same.
+const SECOND_ROW: [Step; 1] =
+    [step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build)))];
 /// What goes on beside the tests already, which leave a core free now and then: they build little. The last waits for the network.
-const SECOND_ROW: [Step; 2] = [
+const THIRD_ROW: [Step; 2] = [
     step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
     step("miri", 300, |root| one_by_one(crate::miri::check(root), chosen::finish)),
 ];
-const THIRD_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
+const FOURTH_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
 
 /// All of them.
 pub fn steps() -> impl Iterator<Item = Step> {
-    BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(FIRST_ROW).chain(SECOND_ROW).chain(THIRD_ROW)
+    BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(FIRST_ROW).chain(SECOND_ROW).chain(THIRD_ROW).chain(FOURTH_ROW)
 }
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
@@ -206,9 +208,9 @@ pub fn run() -> ExitCode {
         println!("== beside what follows, shown when they have ended: {}", names.join("; "));
         beside.push(Beside::start(rows.iter().copied(), scratch.path()));
     };
-    start(&[&SECOND_ROW, &THIRD_ROW]);
+    start(&[&THIRD_ROW, &FOURTH_ROW]);
     TESTS.into_iter().for_each(|step| next(&mut summary, step));
-    start(&[&FIRST_ROW]);
+    start(&[&FIRST_ROW, &SECOND_ROW]);
     for step in AFTER {
         next(&mut summary, step);
         // Not in the midst of what a step prints.
