@@ -95,7 +95,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         )));
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();
-    library.check()?;
     let starter = Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
@@ -132,6 +131,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     // It is this process that says how the service is.
     command.env_remove(NOTIFY_SOCKET);
     let _noted = pid_file.map(host::PidFile::write).transpose()?;
+    library.check()?;
     let first = command.spawn().context(format_args!("cannot start {}", path.display()))?;
     supervisor.first = i32::try_from(first.id()).ok();
     let ended = supervisor.supervise(&interrupt);
