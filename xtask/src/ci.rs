@@ -1,8 +1,9 @@
 //! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
 //!
-//! Tests of real processes and the machine with RDMA devices wait for a good part of their time: others go on beside them ([`crate::beside`]), to whose outcome time means
-//! nothing, and stand back. What builds for minutes is not beside the tests: a leader of real processes loses the lead when something else has its core, stand back as it
-//! may. What is beside others builds into directories of its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that a test that waits for ever costs its step and nothing else.
+//! Tests of real processes and the machine with RDMA devices wait for a good part of their time: others go on beside them ([`crate::beside`]), to whose outcome time
+//! means nothing, and stand back. What builds for minutes is not beside the tests: a leader of real processes loses the lead when something else has its core, stand
+//! back as it may. What is beside others builds into directories of its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that
+//! a test that waits for ever costs its step and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -150,7 +151,7 @@ const BEFORE: [Step; 8] = [
     step("docs", 20, |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
     step("deny", 40, crate::deny::check),
 ];
-/// One after another, while no other step builds: clusters of real processes hang on time.
+/// One after another, while no other step builds for long: clusters of real processes hang on time.
 const TESTS: [Step; 3] = [
     step("tests", 900, tests),
     step("package", 40, |root| crate::deb::run(root, crate::deb::Programs::Debug)),
@@ -163,8 +164,8 @@ const AFTER: [Step; 2] = [
     // It has a limit of its own for each machine, which says more.
     step("rdma", 700, crate::vm::check::run),
 ];
-/// What goes on beside them, and takes both cores where it builds.
-const FIRST_ROW: [Step; 6] = [
+/// Bugs that are planted, and how far the simulator reaches. They take both cores where they are built.
+const CANARIES: [Step; 6] = [
     step("canaries, built", 360, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
@@ -172,19 +173,23 @@ const FIRST_ROW: [Step; 6] = [
     step("canaries, of wardens", 60, planted_wardens),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
-/// The same.
-const SECOND_ROW: [Step; 1] =
+const GUIDED_FUZZING: [Step; 1] =
     [step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build)))];
-/// What goes on beside the tests already, which leave a core free now and then: they build little. The last waits for the network.
-const THIRD_ROW: [Step; 2] = [
+/// They build little, and execute for long on one core.
+const CHECKERS: [Step; 2] = [
     step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
     step("miri", 300, |root| one_by_one(crate::miri::check(root), chosen::finish)),
 ];
-const FOURTH_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
+/// It waits for the network.
+const ADVISORIES: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
+/// What goes on beside the tests, which leave a core free now and then, and beside what comes after them. The steps of a row go one by one.
+const BESIDE_TESTS: [&[Step]; 2] = [&CHECKERS, &ADVISORIES];
+const BESIDE_AFTER: [&[Step]; 2] = [&CANARIES, &GUIDED_FUZZING];
 
 /// All of them.
 pub fn steps() -> impl Iterator<Item = Step> {
-    BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(FIRST_ROW).chain(SECOND_ROW).chain(THIRD_ROW).chain(FOURTH_ROW)
+    let beside = BESIDE_TESTS.into_iter().chain(BESIDE_AFTER).flatten().copied();
+    BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(beside)
 }
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
@@ -203,14 +208,14 @@ pub fn run() -> ExitCode {
     };
     BEFORE.into_iter().for_each(|step| next(&mut summary, step));
     let mut beside = Vec::new();
-    let mut start = |rows: &[&'static [Step]]| {
-        let names: Vec<&str> = rows.iter().flat_map(|row| row.iter()).map(|step| step.name).collect();
+    let mut start = |rows: [&[Step]; 2]| {
+        let names: Vec<&str> = rows.into_iter().flatten().map(|step| step.name).collect();
         println!("== beside what follows, shown when they have ended: {}", names.join("; "));
-        beside.push(Beside::start(rows.iter().copied(), scratch.path()));
+        beside.push(Beside::start(rows, scratch.path()));
     };
-    start(&[&THIRD_ROW, &FOURTH_ROW]);
+    start(BESIDE_TESTS);
     TESTS.into_iter().for_each(|step| next(&mut summary, step));
-    start(&[&FIRST_ROW, &SECOND_ROW]);
+    start(BESIDE_AFTER);
     for step in AFTER {
         next(&mut summary, step);
         // Not in the midst of what a step prints.

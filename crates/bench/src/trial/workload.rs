@@ -89,7 +89,9 @@ fn with_each(caller: &mut dyn Caller, client: u64, round: u64, mix: Mix, action:
     let mut recording = Recording::new();
     let mut unanswered = 0;
     for key in 0..mix.keys {
-        let is_answered = one(caller, client, Input { key: key_of(round, key), action: action.clone() }, &mut recording);
+        let refused = recording.refused.0;
+        let is_acknowledged = one(caller, client, Input { key: key_of(round, key), action: action.clone() }, &mut recording);
+        let is_answered = is_acknowledged || recording.refused.0 > refused;
         unanswered = if is_answered { 0 } else { unanswered + 1 };
         if unanswered == UNANSWERED {
             break;
@@ -220,29 +222,6 @@ mod tests {
         calls: u64,
     }
 
-    /// A cluster that answers one request of so many.
-    struct Silent {
-        one_of: u64,
-        calls: u64,
-    }
-
-    impl Caller for Silent {
-        fn call(&mut self, _: &Input) -> Reply {
-            self.calls += 1;
-            if self.calls.is_multiple_of(self.one_of) { Reply::Output(Output::Value(None)) } else { Reply::Unknown }
-        }
-    }
-
-    #[test]
-    fn the_rest_of_the_keys_is_not_asked_about_where_nobody_answers() {
-        let mix = Mix { keys: 24, reads: 50, pause: std::time::Duration::ZERO, value_bytes: 8 };
-        for (one_of, asked) in [(u64::MAX, 2), (2, 24)] {
-            let mut silent = Silent { one_of, calls: 0 };
-            audit(&mut silent, 0, 1, mix);
-            assert_eq!(silent.calls, asked, "one of {one_of} is answered");
-        }
-    }
-
     impl Caller for InMemory {
         fn call(&mut self, input: &Input) -> Reply {
             self.calls += 1;
@@ -288,5 +267,32 @@ mod tests {
         let fail = run(true).expect_err("writes are lost");
         assert_eq!(fail.kind(), Kind::Wrong);
         assert!(fail.to_string().contains("seed 42"), "{fail}");
+    }
+
+    /// A cluster that does not answer, but for one request of so many.
+    struct Silent {
+        one_of: u64,
+        answer: fn() -> Reply,
+        calls: u64,
+    }
+
+    impl Caller for Silent {
+        fn call(&mut self, _: &Input) -> Reply {
+            self.calls += 1;
+            if self.calls.is_multiple_of(self.one_of) { (self.answer)() } else { Reply::Unknown }
+        }
+    }
+
+    #[test]
+    fn the_rest_of_the_keys_is_not_asked_about_where_nobody_answers() {
+        let mix = Mix { keys: 24, reads: 50, pause: std::time::Duration::ZERO, value_bytes: 8 };
+        let answers: [fn() -> Reply; 2] = [|| Reply::Output(Output::Value(None)), || Reply::Refused("nobody leads".into())];
+        for answer in answers {
+            for (one_of, asked) in [(u64::MAX, 2), (2, 24), (1, 24)] {
+                let mut silent = Silent { one_of, answer, calls: 0 };
+                audit(&mut silent, 0, 1, mix);
+                assert_eq!(silent.calls, asked, "one of {one_of} is answered");
+            }
+        }
     }
 }

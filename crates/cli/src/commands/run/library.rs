@@ -47,7 +47,7 @@ impl Library {
     pub fn check(&self) -> Outcome {
         let mut probe = Command::new(PROBE);
         probe.env("LD_PRELOAD", &self.path).env_remove("MARTLET_RUN").stdin(Stdio::null()).stdout(Stdio::null());
-        // A system without that program has no loader that would complain.
+        // Without that program the server is started as it is, and what the loader says stands among the server's own lines.
         let said = probe.output().map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stderr).into_owned());
         match said.lines().find(|line| line.contains("LD_PRELOAD")) {
             None => Ok(()),
