@@ -110,6 +110,7 @@ fn of_run(error: &RunError) -> martlet_status {
         | RunError::System { .. }
         | RunError::Removed { .. }
         | RunError::OnCommit { .. }
+        | RunError::Cores { .. }
         | RunError::NothingHeld { .. }
         | RunError::Level { .. }
         | RunError::Build { .. }

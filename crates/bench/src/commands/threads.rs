@@ -4,6 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use martlet_cluster::number::number;
 use martlet_node::config::{Idle, Pin, Priority, ThreadsConfig};
+use martlet_node::sched;
 
 /// Which threads do what on which core.
 #[derive(Clone, Debug, Args)]
@@ -13,16 +14,16 @@ pub struct Threads {
     #[arg(long, value_parser = idle())]
     idle: Option<Idle>,
     /// With adaptive idling: how long to spin before parking, in microseconds.
-    #[arg(long, value_name = "US", value_parser = number::<u64>(..))]
+    #[arg(long, value_name = "US", value_parser = number::<u64>(..=1_000_000))]
     spin_us: Option<u64>,
     /// How the scheduler treats a node's thread.
     #[arg(long, value_parser = priority())]
     priority: Option<Priority>,
     /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
-    #[arg(long)]
+    #[arg(long, value_parser = pin)]
     pin: Option<Pin>,
     /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
-    #[arg(long, value_name = "US", value_parser = number::<u64>(..))]
+    #[arg(long, value_name = "US", value_parser = rehearsals)]
     rehearse_every_us: Option<u64>,
     /// How long cores may take to wake up, in microseconds, as the kernel is asked meanwhile; 0: they do not halt. Needs the privilege.
     #[arg(long, value_name = "US", value_parser = number::<u32>(..=1_000_000))]
@@ -37,6 +38,22 @@ pub fn idle() -> impl TypedValueParser<Value = Idle> {
 /// How the scheduler treats a thread, likewise.
 fn priority() -> impl TypedValueParser<Value = Priority> {
     PossibleValuesParser::new(Priority::ALL.map(Priority::name)).try_map(|name| name.parse())
+}
+
+/// Which cores, as far as nodes may use them, which run on this host.
+fn pin(text: &str) -> Result<Pin, String> {
+    let pin = text.parse()?;
+    let allowed = sched::allowed_cores().map_err(|error| format!("cannot tell the cores: {error}"))?;
+    match sched::names_others(&pin, &allowed) {
+        true => Err(format!("the cores are {text:?}; allowed are {}", sched::allowed_pins(&allowed))),
+        false => Ok(pin),
+    }
+}
+
+/// How often takeovers are rehearsed, as a node's file may say it.
+fn rehearsals(text: &str) -> Result<u64, String> {
+    let every = number::<u64>(200..=10_000_000)(text);
+    if text == "0" { Ok(0) } else { every.map_err(|why| format!("{why}, or 0 for never")) }
 }
 
 impl Threads {

@@ -92,7 +92,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Milestone::Leaves => starter.tell("STOPPING=1"),
     }));
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
-    let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
+    let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(|error| match error.is_of_settings() {
+        true => Fail::usage(format_args!("{}: {error}", arguments.config.display())),
+        false => Fail::failed(error),
+    })?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");
     successor.map_or(Ok(()), hosts::Successor::begin_again)
 }

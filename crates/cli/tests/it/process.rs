@@ -128,6 +128,26 @@ fn a_limit_that_a_node_cannot_run_with_is_named_at_its_start() {
     refused("-v 400000", "the limit of address space (ulimit -v) is 409600000 bytes; this node maps");
 }
 
+#[test]
+fn a_core_that_a_node_may_not_use_is_a_wrong_setting() {
+    let cluster = alone(&[]);
+    let file = format!("{}/node-0.toml", cluster.dir);
+    let text = fs::read_to_string(&file).expect("its file");
+    let allowed: Vec<String> = martlet_node::sched::allowed_cores().expect("a process may ask").iter().map(u16::to_string).collect();
+    // Below the highest that can be named, and above what any host of tests has.
+    for named in ["[1022]", &format!("[{}, 1022]", allowed[0])] {
+        fs::write(&file, text.replace("pin = \"auto\"", &format!("pin = {named}"))).expect("ours");
+        let said = run(&["node", "--config", &file]).code(2).err;
+        let wanted = format!(
+            "{file}: node n0: threads.pin is {named}; allowed: \"none\", \"auto\", or a list of cores that this process may use: {}",
+            allowed.join(", ")
+        );
+        assert!(said.contains(&wanted), "{said}\nwanted: {wanted}");
+    }
+    let said = run(&["bench", "kv", "--pin", "1022"]).code(2).err;
+    assert!(said.contains("--pin") && said.contains("1022") && said.contains(&allowed.join(", ")), "{said}");
+}
+
 /// As `prlimit --fsize` does it to a process that runs.
 #[test]
 fn a_log_on_disk_that_may_not_grow_is_a_full_disk() {

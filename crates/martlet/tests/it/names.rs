@@ -78,6 +78,7 @@ fn of_run(error: RunError) -> Option<PathBuf> {
         | RunError::Removed { node: _, why: _ }
         | RunError::Limit { node: _, why: _ }
         | RunError::NothingHeld { node: _ }
+        | RunError::Cores { node: _, named: _, allowed: _ }
         | RunError::OnCommit { node: _ } => None,
         RunError::Level { node: _, level: _, build } => {
             let _: Protocol = build;

@@ -103,6 +103,17 @@ pub fn cores_of_nodes(pin: &Pin, position: usize, nodes: usize, allowed: &[u16],
     cores
 }
 
+/// Whether a core is named that the process may not use, be it that the host does not have it.
+pub fn names_others(pin: &Pin, allowed: &[u16]) -> bool {
+    matches!(pin, Pin::Cores(cores) if cores.iter().any(|core| !allowed.contains(core)))
+}
+
+/// Which cores may be named, in words.
+pub fn allowed_pins(allowed: &[u16]) -> String {
+    let cores: Vec<String> = allowed.iter().map(u16::to_string).collect();
+    format!("\"none\", \"auto\", or a list of cores that this process may use: {}", cores.join(", "))
+}
+
 /// The class that a thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -417,6 +428,14 @@ mod tests {
         let many: Vec<u16> = (0..128).collect();
         assert_eq!(cores_of_nodes(&Pin::None, 1, 3, &many, 4), [0, 32, 64, 96], "of both sockets");
         assert_eq!(cores_of_nodes(&Pin::None, 0, 1, &[], 4), [0; 0]);
+    }
+
+    #[test]
+    fn each_core_of_a_list_has_to_be_one_that_may_be_used() {
+        let others = |pin: &Pin| names_others(pin, &[0, 2]);
+        assert!(!others(&Pin::None) && !others(&Pin::Auto) && !others(&Pin::Cores(vec![2, 0])));
+        assert!(others(&Pin::Cores(vec![99])) && others(&Pin::Cores(vec![0, 1])), "the host may have it, and the process not");
+        assert_eq!(allowed_pins(&[0, 2]), "\"none\", \"auto\", or a list of cores that this process may use: 0, 2");
     }
 
     #[test]

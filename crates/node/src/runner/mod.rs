@@ -20,7 +20,7 @@ use martlet_protocol::with_engine;
 use crate::acting::{ActingError, ActingThreads};
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{RelistError, Settings};
+use crate::config::{Pin, RelistError, Settings};
 use crate::counters::{Counter, Counters};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
@@ -200,6 +200,16 @@ pub enum RunError {
         /// Which node.
         node: NodeId,
     },
+    /// The node's file names cores that this process may not use.
+    #[error("node {node}: threads.pin is {named:?}; allowed: {}", sched::allowed_pins(allowed))]
+    Cores {
+        /// Which node.
+        node: NodeId,
+        /// What is named.
+        named: Vec<u16>,
+        /// What may be.
+        allowed: Vec<u16>,
+    },
     /// A limit of this process is too low for a node.
     #[error("node {node}: {why}")]
     Limit {
@@ -219,6 +229,13 @@ pub enum RunError {
         #[source]
         error: io::Error,
     },
+}
+
+impl RunError {
+    /// Whether what a file or a program asks for cannot be had with this program or on this host, so that the same node does not start until its settings are changed.
+    pub fn is_of_settings(&self) -> bool {
+        matches!(self, RunError::OnCommit { .. } | RunError::Cores { .. })
+    }
 }
 
 /// Runs a node on the calling thread until it is asked to end.
@@ -246,9 +263,14 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         return Err(RunError::OnCommit { node });
     }
     let system = |what| move |error| RunError::System { node, what, error };
+    let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
+    if let Pin::Cores(named) = settings.pin()
+        && sched::names_others(settings.pin(), &allowed)
+    {
+        return Err(RunError::Cores { node, named: named.clone(), allowed });
+    }
     hooks.policy.begin::<F>(settings, &hooks.stop)?;
     let threads = &settings.node().threads;
-    let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
     let nodes = settings.cluster().config().nodes.len();
     let cores = sched::cores_of_nodes(settings.pin(), settings.position(), nodes, &allowed, SKEW_CORES);
     let skew_ns = clock::skew_among(&cores, SKEW_ROUNDS).map_err(system("cannot compare the cores' clocks"))?;
