@@ -14,7 +14,7 @@ pub enum ConfigError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// The file is no TOML, lacks a key, has one too many, or one of the wrong type. The parser's message shows the line and what it expected.
+    /// The file is no TOML, lacks a key, or has one too many. The parser's message shows the line and what it expected.
     #[error("{}: {message}", file.display())]
     Parse {
         /// The file.
@@ -22,14 +22,14 @@ pub enum ConfigError {
         /// The parser's words, with line, column and an excerpt.
         message: String,
     },
-    /// A key has a value that is not allowed.
+    /// A key has a value that is not allowed, or not of its type.
     #[error("{}: {key} is {value}; allowed: {allowed}", file.display())]
     Value {
         /// The file.
         file: PathBuf,
         /// The key, with the tables it stands in.
         key: String,
-        /// The value found.
+        /// The value found; of a secret what it is.
         value: String,
         /// What it may be.
         allowed: String,

@@ -7,8 +7,37 @@ use martlet_fabric::ethernet::DEFAULT_GIVE_UP;
 use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
 use serde::{Deserialize, Serialize};
 
+use super::allowed::Allowed::{self, Number, Table, Truth, Words};
+use super::allowed::Setting;
 use super::error::{Checker, ConfigError};
 use super::{ClusterConfig, NodeConfig, Settings};
+
+/// What a device's name may be.
+const DEVICE: Allowed = Words("a text of 1 to 63 letters, digits, '-', '_' or '.', as `ibv_devices` shows it");
+
+/// What the keys of a cluster's file about fabrics may be.
+pub(super) const CLUSTER_KEYS: &[Setting] = &[
+    ("verbs", Table("[verbs]")),
+    ("verbs.timeout", Number(1, 20)),
+    ("verbs.retries", Number(1, 6)),
+    ("verbs.nap_us", Number(1, 20_000)),
+    ("verbs.huge_pages", Truth),
+    ("verbs.multicast", Words(Multicast::ALLOWED)),
+    ("verbs.device", DEVICE),
+    ("verbs.port", Number(1, 255)),
+    ("verbs.gid_index", Number(0, 255)),
+    ("ethernet", Table("[ethernet]")),
+    ("ethernet.give_up_us", Number(50_000, 60_000_000)),
+];
+
+/// The same of a node's file.
+pub(super) const NODE_KEYS: &[Setting] = &[
+    ("verbs", Table("[verbs]")),
+    ("verbs.listen", Words("an IP address and a port from 1 to 65535, such as \"0.0.0.0:7600\"")),
+    ("verbs.device", DEVICE),
+    ("verbs.port", Number(1, 255)),
+    ("verbs.gid_index", Number(0, 255)),
+];
 
 /// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

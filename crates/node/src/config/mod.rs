@@ -4,6 +4,7 @@
 //! program. It is validated once, into [`Cluster`] or [`Settings`], and cannot be changed after that. Every error names the file, the key,
 //! the value, and what is allowed.
 
+mod allowed;
 mod by_name;
 mod cluster;
 mod durability;

@@ -8,6 +8,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Secret;
+use super::allowed;
 use super::error::{Checker, ConfigError};
 use super::fabric::NodeVerbsConfig;
 
@@ -372,7 +373,7 @@ impl<'de> Deserialize<'de> for Bytes {
             type Value = Bytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of bytes, or a text such as \"100kb\", \"256mb\" or \"2gb\"")
+                f.write_str("a number of bytes, or a text such as \"256mb\" or \"2gb\"")
             }
 
             fn visit_i64<E: de::Error>(self, n: i64) -> Result<Bytes, E> {
@@ -409,12 +410,17 @@ impl NodeConfig {
         }
     }
 
+    pub(super) const ALLOWED_MEMORY: &'static str =
+        "0 for no limit, or at least 1mb: a number of bytes, or a text such as \"256mb\" or \"2gb\"";
+    pub(super) const ALLOWED_PLAN: &'static str = "\"shared\", the one plan of this version";
+    pub(super) const ALLOWED_REHEARSALS: &'static str = "0 for never, or 200 to 10000000";
+
     /// Reads a file's text.
     ///
     /// # Errors
     /// What is wrong with it, and where.
     pub fn from_toml(text: &str) -> Result<NodeConfig, String> {
-        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+        allowed::read(text).map_err(|wrong| wrong.to_string())
     }
 
     /// The file's text. Reading it gives an equal value.
@@ -463,16 +469,16 @@ impl NodeConfig {
         }
         check.range("redis.maxclients", u64::from(self.redis.maxclients), 1..=1_000_000)?;
         if self.redis.maxmemory.0 != 0 && self.redis.maxmemory.0 < 1 << 20 {
-            return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, "0 for no limit, or at least 1mb"));
+            return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, Self::ALLOWED_MEMORY));
         }
         self.verbs.validate(&check)?;
         if self.threads.plan == ThreadPlan::Dedicated {
-            return Err(check.refuse("threads.plan", "\"dedicated\"", "\"shared\", the one plan of this version"));
+            return Err(check.refuse("threads.plan", "\"dedicated\"", Self::ALLOWED_PLAN));
         }
         check.range("threads.spin_us", self.threads.spin_us, 0..=1_000_000)?;
         let every_us = self.threads.rehearse_every_us;
         if every_us != 0 && !(200..=10_000_000).contains(&every_us) {
-            return Err(check.refuse("threads.rehearse_every_us", every_us, "0 for never, or 200 to 10000000"));
+            return Err(check.refuse("threads.rehearse_every_us", every_us, Self::ALLOWED_REHEARSALS));
         }
         if let Some(us) = self.threads.wake_latency_us {
             check.range("threads.wake_latency_us", us.into(), 0..=1_000_000)?;

@@ -9,6 +9,7 @@ use martlet_fabric::NodeId;
 use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
 
+use super::allowed::{self, Keys};
 use super::error::{Checker, ConfigError};
 use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Pin, Reads, RecoveryConfig, Secret, UseWarden};
 
@@ -372,24 +373,8 @@ fn read_text(file: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-fn parse<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
-    let text = read_text(file)?;
-    toml::from_str(&text).map_err(|e| ConfigError::Parse { file: file.to_owned(), message: plain(e.to_string().trim_end()) })
-}
-
-/// The parser's message, whose last words may be a type of Rust's, in words for whoever writes the file.
-fn plain(message: &str) -> String {
-    let types = [
-        ("expected u8", "expected a whole number from 0 to 255"),
-        ("expected u16", "expected a whole number from 0 to 65535"),
-        ("expected u32", "expected a whole number from 0 to 4294967295"),
-        ("expected u64", "expected a whole number that is not negative"),
-        ("expected a sequence", "expected a list in brackets"),
-        ("expected a string", "expected a text in quotes"),
-        ("wanted string or table", "expected a text in quotes"),
-    ];
-    let found = types.iter().find_map(|(ours, theirs)| Some(format!("{}{theirs}", message.strip_suffix(ours)?)));
-    found.unwrap_or_else(|| message.to_owned())
+fn parse<T: serde::de::DeserializeOwned + Keys>(file: &Path) -> Result<T, ConfigError> {
+    allowed::read(&read_text(file)?).map_err(|wrong| wrong.of(file))
 }
 
 fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {
