@@ -79,6 +79,8 @@ pub fn loom(root: &Path) -> [Command; 2] {
 
 /// The features under which the simulator's probes are there.
 const PROBED: &str = "--features=canaries,marks";
+/// The packages that hold probes.
+const PLANTED: [&str; 6] = ["--package", "martlet-fabric", "--package", "martlet-protocol", "--package", "martlet-sim"];
 
 /// Tests with probes. Optimised, and tests so that panics are caught. The engines are named whether or not their tests are wanted: so all is built once for all.
 fn probed<'a>(root: &Path, tests: impl IntoIterator<Item = &'a str>) -> Command {
@@ -147,7 +149,7 @@ const BEFORE: [Step; 8] = [
     step("lints", 50, |root| clippy(root, &["--workspace", "--all-targets"])),
     // Not among all targets, as it is not run with them.
     step("lints, of tests on RDMA", 1, |root| clippy(root, &["--workspace", "--test", "verbs"])),
-    step("lints, with probes", 10, |root| clippy(root, &["--package", "martlet-sim", "--all-targets", PROBED])),
+    step("lints, with probes", 10, |root| clippy(root, &[&PLANTED[..], &["--all-targets", PROBED]].concat())),
     step("docs", 20, |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
     step("deny", 40, crate::deny::check),
 ];

@@ -454,6 +454,6 @@ fn each_canary_is_found() {
         let found = found || (0..2_000).any(|seed| std::panic::catch_unwind(|| live(seed)).is_err());
         let found = found || std::panic::catch_unwind(|| every_schedule(5)).is_err();
         probe::plant(None);
-        assert!(found, "no life, no scene and no schedule shows {canary:?}");
+        assert!(found, "no life, no scene and no schedule shows {canary:?}:{}", canary.meaning());
     }
 }
