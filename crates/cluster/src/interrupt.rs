@@ -1,13 +1,15 @@
 //! Ctrl-C: a flag that long commands look at, so that they can clean up.
 
-use std::io;
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 
-use crate::fail::{Fail, Outcome};
+use crate::fail::{Fail, Kind, Outcome};
+use crate::scratch;
 
 /// The flag of the command that runs; there is one in a process.
 static SIGNALLED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -38,14 +40,18 @@ fn ignores(status: &str, signal: i32) -> bool {
 }
 
 impl Interrupt {
-    /// From now on Ctrl-C, SIGTERM and SIGHUP, unless that is ignored, raise the flag, and a second one ends the process at once.
+    /// From now on Ctrl-C, SIGTERM and SIGHUP, unless that is ignored, raise the flag. A second one ends the process as soon as what would outlive it is put away: its
+    /// [directories](scratch::Scratch), and the processes that have to do with them. A third one does not wait for that.
     pub fn install() -> io::Result<Interrupt> {
-        let flag = Arc::new(AtomicBool::new(false));
+        let (flag, hurries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (came, comes) = UnixStream::pair()?;
         for signal in asking() {
-            // In this order: the first signal finds the flag down, the second one finds it up.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
+            // In this order: the one that has the process hurry finds it in no hurry.
+            signal_hook::flag::register_conditional_shutdown(signal, Kind::Interrupted as i32, Arc::clone(&hurries))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::low_level::pipe::register(signal, comes.try_clone()?)?;
         }
+        std::thread::Builder::new().name("martlet-hurry".into()).spawn(move || hurry(came, &hurries))?;
         let _ = SIGNALLED.set(Arc::clone(&flag));
         Ok(Interrupt { flag, again: Arc::default() })
     }
@@ -89,6 +95,15 @@ impl Interrupt {
             }
             std::thread::sleep(left.min(Duration::from_millis(20)));
         }
+    }
+}
+
+/// Waits for a second signal, of each of which one byte comes, and ends the process then. The thread that puts things away after the first may be held up by anything.
+fn hurry(mut came: UnixStream, hurries: &AtomicBool) {
+    if came.read_exact(&mut [0; 2]).is_ok() {
+        hurries.store(true, Ordering::Relaxed);
+        let _none_is_made = scratch::put_away();
+        signal_hook::low_level::exit(Kind::Interrupted as i32);
     }
 }
 

@@ -169,8 +169,46 @@ impl Handle {
     }
 }
 
+/// Kills this process's children, and whom they leave behind, until there are none. Nobody is waited for but to be dead: that is for those who wait for them.
+pub(crate) fn end_children() {
+    // What a child leaves is this process's child then, and else would live on: a node's second process is to outlive it.
+    let _ = rustix::process::set_child_subreaper(Pid::from_raw(1));
+    let mut ended = 0;
+    loop {
+        let living = children();
+        if living.is_empty() || ended > MOST_CHILDREN {
+            return;
+        }
+        for child in living {
+            let _ = child.signal(Signal::KILL);
+            // One that the kernel does not get to its end is left to it.
+            let _ = child.wait_gone(DEATH);
+            ended += 1;
+        }
+    }
+}
+
+/// More than any command has; what makes new ones faster than they can be ended is not waited for.
+const MOST_CHILDREN: u32 = 10_000;
+/// How long one that was killed may take to be dead.
+const DEATH: Duration = Duration::from_secs(2);
+
+/// This process's children that live.
+fn children() -> Vec<Handle> {
+    let own = std::process::id();
+    let pids = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let is_ours = |pid: u32| Stat::read(pid).is_ok_and(|stat| stat.parent == own);
+    let handles = pids.filter(|pid| is_ours(*pid)).filter_map(|pid| {
+        let fd = pidfd_open(i32::try_from(pid).ok().and_then(Pid::from_raw)?, PidfdFlags::empty()).ok()?;
+        // Another thread may have waited for it in between, and its number be another one's.
+        is_ours(pid).then_some(Handle { fd })
+    });
+    handles.filter(|child| !child.wait_gone(Duration::ZERO).unwrap_or(true)).collect()
+}
+
 struct Stat {
     state: char,
+    parent: u32,
     started: u64,
 }
 
@@ -184,9 +222,10 @@ impl Stat {
     fn parse(text: &str) -> Option<Stat> {
         let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
         let state = fields.next()?.chars().next()?;
-        // Field 22 of the whole; the state is the third.
-        let started = fields.nth(18)?.parse().ok()?;
-        Some(Stat { state, started })
+        let parent = fields.next()?.parse().ok()?;
+        // Field 22 of the whole; the parent is the fourth.
+        let started = fields.nth(17)?.parse().ok()?;
+        Some(Stat { state, parent, started })
     }
 }
 
@@ -285,7 +324,7 @@ mod tests {
     #[test]
     fn odd_program_names_do_not_confuse() {
         let stat = Stat::parse("77 (a) b) (c) T 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1").expect("a stat line");
-        assert_eq!((stat.state, stat.started), ('T', 987_654));
+        assert_eq!((stat.state, stat.parent, stat.started), ('T', 1, 987_654));
     }
 
     #[test]

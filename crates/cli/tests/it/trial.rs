@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::martlet::{Ran, TempDir, await_mourners, command, free_ports, processes_about, ran};
@@ -181,6 +182,35 @@ fn ctrl_c_ends_it_and_leaves_nothing() {
     assert!(output.is_some());
     assert_eq!(child.wait().expect("ours").code(), Some(130));
     nothing_left(&temp);
+}
+
+/// The second signal comes long before what is to be done after the first.
+#[test]
+fn a_second_signal_has_it_hurry_and_nothing_is_left_all_the_same() {
+    let port = free_ports(3).to_string();
+    for arguments in [
+        &["demo", "--kills", "1000"][..],
+        &["torture", "--kills", "1000", "--redis-port", &port],
+        &["torture", "--fabric", "ethernet", "--wardens", "1000", "--redis-port", &port],
+        &["bench", "--no-reference", "failover", "--failovers", "1000"],
+    ] {
+        let temp = TempDir::new();
+        let mut child = command(arguments)
+            .env("TMPDIR", temp.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the command is built");
+        while processes_about(temp.path()).len() < 3 {
+            assert!(child.try_wait().expect("ours").is_none(), "{arguments:?} goes on");
+            std::thread::yield_now();
+        }
+        let pid = Pid::from_raw(child.id() as i32).expect("a number");
+        // Of two of one kind that have not been taken the kernel makes one.
+        [Signal::INT, Signal::TERM].into_iter().for_each(|signal| kill_process(pid, signal).expect("ours"));
+        assert_eq!(child.wait().expect("ours").code(), Some(130), "{arguments:?}");
+        nothing_left(&temp);
+    }
 }
 
 #[test]
