@@ -16,6 +16,7 @@ use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing;
 use martlet_node::config::{Cluster, Idle, NodeEntry, Priority};
+use martlet_node::connections::service;
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
@@ -442,6 +443,10 @@ impl Drop for Testbed {
                 let _ = child.kill();
                 let _ = child.wait();
             }
+        }
+        // What the last of them held nobody will ask for.
+        if let Some(address) = self.cluster.config().service {
+            service::let_go(&self.cluster.config().name, address);
         }
         let _ = &self.scratch;
     }

@@ -133,7 +133,7 @@ pub fn is_mourner(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| matches!(name.trim_end(), "martlet-mourner" | "martlet-keeper"))
 }
 
-fn every_process_about(path: &Path) -> impl Iterator<Item = u32> {
+pub fn every_process_about(path: &Path) -> impl Iterator<Item = u32> {
     let needle = path.to_str().expect("UTF-8").as_bytes();
     let pids = std::fs::read_dir("/proc").expect("there").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(move |pid| {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::martlet::{Ran, TempDir, await_mourners, command, free_ports, processes_about, ran};
+use crate::martlet::{Ran, TempDir, await_mourners, command, every_process_about, free_ports, is_mourner, processes_about, ran};
 
 fn run_in(temp: &TempDir, arguments: &[&str]) -> Ran {
     let mut command = command(arguments);
@@ -181,6 +181,11 @@ fn ctrl_c_ends_it_and_leaves_nothing() {
     let output = child.stdout.take().map(|out| BufReader::new(out).lines().count());
     assert!(output.is_some());
     assert_eq!(child.wait().expect("ours").code(), Some(130));
+    // Those that have nothing open any more end next.
+    let keepers = every_process_about(temp.path()).filter(|pid| is_mourner(*pid));
+    let keeping: Vec<u32> =
+        keepers.filter(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut open| open.next().is_some())).collect();
+    assert_eq!(keeping, Vec::<u32>::new(), "nobody is left to go on with connections");
     nothing_left(&temp);
 }
 

@@ -9,11 +9,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 use martlet_fabric::host::descriptors::{duplicate, open, open_beside};
 use martlet_fabric::host::process::stand_aside;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::handover::{AGAIN_MS, Came, Handover, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
 use super::{Holder, sys};
@@ -38,6 +40,10 @@ const CONNECTIONS: u8 = b'c';
 const LISTENER: u8 = b'l';
 /// What a successor says that has no more use for it.
 const DISMISSED: u8 = b'd';
+/// What one asks that ends in order: whether the keeper's process ends too, or is dead.
+const ENDS: u8 = b'e';
+/// What the last of a service's processes says that ends in order: nobody will ask for the connections.
+const OVER: u8 = b'o';
 /// Begins an answer that holds what was asked for.
 pub(super) const GIVEN: u8 = b'+';
 /// The answer where that is not given: the process lives and has not let go of it, or there is none.
@@ -67,6 +73,9 @@ pub static LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// Whether a successor has all of them, since this process has let go.
 pub static SUCCEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process ends in order, and takes part in the service no more.
+pub static LEAVES: AtomicBool = AtomicBool::new(false);
 
 /// Which descriptors a keeper keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +266,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 silent.iter_mut().filter(|fd| **fd == client).for_each(|fd| *fd = -1);
                 let said = hear(client);
                 let service = SERVICE.load(Ordering::Acquire);
+                let is_over = keeps == Keeps::Service && (!lives || LEAVES.load(Ordering::SeqCst));
                 if said == Some(CONNECTIONS) && (!lives || LET_GO.load(Ordering::SeqCst)) {
                     // It asks since the one before it is dead.
                     let before = std::mem::replace(&mut given, client);
@@ -268,6 +278,14 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 } else if said == Some(LISTENER) && service >= 0 {
                     // Where it is not taken the end of the connection says so, and it asks again.
                     say(client, GIVEN, &[service]);
+                } else if said == Some(OVER) && is_over {
+                    HOLDS.store(false, Ordering::SeqCst);
+                    if !lives {
+                        end(keeps);
+                    }
+                    say(client, GIVEN, &[]);
+                } else if said == Some(ENDS) && is_over {
+                    say(client, GIVEN, &[]);
                 } else if said.is_some() {
                     say(client, NOT_NOW, &[]);
                 }
@@ -477,6 +495,35 @@ pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
     let mut left = ask_for(name, LISTENER)?;
     left.take()?;
     Ok(left.sockets.pop())
+}
+
+/// For how long a keeper may leave one without an answer that ends, or a connection waiting.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// Says something to a keeper. Returns whether it agrees, or has ended.
+fn tell(name: &str, what: u8) -> io::Result<bool> {
+    let socket = message_socket()?;
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, timeout, Some(ANSWER))?;
+    }
+    let mut left = match connect_by(socket, name) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(true),
+        keeper => ask_by(keeper?, what)?,
+    };
+    match left.take() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => Ok(true),
+        answer => answer.map(|(answer, _)| answer == GIVEN),
+    }
+}
+
+/// Whether the keeper's process ends in order too, or is dead. One that does not answer counts as one that goes on.
+pub(super) fn ends(name: &str) -> bool {
+    tell(name, ENDS).unwrap_or(false)
+}
+
+/// Tells a keeper that nobody will ask for its connections: it ends with its process, or now if that is dead. Where that lives and goes on nothing comes of it.
+pub(super) fn is_over(name: &str) {
+    let _ = tell(name, OVER);
 }
 
 impl Left {

@@ -55,7 +55,7 @@ pub struct Service {
 }
 
 /// What the keepers of a service are called: names have little room, and another cluster's have other ones.
-fn kind(cluster: &str, address: SocketAddr) -> String {
+pub(super) fn kind(cluster: &str, address: SocketAddr) -> String {
     let mut hasher = SipHasher13::new();
     (cluster, address).hash(&mut hasher);
     format!("service-{:016x}", hasher.finish())
@@ -88,10 +88,41 @@ impl Service {
         Ok(Service { holder, address, listener, ledger, kind })
     }
 
+    /// What it takes to end this process's part in order, when the rest of it is gone.
+    pub fn ending(&self) -> Ending {
+        Ending { kind: self.kind.clone(), own: self.keeper_of(self.holder) }
+    }
+
     /// The name of the keeper of a process of this service.
     pub fn keeper_of(&self, holder: Holder) -> String {
         name_of(&self.kind, holder)
     }
+}
+
+/// The end in order of a process's part in a service. Those that end last, of all that there are, leave nobody who would go on with a connection; so none is kept.
+#[derive(Debug)]
+pub struct Ending {
+    pub(super) kind: String,
+    pub(super) own: String,
+}
+
+impl Ending {
+    /// To be called when this process has let go of all connections and holds none any more but for a successor.
+    pub fn end(self) {
+        // In this order: of two that end at once at least one learns of the other.
+        keeper::LEAVES.store(true, Ordering::SeqCst);
+        let others = keepers(&self.kind).unwrap_or_default();
+        let others: Vec<&String> = others.iter().filter(|name| **name != self.own).collect();
+        if others.iter().all(|name| keeper::ends(name)) {
+            keeper::HOLDS.store(false, Ordering::SeqCst);
+            others.into_iter().for_each(|name| keeper::is_over(name));
+        }
+    }
+}
+
+/// Ends what keeps connections for dead processes of that cluster's service at that address: for whoever has ended all of them, and starts none again.
+pub fn let_go(cluster: &str, address: SocketAddr) {
+    keepers(&kind(cluster, address)).unwrap_or_default().iter().for_each(|name| keeper::is_over(name));
 }
 
 fn new_listener(address: SocketAddr) -> io::Result<OwnedFd> {
@@ -106,11 +137,20 @@ fn new_listener(address: SocketAddr) -> io::Result<OwnedFd> {
 
 /// The listener of another process of the service, or of one that is dead and whose keeper is still there.
 fn listener_of_others(kind: &str, own: &str) -> io::Result<Option<OwnedFd>> {
+    let names = keepers(kind)?;
+    let mut names = names.iter().filter(|name| *name != own);
+    // One that has just gone is not asked.
+    Ok(names.find_map(|name| keeper::ask_for_listener(name).ok().flatten()))
+}
+
+/// The names of all keepers of a service.
+fn keepers(kind: &str) -> io::Result<Vec<String>> {
     let start = format!("@martlet-{kind}-");
     let known = std::fs::read_to_string("/proc/net/unix")?;
     let names = known.lines().filter_map(|line| line.split_ascii_whitespace().last()).filter(|name| name.starts_with(&start));
-    let mut names: Vec<&str> = names.map(|name| &name[1..]).filter(|name| *name != own).collect();
+    let mut names: Vec<String> = names.map(|name| name[1..].to_owned()).collect();
+    // A connection to one has its name as well.
+    names.sort_unstable();
     names.dedup();
-    // One that has just gone is not asked.
-    Ok(names.into_iter().find_map(|name| keeper::ask_for_listener(name).ok().flatten()))
+    Ok(names)
 }

@@ -378,18 +378,20 @@ impl Drop for RedisFront {
     /// In an orderly end the connections of the service stay for the next leader, if there is one.
     fn drop(&mut self) {
         let Some(mut succession) = self.succession.take() else { return };
+        let ending = succession.service.ending();
         let serves_any = self.connections.iter().flatten().any(|connection| connection.is_of_service);
         if succession.is_alone || !serves_any && succession.parked.is_empty() {
             keeper::HOLDS.store(false, Ordering::SeqCst);
-            return;
+        } else {
+            let serving = self.connections.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.is_of_service));
+            let sockets = serving.filter_map(Option::take).map(|connection| connection.into_parts().0);
+            // The keeper's from here on: it shares the table of descriptors.
+            sockets.chain(succession.parked.drain(..).map(|(socket, _)| socket)).for_each(std::mem::forget);
+            // And so are the listener and the ledger.
+            std::mem::forget(succession);
+            keeper::LET_GO.store(true, Ordering::SeqCst);
         }
-        let serving = self.connections.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.is_of_service));
-        let sockets = serving.filter_map(Option::take).map(|connection| connection.into_parts().0);
-        // The keeper's from here on: it shares the table of descriptors.
-        sockets.chain(succession.parked.drain(..).map(|(socket, _)| socket)).for_each(std::mem::forget);
-        // And so are the listener and the ledger.
-        std::mem::forget(succession);
-        keeper::LET_GO.store(true, Ordering::SeqCst);
+        ending.end();
     }
 }
 

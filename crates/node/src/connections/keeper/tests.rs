@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::super::service::{Ending, Service, kind};
 use super::*;
 
 /// What keepers go by is this process's, so that one test at a time has them.
@@ -324,4 +325,86 @@ fn those_that_say_nothing_stand_in_the_order_in_which_they_came_and_the_first_ma
     silent[3] = -1;
     assert_eq!(queue(&mut silent, 201), -1);
     assert!(silent.iter().copied().eq([101, 102, 103].into_iter().chain(105..100 + MOST_SILENT as RawFd).chain([200, 201])));
+}
+
+/// Which service a process of this test's program is to take part in: its cluster's name and its address.
+const PART: &str = "MARTLET_KEEPER_TEST_PART";
+
+/// A process that takes part in a service and holds connections, and how its keeper is called.
+struct Part {
+    process: std::process::Child,
+    keeper: String,
+}
+
+impl Part {
+    fn new(test: &str, cluster: &str, address: std::net::SocketAddr) -> Part {
+        let program = std::env::current_exe().expect("the kernel says it");
+        let (module, _) = std::any::type_name::<Part>().rsplit_once("::").expect("a path");
+        let (_, module) = module.split_once("::").expect("the crate");
+        let mut process = std::process::Command::new(program)
+            .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
+            .env(PART, format!("{cluster} {address}"))
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let said = std::io::BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut lines = std::io::BufRead::lines(said).map_while(Result::ok);
+        let keeper = lines.find_map(|line| Some(line.split_once("kept by ")?.1.trim().to_owned())).expect("it takes part");
+        Part { process, keeper }
+    }
+
+    /// What such a process does.
+    fn live(part: &str) -> ! {
+        let (cluster, address) = part.split_once(' ').expect("two words");
+        let service = Service::open(cluster, address.parse().expect("an address"), 0).expect("it takes part");
+        HOLDS.store(true, Ordering::SeqCst);
+        println!("kept by {}", service.keeper_of(service.holder));
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().expect("it lives");
+        self.process.wait().expect("it is killed");
+    }
+
+    fn is_kept(&self) -> bool {
+        connect(&self.keeper).is_ok()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        is_over(&self.keeper);
+    }
+}
+
+#[test]
+fn connections_are_kept_for_whoever_lives_and_not_once_the_last_has_ended_in_order() {
+    if let Ok(part) = std::env::var(PART) {
+        Part::live(&part);
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = format!("parts-{}", std::process::id());
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let test = "connections_are_kept_for_whoever_lives_and_not_once_the_last_has_ended_in_order";
+    let [mut one, mut other] = [(); 2].map(|()| Part::new(test, &cluster, address));
+    // This process ends in order, over and over.
+    let end = || {
+        HOLDS.store(true, Ordering::SeqCst);
+        Ending { kind: kind(&cluster, address), own: "none".into() }.end();
+        LEAVES.store(false, Ordering::SeqCst);
+        HOLDS.swap(false, Ordering::SeqCst)
+    };
+    assert!(end() && one.is_kept() && other.is_kept(), "two live");
+    one.kill();
+    assert!(end() && one.is_kept() && other.is_kept(), "the other one may go on with what is kept");
+    is_over(&other.keeper);
+    assert!(other.is_kept(), "whatever is said of one that lives and does not end");
+    other.kill();
+    assert!(!end(), "nobody may");
+    assert!(!one.is_kept() && !other.is_kept());
 }
