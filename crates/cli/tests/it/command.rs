@@ -50,6 +50,25 @@ fn a_cluster_that_is_not_there_is_said_to_be_absent() {
 }
 
 #[test]
+fn what_is_refused_leaves_no_directory_and_a_directory_without_a_cluster_as_it_was() {
+    let dir = TempDir::new();
+    let fresh = dir.join("fresh");
+    for arguments in [
+        &["cluster", "up", "--fabric", "ethernet", "--service-port", "7700"][..],
+        &["cluster", "up", "--durability", "sync", "--engine", "primary-backup"],
+        &["cluster", "up", "--replicas", "15", "--coordinators", "15", "--redis-port", "65530"],
+    ] {
+        let ran = run(&[arguments, &["--dir", &fresh]].concat()).code(2);
+        assert!(ran.err.contains("allowed") && !dir.path().join("fresh").exists(), "{arguments:?}: {}", ran.err);
+        run(&[arguments, &["--dir", dir.path().to_str().expect("UTF-8")]].concat()).code(2);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("it stays").count(), 0, "{arguments:?}");
+    }
+    let path = dir.path().to_str().expect("UTF-8");
+    let down = run(&["cluster", "down", "--purge", "--json", "--dir", path]).ok().objects();
+    assert!(down.len() == 1 && down[0]["event"] == "nothing to stop", "{down:?}");
+}
+
+#[test]
 fn the_doctor_says_what_this_host_can_do() {
     let objects = run(&["doctor", "--json", "--seconds", "1", "--fence-trials", "2"]).ok().objects();
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();

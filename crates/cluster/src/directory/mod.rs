@@ -174,10 +174,26 @@ const RELEASE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
-/// While it lives, no other command changes the directory.
+/// While it lives, no other command changes the directory. Where nothing else has been made there by its end, it leaves nothing there itself.
 #[derive(Debug)]
 pub struct Lock {
+    /// Locked for as long as it is open.
     _file: OwnedFd,
+    directory: Directory,
+    /// The directory was not there before.
+    made: bool,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let Directory(path) = &self.directory;
+        let is_alone =
+            fs::read_dir(path).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock")));
+        if is_alone && fs::remove_file(path.join("lock")).is_ok() && self.made {
+            // Somebody may have put something there just now.
+            let _ = fs::remove_dir(path);
+        }
+    }
 }
 
 impl Directory {
@@ -210,20 +226,44 @@ impl Directory {
         self.0.join(format!("node-{number}.pid"))
     }
 
+    /// Makes the directory, if it is not there, and waits for its lock.
+    ///
+    /// # Errors
+    /// As [`lock`](Directory::lock), and when it cannot be made.
+    pub fn make(&self) -> Outcome<Lock> {
+        loop {
+            let made = !self.0.exists();
+            fs::create_dir_all(&self.0).context(format_args!("cannot make {}", self.0.display()))?;
+            match self.lock() {
+                // The command that had the lock has removed it.
+                Err(_) if !self.0.exists() => {}
+                Ok(mut lock) => {
+                    lock.made = made;
+                    return Ok(lock);
+                }
+                failed => return failed,
+            }
+        }
+    }
+
     /// Waits for the directory's lock.
     ///
     /// # Errors
     /// When `martlet run` has it, which gives it back when its server ends, and not before.
     pub fn lock(&self) -> Outcome<Lock> {
-        match self.lock_if_free()? {
-            Ok(lock) => Ok(lock),
-            Err(taken) => {
-                if let Some(server) = self.server() {
-                    let path = self.0.display();
-                    return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
+        loop {
+            match self.lock_if_free()? {
+                Ok(lock) => return Ok(lock),
+                Err(taken) => {
+                    if let Some(server) = self.server() {
+                        let path = self.0.display();
+                        return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
+                    }
+                    rustix::fs::flock(&taken, rustix::fs::FlockOperation::LockExclusive).context(self.locking())?;
+                    if let Some(lock) = self.locked(taken) {
+                        return Ok(lock);
+                    }
                 }
-                rustix::fs::flock(&taken, rustix::fs::FlockOperation::LockExclusive).context(self.locking())?;
-                Ok(Lock { _file: taken })
             }
         }
     }
@@ -243,16 +283,33 @@ impl Directory {
     }
 
     fn locking(&self) -> String {
-        format!("cannot lock {}", self.0.join("lock").display())
+        format!("cannot lock {}", self.lock_file().display())
     }
 
     /// The lock, or what another one has locked.
     fn lock_if_free(&self) -> Outcome<Result<Lock, OwnedFd>> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.0.join("lock")).context(self.locking())?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(file.into())),
-            locked => locked.context(self.locking()).map(|()| Ok(Lock { _file: file.into() })),
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.lock_file()).context(self.locking())?;
+            match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(file.into())),
+                locked => locked.context(self.locking())?,
+            }
+            if let Some(lock) = self.locked(file.into()) {
+                return Ok(Ok(lock));
+            }
         }
+    }
+
+    /// The lock, by this file, which is locked; `None`: whoever had it before has removed the file, and another one may be locked by now.
+    fn locked(&self, file: OwnedFd) -> Option<Lock> {
+        let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let is_there =
+            rustix::fs::stat(self.lock_file()).is_ok_and(|there| rustix::fs::fstat(&file).is_ok_and(|ours| of(ours) == of(there)));
+        is_there.then(|| Lock { _file: file, directory: self.clone(), made: false })
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
     }
 
     /// The cluster, or `None` when none has been made here.
@@ -470,8 +527,9 @@ impl Directory {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock.
-    pub fn purge(&self) -> Outcome {
+    /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock. Returns whether anything of a cluster was there.
+    pub fn purge(&self) -> Outcome<bool> {
+        let mut found = self.cluster_file().exists();
         // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
         remove(&self.cluster_file())?;
         let data = self.0.join("data");
@@ -480,6 +538,7 @@ impl Directory {
                 let path = entry.context(format_args!("cannot list {}", data.display()))?.path();
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
                 if name.strip_prefix("node-").is_some_and(|number| number.parse::<u16>().is_ok()) {
+                    found = true;
                     fs::remove_dir_all(&path).context(format_args!("cannot remove {}", path.display()))?;
                 }
             }
@@ -487,6 +546,7 @@ impl Directory {
             let _ = fs::remove_dir(&data);
         }
         for id in self.invitations()? {
+            found = true;
             self.forget_invitation(&id)?;
         }
         let _ = fs::remove_dir(self.invitations_directory());
@@ -498,6 +558,7 @@ impl Directory {
                 number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
             if of_a_node || ["cluster.key", "cluster.toml.new", "server", "server.new", "lock"].contains(&name) {
+                found |= name != "lock";
                 remove(&path)?;
             }
         }
@@ -505,7 +566,7 @@ impl Directory {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
                 Err(Fail::failed(format_args!("cannot remove {}: {error}", self.0.display())))
             }
-            _ => Ok(()),
+            _ => Ok(found),
         }
     }
 }
@@ -597,13 +658,47 @@ mod tests {
         fs::write(directory.path().join("mine"), "").expect("written");
         let life = directory.path().join("data/node-1/life-1");
         fs::create_dir_all(&life).and_then(|()| fs::write(life.join("segment"), "")).expect("written");
-        directory.purge().expect("purged");
+        assert!(directory.purge().expect("purged"));
         let left: Vec<_> = fs::read_dir(directory.path()).expect("still there").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(left, ["mine"], "what is not ours stays");
         drop(lock);
         fs::remove_file(directory.path().join("mine")).expect("removed");
-        directory.purge().expect("purged");
+        assert!(!directory.purge().expect("purged"), "nothing of ours was there any more");
         assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn a_lock_leaves_nothing_where_nothing_was_made_and_whoever_waited_for_it_has_one_that_is_there() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(&scratch.path().join("c"));
+        drop(directory.make().expect("made"));
+        assert!(!directory.path().exists(), "it was not there before");
+        fs::create_dir(directory.path()).expect("made");
+        drop(directory.make().expect("there"));
+        assert_eq!(fs::read_dir(directory.path()).expect("it was there before").count(), 0);
+
+        let lock = directory.make().expect("nobody else has it");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let lock = directory.lock().expect("it is given back");
+                assert!(directory.try_lock().is_err(), "the file that it has locked is the one that others find");
+                lock
+            });
+            // A waiter shows in the kernel's list, behind the lock that it waits for.
+            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.lock_file()).expect("there"));
+            let is_waited_for = || {
+                let locks = fs::read_to_string("/proc/locks").expect("the kernel lists them");
+                locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&format!(":{inode} ")))
+            };
+            while !is_waited_for() {
+                std::thread::yield_now();
+            }
+            drop(lock);
+            let lock = waiting.join().expect("it has the lock");
+            fs::write(directory.cluster_file(), "").expect("written");
+            drop(lock);
+        });
+        assert!(directory.lock_file().exists(), "there is a cluster");
     }
 
     #[test]

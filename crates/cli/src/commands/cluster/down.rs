@@ -71,8 +71,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     for (node, how) in stopped {
         format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
     }
-    if arguments.purge {
-        directory.purge()?;
+    if arguments.purge && directory.purge()? {
         format.print(format_args!("removed the cluster's files from {path}"), || json!({"event": "purged", "dir": path}));
     }
     Ok(())

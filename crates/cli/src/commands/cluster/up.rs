@@ -1,6 +1,5 @@
 //! `martlet cluster up`
 
-use std::fs;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -79,8 +78,7 @@ impl std::fmt::Display for RedisMode {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
-    fs::create_dir_all(directory.path()).context(format_args!("cannot make {}", directory.path().display()))?;
-    let _lock = directory.lock()?;
+    let _lock = directory.make()?;
     let cluster = match directory.cluster()? {
         Some(cluster) => as_asked(arguments, cluster, &directory)?,
         None => {

@@ -8,7 +8,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::output::Format;
 use martlet_node::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, FabricKind, Key, NodeConfig, Secret};
 
-use super::{Place, Starting, entry, make, meeting_point, redis_address, report};
+use super::{Place, Starting, entry, meeting_point, redis_address, report};
 
 /// Begin a cluster on this host, alone at first. Others join it: `martlet host invite`.
 ///
@@ -64,9 +64,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         own.redis.requirepass = Some(Secret::from(&password[..32]));
     }
     let directory = Directory::new(&arguments.place.path(&arguments.name));
-    make(&directory)?;
     let cluster = {
-        let _lock = directory.lock()?;
+        let _lock = directory.make()?;
         directory.create_host(&config, &key, &own)?
     };
     arguments.starting.start(&directory, 0, format)?;

@@ -9,7 +9,7 @@ use martlet_cluster::fail::Outcome;
 use martlet_cluster::hosts::{Joining, Token};
 use martlet_cluster::output::Format;
 
-use super::{MEETING_PORT, Place, Starting, make, meeting_point, redis_address, report};
+use super::{MEETING_PORT, Place, Starting, meeting_point, redis_address, report};
 
 /// Make this host a part of the cluster that the token is from.
 ///
@@ -50,9 +50,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let welcome = joining.join(address, arguments.redis.map(|at| at.to_string()))?;
     let (config, key, own) = welcome.files()?;
     let directory = Directory::new(&arguments.place.path(&config.name));
-    make(&directory)?;
     {
-        let _lock = directory.lock()?;
+        let _lock = directory.make()?;
         directory.create_host(&config, &key, &own)?;
     }
     joining.complete()?;

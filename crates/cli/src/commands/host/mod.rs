@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use martlet_cluster::directory::Directory;
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::hosts;
 use martlet_cluster::output::Format;
 use martlet_node::config::{Cluster, NodeEntry, Settings};
@@ -141,11 +141,6 @@ fn redis_address(text: &str) -> Result<SocketAddr, String> {
 fn address(text: &str, usual_port: u16) -> Option<SocketAddr> {
     let at = text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, usual_port))).ok()?;
     (at.port() != 0 && !at.ip().is_unspecified()).then_some(at)
-}
-
-/// Makes the directory.
-fn make(directory: &Directory) -> Outcome {
-    std::fs::create_dir_all(directory.path()).context(format_args!("cannot make {}", directory.path().display()))
 }
 
 /// Tells what this host is now, and what can be done next.

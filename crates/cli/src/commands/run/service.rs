@@ -49,9 +49,8 @@ pub struct Shown {
 impl Shown {
     /// Writes it.
     pub fn write(path: &std::path::Path, config: &ClusterConfig, server: &str) -> Outcome<Shown> {
-        std::fs::create_dir_all(path).context(format_args!("cannot make {}", path.display()))?;
         let directory = Directory::new(path);
-        let lock = directory.lock()?;
+        let lock = directory.make()?;
         directory.create_run(config, server)?;
         Ok(Shown { directory, _lock: lock })
     }
