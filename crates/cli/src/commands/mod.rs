@@ -19,11 +19,12 @@ mod top;
 mod torture;
 mod warden;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use martlet_cluster::fail::{self, Fail, Kind, Outcome};
 use martlet_cluster::interrupt::was_signalled;
 use martlet_cluster::log;
@@ -89,7 +90,7 @@ pub fn run() -> ExitCode {
     if let Err(why) = martlet_fabric::limits::check_stack() {
         return told(&Fail::failed(why));
     }
-    let ended = match Cli::try_parse() {
+    let ended = match parse(std::env::args_os()) {
         Ok(cli) => {
             let format = if cli.json { Format::Json } else { Format::Text };
             dispatch(cli.command, format)
@@ -120,12 +121,30 @@ pub fn run() -> ExitCode {
     code
 }
 
+/// Reads a command line.
+fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let mut matches = command().try_get_matches_from(words)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
+}
+
+/// The command. Whatever takes a value takes a number below zero for one, and says what it may be; else such a number would be taken for a flag that there is not.
+fn command() -> clap::Command {
+    fn numbers_are_values(command: clap::Command) -> clap::Command {
+        let own = command.mut_args(|argument| {
+            let takes_values = argument.get_action().takes_values();
+            argument.allow_negative_numbers(takes_values)
+        });
+        own.mut_subcommands(numbers_are_values)
+    }
+    numbers_are_values(Cli::command())
+}
+
 /// What to say instead where a command's name was shortened too much.
 fn ambiguous(error: &clap::Error) -> Option<Fail> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
-    let mut command = Cli::command();
+    let mut command = command();
     command.build();
     abbreviation::ambiguous(&command, std::env::args_os().skip(1))
 }
@@ -168,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_command_line_holds_together() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -183,28 +202,39 @@ mod tests {
         check(&Cli::command());
     }
 
-    /// Every value that a flag or an argument takes is refused, if it is, with what is allowed.
+    /// Every value that a flag or an argument takes is refused, if it is, with its name, the value and what is allowed: a number below zero like any other.
     #[test]
     fn a_refused_value_is_refused_with_what_is_allowed() {
         fn check(command: &clap::Command, path: &[String]) -> u32 {
             let mut refused = 0;
-            for argument in command.get_arguments().filter(|argument| argument.get_action().takes_values()) {
-                let mut words = path.to_vec();
-                words.extend(argument.get_long().map(|long| format!("--{long}")));
-                words.push("no such thing".into());
-                let error = Cli::command().try_get_matches_from(&words).err();
-                let Some(error) = error.filter(|error| [ErrorKind::ValueValidation, ErrorKind::InvalidValue].contains(&error.kind()))
-                else {
+            // What stands behind `--` is a server's command line.
+            for argument in command.get_arguments().filter(|argument| argument.get_action().takes_values() && !argument.is_last_set()) {
+                let said = |value: &str| {
+                    let mut words = path.to_vec();
+                    words.extend(argument.get_long().map(|long| format!("--{long}")));
+                    words.push(value.into());
+                    let error = parse(&words).err()?;
+                    assert_ne!(error.kind(), ErrorKind::UnknownArgument, "{words:?}: {error}");
+                    [ErrorKind::ValueValidation, ErrorKind::InvalidValue].contains(&error.kind()).then(|| error.to_string())
+                };
+                let Some(text) = said("no such thing") else {
+                    said("-1");
                     continue;
                 };
                 refused += 1;
-                let text = error.to_string();
-                assert!(text.contains("allowed") || text.contains("possible values"), "{words:?}: {text}");
+                assert!(text.contains("allowed") || text.contains("possible values"), "{path:?} {argument}: {text}");
+                for value in ["-1", "-1.5"] {
+                    let text = said(value).unwrap_or_else(|| panic!("{path:?} {argument} takes {value}"));
+                    assert!(text.contains(&format!("'{value}' for '")), "{path:?} {argument}: {text}");
+                    assert!(text.contains("allowed") || text.contains("possible values"), "{path:?} {argument}: {text}");
+                    let name = argument.get_long().map_or_else(String::new, |long| format!("--{long}"));
+                    assert!(text.contains(&name), "{path:?} {argument}: {text}");
+                }
             }
             let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
             refused + visible.map(|sub| check(sub, &[path, &[sub.get_name().to_owned()]].concat())).sum::<u32>()
         }
-        let refused = check(&Cli::command(), &["martlet".to_owned()]);
+        let refused = check(&command(), &["martlet".to_owned()]);
         assert!(refused > 50, "{refused} arguments take no text but certain ones");
     }
 }

@@ -69,6 +69,21 @@ fn what_is_refused_leaves_no_directory_and_a_directory_without_a_cluster_as_it_w
 }
 
 #[test]
+fn a_number_below_zero_is_a_value_that_is_refused_like_any_other() {
+    for (arguments, wanted) in [
+        (&["torture", "--kills", "-1"][..], "invalid value '-1' for '--kills <N>': allowed is a whole number from 0 to 4294967295"),
+        (&["top", "--every", "-3"], "invalid value '-3' for '--every <MS>': allowed is a whole number from 50 to"),
+        (&["cluster", "kill", "-1"], "invalid value '-1' for '<NODE>': allowed is a whole number from 0 to"),
+        (&["bench", "kv", "--pin", "-1"], "invalid value '-1' for '--pin <PIN>': the cores are"),
+    ] {
+        let said = run(arguments).code(2).err;
+        assert!(said.contains(wanted), "{said}\nwanted: {wanted}");
+    }
+    // What is no number is a flag, and there is none.
+    assert!(run(&["torture", "--kills", "-x"]).code(2).err.contains("unexpected argument '-x'"));
+}
+
+#[test]
 fn the_doctor_says_what_this_host_can_do() {
     let objects = run(&["doctor", "--json", "--seconds", "1", "--fence-trials", "2"]).ok().objects();
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
