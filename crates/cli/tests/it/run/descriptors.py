@@ -65,6 +65,37 @@ def open_some():
     return b" ".join(b"%d" % fd for fd in opened)
 
 
+def open_high():
+    """What is opened when every number is taken that is lower than the library's."""
+    while not opened or opened[-1] < 160:
+        opened.append(os.dup(out))
+    root = os.open("/", os.O_RDONLY)
+    signals = libc.signalfd(-1, ctypes.byref((ctypes.c_ulong * 16)()), 0)
+    found = [root, signals, os.open("dev/null", os.O_RDONLY, dir_fd=root)]
+    opened.extend(found)
+    return b" ".join(b"%d" % fd for fd in found)
+
+
+def called(result):
+    return b"%d" % result if result >= 0 else errno.errorcode[ctypes.get_errno()].encode()
+
+
+def unshare():
+    # CLONE_FILES
+    return called(libc.unshare(0x400))
+
+
+def start_thread():
+    """One that is none of Python's, and sleeps."""
+    return b"%d" % libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+
+
+def make_stream(fd):
+    """Of a descriptor, as the C library has them."""
+    libc.fdopen.restype = ctypes.c_void_p
+    return b"made" if libc.fdopen(fd, b"r") else called(-1)
+
+
 def close_them():
     while opened:
         os.close(opened.pop())
@@ -149,7 +180,9 @@ def answer(line, asks):
         return {b"onto": put_onto, b"above": copy_above, b"drop": close_one}[words[0]](int(words[1]))
     if words[0] == b"self":
         return b"%d" % asks
-    return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": lambda: told(lambda: alien.send(b"x")), b"own": tell_own, b"early": tell_early}[words[0]]()
+    if words[0] == b"stream":
+        return make_stream(asks)
+    return {b"take": take, b"open": open_some, b"close": close_them, b"timer": wait_for_timer, b"alien": lambda: told(lambda: alien.send(b"x")), b"own": tell_own, b"early": tell_early, b"high": open_high, b"unshare": unshare, b"thread": start_thread}[words[0]]()
 
 
 while not stopped:

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Service, python};
+use crate::martlet::TempDir;
 
 struct Client(BufReader<TcpStream>);
 
@@ -200,6 +201,57 @@ fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_al
     }
     drop(client);
     service.stop();
+}
+
+/// Whatever it opens it by.
+#[test]
+fn what_a_server_opens_when_all_low_numbers_are_taken_has_one_behind_the_connections() {
+    let Some(mut service) = python::server("descriptors.py", &[]) else { return };
+    let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
+    for _ in 0..2 {
+        // The first is that of what took the last low one.
+        assert_eq!(client.ask("high"), "16641 16642 16643");
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        assert_eq!(client.ask("close"), "closed");
+        service.await_replicas();
+    }
+    drop(client);
+    service.stop();
+}
+
+/// The process that hands its connections over shares its table of descriptors.
+#[test]
+fn a_server_that_wants_a_table_of_descriptors_for_one_of_its_threads_is_told_that_there_is_none() {
+    let Some(mut service) = python::server("descriptors.py", &[]) else { return };
+    let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
+    assert_eq!(client.ask("unshare"), "EINVAL");
+    // With no thread beside it, it has all of it anyway.
+    assert_eq!(client.ask("range 9000 9000 2"), "closed");
+    assert_eq!(service.kill_leader(), 1, "no connection is lost");
+    service.await_replicas();
+    assert_eq!([client.ask("thread"), client.ask("range 9000 9000 2")], ["0", "EINVAL"]);
+    assert_eq!(service.kill_leader(), 1, "no connection is lost");
+    assert_eq!([client.ask("unshare"), client.ask("range 9000 9000 2"), client.ask("range 9000 9000 0")], ["EINVAL", "EINVAL", "closed"]);
+    drop(client);
+    service.stop();
+}
+
+/// What the C library reads and writes for a stream is not seen.
+#[test]
+fn a_server_that_makes_a_stream_of_a_connection_ends_with_the_reason() {
+    let Some((mut command, port)) = python::command("descriptors.py", &[]) else { return };
+    let log = TempDir::new();
+    let file = std::fs::File::create(log.path().join("log")).expect("a file");
+    command.stderr(file);
+    let mut service = Service::begin(command, port);
+    let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", port)).expect("the server listens")));
+    client.ask_for_the_end("stream");
+    let code = service.command.wait().expect("ours").code();
+    let said = std::fs::read_to_string(log.path().join("log")).expect("it has written");
+    assert!(
+        code != Some(0) && said.contains("the server calls fdopen on a connection, which this version does not capture"),
+        "{code:?}: {said}"
+    );
 }
 
 #[test]
