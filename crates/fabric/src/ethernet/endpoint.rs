@@ -20,7 +20,7 @@ use super::packet::{Head, Kind};
 use super::peer::{self, Line, Own, Peer, find};
 use super::requester::{Requester, Target, Work};
 use super::seal::{Rejected, Sealer, body};
-use super::serving::{BATCH, EthernetCounters};
+use super::serving::{BATCH, EthernetCounters, Taken};
 use super::socket_filter;
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
@@ -37,6 +37,10 @@ use crate::pulse::Pulse;
 
 /// Responses that are taken in one turn at most.
 const RESPONSES: usize = 64;
+/// Turns after a request in which another is likely.
+const LATELY: u32 = 64;
+/// Turns one after another at most in which only what is likely is looked for.
+const LIKELY_TURNS: u32 = 4;
 /// An owner that has changed a lane's permission so often gives up the connection with its writer: epochs are not used twice.
 const MOST_EPOCHS: u32 = 1 << 31;
 
@@ -83,6 +87,11 @@ pub struct EthernetFabric {
     /// Whether there were requests, and responses, in the turn before: only where packets come one behind the other is it worth a system call to look for the next.
     asked_before: bool,
     answered_before: bool,
+    /// Turns until requests are no more likely than not, and until all sources are looked at.
+    asked_lately: u32,
+    turns_to_look: u32,
+    /// For whom something has been posted since the last turn.
+    posted: Vec<PeerId>,
     shared: Arc<Shared<Peer>>,
     threads: [Option<JoinHandle<()>>; 2],
     listens_at: Option<SocketAddr>,
@@ -134,6 +143,9 @@ impl EthernetFabric {
             more: false,
             asked_before: false,
             answered_before: false,
+            asked_lately: 0,
+            turns_to_look: 0,
+            posted: Vec::with_capacity(64),
             shared,
             threads: threads.map(Some),
             listens_at,
@@ -329,6 +341,9 @@ impl EthernetFabric {
             return;
         };
         entry.requester.post(token, target, work, len, bytes);
+        if self.posted.last() != Some(&at.peer) {
+            self.posted.push(at.peer);
+        }
         self.activate(at.peer);
     }
 
@@ -341,33 +356,31 @@ impl EthernetFabric {
         }
     }
 
-    /// One turn: serves, takes, sends.
+    /// One turn: sends what has been posted, serves, takes, and sends what that has made room for.
     fn progress(&mut self) {
         // Only this thread stores it, and only a change means anything.
         self.line.polled.store(self.line.polled.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let mut found: [std::mem::MaybeUninit<epoll::Event>; 3] = [const { std::mem::MaybeUninit::uninit() }; 3];
-        let (mut serve, mut take) = (self.more, false);
-        if let Ok((events, _)) = epoll::wait(&self.sources, &mut found, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            for event in events {
-                match event.data.u64() {
-                    ANSWERS => serve = true,
-                    ASKS => take = true,
-                    _ => {
-                        let mut rung = [0; 8];
-                        let _ = rustix::io::read(&self.line.bell, &mut rung);
-                    }
-                }
+        if !self.posted.is_empty() {
+            let now = self.now();
+            while let Some(id) = self.posted.pop() {
+                self.send_due(id, now);
             }
         }
+        let (serve, take) = self.look();
         self.more = false;
         let most = |before: bool, most: usize| if before { most } else { 1 };
+        let mut asked = false;
         if serve {
             let most = most(self.asked_before, BATCH);
             // Where the other thread has the guard, what it leaves is ours. What is left in the socket shows in the next turn.
-            self.more = self.line.try_guard().is_none_or(|mut serving| serving.serve(&self.line, most) && most > 1);
+            (asked, self.more) = match self.line.try_guard().map(|mut serving| serving.serve(&self.line, most)) {
+                Some(Taken { packets, more }) => (packets > 0, more && most > 1),
+                None => (true, true),
+            };
         }
-        let most = most(self.answered_before, RESPONSES);
-        (self.asked_before, self.answered_before) = (serve, take);
+        self.asked_before = asked;
+        self.asked_lately = if asked { LATELY } else { self.asked_lately.saturating_sub(1) };
+        let most = most(std::mem::take(&mut self.answered_before), RESPONSES);
         if !take && self.active.is_empty() {
             return;
         }
@@ -383,6 +396,32 @@ impl EthernetFabric {
                 self.active.swap_remove(at);
             }
         }
+    }
+
+    /// Whether to look for requests, and for responses. What is likely is looked for at its socket, which hands it over by the same call; every few turns the system says of all
+    /// sources at once what there is.
+    fn look(&mut self) -> (bool, bool) {
+        let (serve, take) = (self.more || self.asked_lately > 0, !self.active.is_empty());
+        if self.turns_to_look > 0 && (serve || take) {
+            self.turns_to_look -= 1;
+            return (serve, take);
+        }
+        self.turns_to_look = LIKELY_TURNS;
+        let mut found: [std::mem::MaybeUninit<epoll::Event>; 3] = [const { std::mem::MaybeUninit::uninit() }; 3];
+        let (mut serve, mut take) = (self.more, false);
+        if let Ok((events, _)) = epoll::wait(&self.sources, &mut found, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            for event in events {
+                match event.data.u64() {
+                    ANSWERS => serve = true,
+                    ASKS => take = true,
+                    _ => {
+                        let mut rung = [0; 8];
+                        let _ = rustix::io::read(&self.line.bell, &mut rung);
+                    }
+                }
+            }
+        }
+        (serve, take)
     }
 
     /// Takes up to `most` responses, and those of one bundle more. Whether these were all that had come, as far as is known.
@@ -406,6 +445,7 @@ impl EthernetFabric {
             }
         }
         self.incoming = incoming;
+        self.answered_before = taken > 0;
         drained
     }
 
@@ -483,19 +523,25 @@ impl EthernetFabric {
             };
             self.give_up(id, &why);
         } else {
-            let Peer { sealer, epochs, answers_at, .. } = peer;
-            let (line, outgoing) = (&self.line, &mut self.outgoing);
-            let send = |packets: &[u8], size: usize| line.send_all(&line.asks, packets, size, *answers_at);
-            requester.send(now, epochs.iter(), &mut self.packet, Sealer::begin, |packet| {
-                sealer.seal(Kind::Request, packet);
-                outgoing.push(packet, send);
-            });
-            outgoing.flush(send);
+            self.send_due(id, now);
         }
         self.release(id);
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };
         entry.active = !entry.requester.is_empty() || entry.doubt.is_some();
         entry.active
+    }
+
+    /// Sends what is due to a peer.
+    fn send_due(&mut self, id: PeerId, now: u64) {
+        let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
+        let Entry { peer: Peer { sealer, epochs, answers_at, .. }, requester, .. } = entry;
+        let (line, outgoing) = (&self.line, &mut self.outgoing);
+        let send = |packets: &[u8], size: usize| line.send_all(&line.asks, packets, size, *answers_at);
+        requester.send(now, epochs.iter(), &mut self.packet, Sealer::begin, |packet| {
+            sealer.seal(Kind::Request, packet);
+            outgoing.push(packet, send);
+        });
+        outgoing.flush(send);
     }
 
     /// Moves what is done, in order, to the completions.

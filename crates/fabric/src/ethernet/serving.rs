@@ -20,6 +20,15 @@ pub(super) const BATCH: usize = 32;
 /// Datagrams that wait to be received at most; more are lost.
 const MAILBOX: usize = 1024;
 
+/// What one turn of serving has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Packets, of which a large one counts as so many small ones.
+    pub(super) packets: usize,
+    /// Whether there may be more.
+    pub(super) more: bool,
+}
+
 /// What has come in, since the start. Of what is refused, a stranger causes all but the last two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthernetCounters {
@@ -100,8 +109,8 @@ impl Serving {
         self.mailbox.pop_front()
     }
 
-    /// Takes up to `most` of the packets that have come, and those of one bundle more, and answers them. Whether there may be more.
-    pub(super) fn serve(&mut self, line: &Line, most: usize) -> bool {
+    /// Takes up to `most` of the packets that have come, and those of one bundle more, and answers them.
+    pub(super) fn serve(&mut self, line: &Line, most: usize) -> Taken {
         let socket = &line.answers;
         let mut incoming = std::mem::take(&mut self.incoming);
         let (mut more, mut taken) = (true, 0);
@@ -132,7 +141,7 @@ impl Serving {
             });
             self.outgoing.flush(send);
         }
-        more
+        Taken { packets: taken, more }
     }
 
     fn take(&mut self, packet: &mut [u8], from: SocketAddr) {

@@ -66,7 +66,7 @@ pub(super) fn run(line: &Arc<Line>, after: Duration) {
             continue;
         }
         let began = Instant::now();
-        let more = serving.serve(line, BATCH);
+        let more = serving.serve(line, BATCH).more;
         drop(serving);
         if more {
             // Before ordinary threads, it would have its core for as long as a flood of packets lasts. So it rests for as long as it has worked: the endpoint's thread gets

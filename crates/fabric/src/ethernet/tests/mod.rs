@@ -1,3 +1,4 @@
 mod idle;
 mod loss;
 mod model;
+mod turns;
