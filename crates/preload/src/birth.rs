@@ -110,7 +110,7 @@ pub fn fork(node: u16) -> bool {
     let last = with_replay(|replay| replay.last());
     with(|replica| {
         replica.board.before_fork(node, replica.heard);
-        replica.board.expect(node, last + 1, clock::real().monotonic_ns);
+        replica.board.expect(node, last + 1, clock::monotonic_ns());
     });
     // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.
     // SAFETY: the server waits, and all of its helpers rest; the library's own threads hold no lock that the fork takes, since it uses nothing of theirs.

@@ -180,8 +180,11 @@ impl Replica {
 
     /// A leader puts into the round which children have ended.
     pub fn collect_children(&mut self, writer: &mut Writer<'_>) {
-        let now = clock::real().monotonic_ns;
-        if self.children.living.is_empty() || now.saturating_sub(self.children.looked_ns) < LOOK_NS {
+        if self.children.living.is_empty() {
+            return;
+        }
+        let now = clock::monotonic_ns();
+        if now.saturating_sub(self.children.looked_ns) < LOOK_NS {
             return;
         }
         self.children.looked_ns = now;

@@ -46,9 +46,7 @@ pub fn read() -> Option<Stamp> {
     READINGS.get().set(reading);
     let _library = InLibrary::enter();
     let since_ns = now.monotonic_ns.saturating_sub(BEGAN_NS.get().get());
-    let leap =
-        replica::with(|replica| replica.leaps(reading, || leap(reading, now, since_ns, sys::nanoseconds(libc::CLOCK_MONOTONIC), real)))
-            .flatten();
+    let leap = replica::with(|replica| replica.leaps(reading, || leap(reading, now, since_ns, monotonic_ns(), real))).flatten();
     let now = leap.map_or(now, |leap| latest(now, leap.to));
     NOW.get().set(now);
     Some(now)
@@ -94,9 +92,14 @@ pub fn set(stamp: Stamp) {
     BEGAN_NS.get().set(now.monotonic_ns);
 }
 
+/// The kernel's monotonic clock.
+pub fn monotonic_ns() -> u64 {
+    sys::nanoseconds(libc::CLOCK_MONOTONIC)
+}
+
 /// What the kernel says.
 pub fn real() -> Stamp {
-    Stamp { monotonic_ns: sys::nanoseconds(libc::CLOCK_MONOTONIC), wall_ns: sys::nanoseconds(libc::CLOCK_REALTIME) }
+    Stamp { monotonic_ns: monotonic_ns(), wall_ns: sys::nanoseconds(libc::CLOCK_REALTIME) }
 }
 
 /// A time of seconds and of parts that have so many nanoseconds each. One that is too long to be counted is as long as can be; `None`: it is negative.

@@ -85,7 +85,7 @@ fn run() {
         pause_ns = LOOK_NS;
         let since_ns = SINCE_NS.load(Ordering::Acquire);
         let ends = IS_SURVIVED.load(Ordering::Relaxed) || !fault::has_requests();
-        if lives(since_ns, ends, longest_ns(), clock::real().monotonic_ns) {
+        if lives(since_ns, ends, longest_ns(), clock::monotonic_ns()) {
             pause_ns = BEAT_NS;
             // SAFETY: null, or leaked, and used by nobody else.
             if let Some(pulse) = unsafe { PULSE.load(Ordering::Acquire).as_ref() } {

@@ -36,6 +36,8 @@ use crate::{clock, fiber, heart, process, threads};
 const LOOK_NS: u64 = 10_000_000;
 /// How often a leader looks that waits for a newcomer, in nanoseconds.
 const PACE_NS: u64 = 1_000_000;
+/// How often a leader that has much to do looks for orders, in nanoseconds.
+const ORDERS_NS: u64 = 100_000;
 /// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
 ///
 /// It does not end at once, though nothing but another lesson brings them: it may count for commits, with `dare` and `apus` even before it is taught. Then what the leader commits
@@ -181,6 +183,8 @@ pub struct Replica {
     pub fork: Option<u16>,
     /// The one that `martlet run` wants forked as soon as it can be.
     fork_wanted: Option<u16>,
+    /// When a leader looked for orders last, in nanoseconds.
+    orders_ns: u64,
     /// The last round before some that wait for others and how often it has been taught, and since when both are that.
     gap_since: Option<((u64, u64), u64)>,
     /// Whether anyone leads, as it has seen it.
@@ -271,6 +275,7 @@ impl Replica {
             looked_at_node_ns: 0,
             fork: None,
             fork_wanted: None,
+            orders_ns: 0,
             gap_since: None,
             led: Led::default(),
             leaders: Leaders::default(),
@@ -286,7 +291,7 @@ impl Replica {
 
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
-        let now = clock::real().monotonic_ns;
+        let now = clock::monotonic_ns();
         self.mind_end(now);
         // One that leads has executed all that is committed, and need hear of no round but its own.
         let leads = matches!(self.role, Role::Leads(_));
@@ -307,7 +312,7 @@ impl Replica {
         let lacked = self.board.first_lacked(now);
         with_replay(|replay| replay.expect(lacked));
         match &self.role {
-            Role::Leads(_) => self.lead(here),
+            Role::Leads(_) => self.lead(here, now),
             Role::Follows | Role::Claims(_) | Role::Succeeds(_) => self.follow(here),
         }
     }
@@ -404,7 +409,7 @@ impl Replica {
         }
     }
 
-    fn lead(&mut self, here: &mut Here<'_, Machine>) -> Step {
+    fn lead(&mut self, here: &mut Here<'_, Machine>, now: u64) -> Step {
         if !here.leads() {
             die("it leads no more");
         }
@@ -430,12 +435,16 @@ impl Replica {
         }
         self.finish_takeover(here);
         self.board.beat();
-        self.take_orders();
+        // Looking takes a system call. What waits there ends every sleep until it is taken.
+        if now.saturating_sub(self.orders_ns) >= ORDERS_NS {
+            self.orders_ns = now;
+            self.take_orders();
+        }
         if self.forks_now() {
             return Step::GiveWay;
         }
-        self.tell_group(here);
-        if !self.may_collect() {
+        self.tell_group(here, now);
+        if !self.may_collect(now) {
             return Step::Return(Turn::IdleFor(Duration::from_nanos(PACE_NS)));
         }
         match self.collect() {
@@ -455,7 +464,7 @@ impl Replica {
                 Step::Return(Turn::Worked)
             }
             None => {
-                let now = clock::real().monotonic_ns;
+                let now = clock::monotonic_ns();
                 let left = self.wait.until_ns.map_or(LOOK_NS * 10, |until| until.saturating_sub(now));
                 Step::Return(Turn::IdleFor(Duration::from_nanos(left)))
             }
@@ -495,7 +504,7 @@ impl Replica {
             self.gap_since = None;
             return;
         }
-        let now = clock::real().monotonic_ns;
+        let now = clock::monotonic_ns();
         let state = with_replay(|replay| (replay.last(), replay.lessons()));
         // As long as it is taught, however slowly, there is hope.
         self.gap_since.take_if(|(before, _)| *before != state);
@@ -509,7 +518,7 @@ impl Replica {
     }
 
     /// Whether the next round is to come now, or when a newcomer has been told more, or a follower has heard more.
-    fn may_collect(&mut self) -> bool {
+    fn may_collect(&mut self, now: u64) -> bool {
         let Role::Leads(lead) = &mut self.role else { return false };
         // Until a successor's first rounds are committed clients wait for answers that they had coming.
         if !lead.is_settled {
@@ -517,15 +526,14 @@ impl Replica {
         }
         // The board has been looked at in this step.
         let lacked = with_replay(|replay| replay.lacked().zip(replay.lacked_bytes()));
-        let (now, board, node) = (clock::real().monotonic_ns, self.board, self.node);
+        let (board, node) = (self.board, self.node);
         let runs = |follower: Holder| process::runs(follower.pid, follower.started);
         lead.pace.permits(now, lacked) && lead.backpressure.permits(now, board.told_end(), || board.followers(node), runs)
     }
 
     /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.
-    fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
+    fn tell_group(&mut self, here: &mut Here<'_, Machine>, now: u64) {
         let Role::Leads(lead) = &mut self.role else { return };
-        let now = clock::real().monotonic_ns;
         // A successor's clients wait, and looking takes system calls.
         if !lead.is_settled || now.saturating_sub(lead.looked_ns) < LOOK_NS {
             return;
@@ -566,7 +574,7 @@ impl Replica {
         }
         self.round = round.number;
         self.voids = self.board.voids(round.number);
-        let now = clock::real().monotonic_ns;
+        let now = clock::monotonic_ns();
         fault::begin(round.number, now);
         heart::begin(now, round.number <= self.board.survived());
         clock::set(round.stamp);

@@ -36,7 +36,7 @@ impl Replica {
             faults.extend(self.board.fault(holder.node));
             // It has been at one request for longer than any may take: so would this one.
             if found == Found::AtWork {
-                faults.extend(self.board.hung(holder.node, clock::real().monotonic_ns, heart::longest_ns()));
+                faults.extend(self.board.hung(holder.node, clock::monotonic_ns(), heart::longest_ns()));
             }
         }
         // Their keepers look for what they keep while this one is at other things. Where something is left to execute they are asked behind it: what they send counts among

@@ -156,7 +156,7 @@ fn wait(most: usize, timeout_ns: Option<u64>) -> Option<(Events, Vec<c_int>)> {
         birth::bear();
     }
     threads::await_rest();
-    let until_ns = timeout_ns.map(|ns| clock::real().monotonic_ns.saturating_add(ns));
+    let until_ns = timeout_ns.map(|ns| clock::monotonic_ns().saturating_add(ns));
     with(|replica| {
         replica.come_back();
         replica.wait = Wait { most, until_ns };
