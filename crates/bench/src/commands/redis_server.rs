@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use martlet_cluster::clients::redis::{Connection, Value};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::scratch::Scratch;
 
@@ -23,7 +25,7 @@ impl RedisServer {
     }
 
     /// Starts a replica of this one.
-    pub fn replicate(&self, port: u16) -> Outcome<Option<RedisServer>> {
+    fn replicate(&self, port: u16) -> Outcome<Option<RedisServer>> {
         let primary = self.address();
         RedisServer::launch(port, &["--replicaof".to_owned(), primary.ip().to_string(), primary.port().to_string()])
     }
@@ -49,6 +51,37 @@ impl RedisServer {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.server.pid()
+    }
+}
+
+/// How long replicas may take to have what there is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A redis-server with replicas of Redis' own kind: unless a client waits for them (`WAIT`) it answers before they have heard of a request. They end with the value.
+#[derive(Debug)]
+pub struct RedisGroup {
+    primary: RedisServer,
+    _replicas: Vec<RedisServer>,
+}
+
+impl RedisGroup {
+    /// Starts the primary at that port, and so many replicas at those behind it, which all have what the primary has when this returns. `None`: it is not installed.
+    pub fn start(port: u16, replicas: u16) -> Outcome<Option<RedisGroup>> {
+        let Some(primary) = RedisServer::start(port)? else { return Ok(None) };
+        let copies = (1..=replicas).map(|n| primary.replicate(port + n)).collect::<Outcome<Option<Vec<_>>>>()?;
+        let Some(copies) = copies else { return Ok(None) };
+        let mut connection = Connection::open(primary.address(), PATIENCE).context("cannot reach redis-server")?;
+        let (all, patience) = (replicas.to_string(), PATIENCE.as_millis().to_string());
+        let set = connection.command(&[b"SET", b"first", b"v"]).context("redis-server")?;
+        match connection.command(&[b"WAIT", all.as_bytes(), patience.as_bytes()]).context("redis-server")? {
+            Value::Integer(there) if there == i64::from(replicas) => Ok(Some(RedisGroup { primary, _replicas: copies })),
+            there => Err(Fail::failed(format_args!("redis-server: {set:?}, and then {there:?} of {all} replicas have it"))),
+        }
+    }
+
+    /// The one that clients talk to.
+    pub fn primary(&self) -> &RedisServer {
+        &self.primary
     }
 }
 

@@ -3,7 +3,7 @@
 use martlet_cluster::clients::redis::{Connection, Value};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 
-use super::super::redis_server::RedisServer;
+use super::super::redis_server::RedisGroup;
 use super::etcd::Etcd;
 use super::latency::{Measured, PATIENCE, Request, SERVERS, SIZES, of_engines};
 use super::{KEY_BYTES, Subject, paper};
@@ -71,16 +71,9 @@ fn etcd(subject: &Subject<'_>, key: &[u8]) -> Outcome<Option<Measured>> {
 fn redis(subject: &Subject<'_>, key: &[u8]) -> Outcome<Option<Measured>> {
     // Behind etcd's ports.
     let port = subject.arguments.port + 2 * SERVERS;
-    let Some(primary) = RedisServer::start(port)? else { return Ok(None) };
-    let replicas = (1..SERVERS).map(|n| primary.replicate(port + n)).collect::<Outcome<Vec<_>>>()?;
-    let mut connection = Connection::open(primary.address(), PATIENCE).context("cannot reach redis-server")?;
-    let (all, patience) = ((SERVERS - 1).to_string(), PATIENCE.as_millis().to_string());
-    let set = connection.command(&[b"SET", key, b"v"]).context("redis-server")?;
-    let there = connection.command(&[b"WAIT", all.as_bytes(), patience.as_bytes()]).context("redis-server")?;
-    if there != Value::Integer(i64::from(SERVERS - 1)) {
-        return Err(Fail::failed(format_args!("redis-server: {set:?}, and then {there:?} of {all} replicas have it")));
-    }
-    let some = ACKNOWLEDGING.to_string();
+    let Some(servers) = RedisGroup::start(port, SERVERS - 1)? else { return Ok(None) };
+    let mut connection = Connection::open(servers.primary().address(), PATIENCE).context("cannot reach redis-server")?;
+    let (some, patience) = (ACKNOWLEDGING.to_string(), PATIENCE.as_millis().to_string());
     let mut measured = Measured::new("redis");
     measured.time(subject, |request, object| match request {
         Request::Write => {
@@ -96,6 +89,5 @@ fn redis(subject: &Subject<'_>, key: &[u8]) -> Outcome<Option<Measured>> {
             other => Err(Fail::failed(format_args!("redis-server: {other:?}"))),
         },
     })?;
-    drop(replicas);
     Ok(Some(measured))
 }

@@ -18,21 +18,21 @@ use martlet_node::config::EngineKind;
 
 use self::load::{Load, Measured};
 use self::service::Service;
-use super::redis_server::{self, RedisServer};
+use super::redis_server::{self, RedisGroup, RedisServer};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 
 /// An unmodified redis-server under `martlet run`: what it costs beside a plain one, and what its clients see of kills.
 ///
-/// First a plain redis-server and one in three replicas take turns, on any cores, under 50 clients (half SET, half GET): as many requests as they answer, then for both half of what
-/// the replicated one could, at random moments, with the CPU time of the process that answers. Then the leader is killed: beside a bare death probe each time, while one client counts,
+/// First three take turns, on any cores, under 50 clients (half SET, half GET): a plain redis-server, one with two replicas of Redis' own kind, which it does not wait for, and one in
+/// three replicas. As many requests as they answer, then for all half of what the last could, at random moments, with the CPU time of the process that answers. Then the leader is killed: beside a bare death probe each time, while one client counts,
 /// to the next byte on its connection; while 50 clients count; and while redis-benchmark counts with 50 clients, which has to end without an error and with the sockets that it began
-/// with. All counts have to be exact, and nothing may be left behind; otherwise the command fails. Both servers keep nothing on disk.
+/// with. All counts have to be exact, and nothing may be left behind; otherwise the command fails. No server keeps anything on disk.
 ///
 /// Example: martlet bench run --kills 100 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How often the two servers take turns under load; 0: never.
+    /// How often the servers take turns under load; 0: never.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(..))]
     turns: u32,
     /// How long a turn is, in milliseconds.
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// The library to load into the server, as for `martlet run`.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
-    /// The port of the replicated server; the plain one listens at the next.
+    /// The port of the replicated server; the others listen at the next four.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     port: u16,
 }
@@ -70,15 +70,16 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         report.format().say("skipped: redis-server is not installed (Debian's redis-server)");
         return Ok(());
     };
+    let copied = if arguments.turns > 0 { RedisGroup::start(arguments.port + 2, COPIES)? } else { None };
     let mut service = Service::start(arguments.port, arguments.engine, arguments.preload.as_deref(), interrupt)?;
     report.set("clients", arguments.clients);
     report.set("value_bytes", load::VALUE_BYTES as u64);
     report.set("client thread", clients::hurry()?);
-    if arguments.turns > 0 {
-        under_load(arguments, &plain, &service, address, report, interrupt)?;
+    if let Some(copied) = &copied {
+        under_load(arguments, (&plain, copied), &service, address, report, interrupt)?;
     }
-    // It would take time from those that are killed.
-    drop(plain);
+    // They would take time from those that are killed.
+    drop((plain, copied));
     if arguments.kills > 0 {
         kills::to_the_next_byte(arguments.kills, &mut service, address, report)?;
     }
@@ -98,7 +99,10 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
 }
 
-/// One of the two that take turns.
+/// Replicas of Redis' own kind beside the one that clients talk to.
+const COPIES: u16 = 2;
+
+/// One of those that take turns.
 struct Side {
     name: &'static str,
     /// The process that answers.
@@ -125,10 +129,10 @@ impl Side {
     }
 }
 
-/// Both servers in turn: at saturation, and at half of what the replicated one could.
+/// All in turn: at saturation, and at half of what the replicated one could.
 fn under_load(
     arguments: &Arguments,
-    plain: &RedisServer,
+    (plain, copied): (&RedisServer, &RedisGroup),
     service: &Service,
     address: SocketAddr,
     report: &mut Report,
@@ -137,10 +141,11 @@ fn under_load(
     let leader = service.leader()?.as_raw_nonzero().get().unsigned_abs();
     let mut sides = [
         Side::open("redis-server alone", plain.pid(), plain.address(), arguments.clients)?,
+        Side::open("redis-server with replicas of its own", copied.primary().pid(), copied.primary().address(), arguments.clients)?,
         Side::open("under martlet run", leader, address, arguments.clients)?,
     ];
     let turn = Duration::from_millis(arguments.turn_ms);
-    let progress = report.progress("turns under load", 4 * u64::from(arguments.turns));
+    let progress = report.progress("turns under load", 2 * sides.len() as u64 * u64::from(arguments.turns));
     for round in 0..=arguments.turns {
         for side in &mut sides {
             let Measured { latencies, ns } = side.load.run(None, turn, interrupt)?;
@@ -151,7 +156,7 @@ fn under_load(
             }
         }
     }
-    let rate = sides[1].most.percentile(50.0) / 2.0;
+    let rate = sides[2].most.percentile(50.0) / 2.0;
     for _ in 0..arguments.turns {
         for side in &mut sides {
             let before = cpu_ns(side.pid)?;
@@ -164,16 +169,18 @@ fn under_load(
     }
     drop(progress);
     report.set("half_load_per_second", rate as u64);
-    let [alone, replicated] = &sides;
-    for (name, (figure, plain), percent) in [
-        ("ratio_at_saturation", (&replicated.most, &alone.most), 50.0),
-        ("ratio_p50", (&replicated.latency, &alone.latency), 50.0),
-        ("ratio_p99", (&replicated.latency, &alone.latency), 99.0),
-        ("ratio_cpu", (&replicated.cpu, &alone.cpu), 50.0),
-    ] {
-        let ratio = figure.percentile(percent) / plain.percentile(percent);
-        report.set(name, (ratio * 1e3).round() / 1e3);
-        report.format().say(format_args!("{name}: {ratio:.3} ({} to {})", replicated.name, alone.name));
+    let [alone, copied, replicated] = &sides;
+    for (side, prefix) in [(replicated, ""), (copied, "own_replicas_")] {
+        for (name, (figure, plain), percent) in [
+            ("ratio_at_saturation", (&side.most, &alone.most), 50.0),
+            ("ratio_p50", (&side.latency, &alone.latency), 50.0),
+            ("ratio_p99", (&side.latency, &alone.latency), 99.0),
+            ("ratio_cpu", (&side.cpu, &alone.cpu), 50.0),
+        ] {
+            let ratio = figure.percentile(percent) / plain.percentile(percent);
+            report.set(&format!("{prefix}{name}"), (ratio * 1e3).round() / 1e3);
+            report.format().say(format_args!("{prefix}{name}: {ratio:.3} ({} to {})", side.name, alone.name));
+        }
     }
     for side in sides {
         [side.most, side.latency, side.cpu].into_iter().for_each(|figure| report.add(figure));
