@@ -9,6 +9,8 @@ use martlet_node::counters::Counter;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::founding::Returned;
 
+use super::known::Doing;
+
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -55,20 +57,21 @@ pub struct Holding {
     pub log: Option<(ProcessId, Returned)>,
     /// What is to be said of it, if it cannot be gone on from.
     pub why: Option<String>,
-    activity: Option<Activity>,
+    doing: Doing,
 }
 
 impl Holding {
-    fn nothing(node: u16, activity: Option<Activity>, why: impl Into<String>) -> Holding {
+    fn nothing(node: u16, doing: Doing, why: impl Into<String>) -> Holding {
         let why = Some(why.into());
-        Holding { node, place: Place::Nowhere, generation: None, last: None, committed: None, as_of: None, log: None, why, activity }
+        Holding { node, place: Place::Nowhere, generation: None, last: None, committed: None, as_of: None, log: None, why, doing }
     }
 
     /// Of a node whose process can be read.
     pub fn in_memory(sight: &Sight, generation: u64, activity: Option<Activity>) -> Holding {
+        let doing = Doing::of(activity, true);
         let is_whole = sight.counter(Counter::Whole) == 1;
         if !is_whole {
-            return Holding::nothing(sight.node, activity, "it is being taught, and holds a part of the state only");
+            return Holding::nothing(sight.node, doing, "it is being taught, and holds a part of the state only");
         }
         let as_of = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(sight.counter(Counter::HeldAtNs)));
         Holding {
@@ -78,22 +81,24 @@ impl Holding {
             committed: Some(sight.counter(Counter::CommittedIndex)),
             as_of,
             why: None,
-            ..Holding::nothing(sight.node, activity, "")
+            ..Holding::nothing(sight.node, doing, "")
         }
     }
 
-    /// Of a node that runs and cannot be read.
+    /// Of a node that shows nothing and is not known to be gone.
     pub fn unreadable(node: u16, activity: Option<Activity>) -> Holding {
-        let why = match activity {
-            Some(Activity::Stopped) => format!("it is stopped by a signal; `martlet cluster kill {node} --signal CONT` lets it go on"),
-            _ => "it runs, and cannot be read".into(),
+        let doing = Doing::of(activity, false);
+        let why = match doing {
+            Doing::Stopped => format!("it is stopped by a signal; `martlet cluster kill {node} --signal CONT` lets it go on"),
+            Doing::Running => "it runs, and cannot be read".into(),
+            Doing::Gone | Doing::Unreached => "it is not reached from here, and may run all the same".into(),
         };
-        Holding::nothing(node, activity, why)
+        Holding::nothing(node, doing, why)
     }
 
     /// Of a node that does not run.
     pub fn on_disk(node: u16, found: Result<Option<OnDisk>, String>) -> Holding {
-        let gone = Some(Activity::Gone);
+        let gone = Doing::Gone;
         match found {
             Err(error) => Holding::nothing(node, gone, error),
             Ok(None) => Holding::nothing(node, gone, "it does not run, and has nothing on a disk"),
@@ -109,18 +114,14 @@ impl Holding {
         }
     }
 
-    /// What its process does.
+    /// What its process does, as far as that is known here.
     pub fn process(&self) -> &'static str {
-        match self.activity {
-            Some(Activity::Running) | None => "running",
-            Some(Activity::Stopped) => "stopped",
-            Some(Activity::Gone) => "gone",
-        }
+        self.doing.name()
     }
 
     /// Whether it holds the whole state, of some moment.
     pub fn can_be_gone_on_from(&self) -> bool {
-        self.place != Place::Nowhere && self.activity != Some(Activity::Stopped)
+        self.place != Place::Nowhere && self.doing != Doing::Stopped
     }
 
     /// Why it cannot.
@@ -193,6 +194,10 @@ mod tests {
     fn one_that_is_stopped_or_holds_nothing_is_not_gone_on_from() {
         let stopped = Holding::unreadable(1, Some(Activity::Stopped));
         assert!(!stopped.can_be_gone_on_from() && stopped.why_not().contains("--signal CONT"));
+        let unreached = Holding::unreadable(1, None);
+        assert_eq!((unreached.process(), unreached.can_be_gone_on_from()), ("not reached", false));
+        assert_eq!(unreached.why_not(), "it is not reached from here, and may run all the same");
+        assert_eq!(Holding::unreadable(1, Some(Activity::Running)).process(), "running");
         let broken = Holding::on_disk(2, Err("FILE: corrupt at byte 64".into()));
         assert_eq!((broken.can_be_gone_on_from(), broken.why_not()), (false, "FILE: corrupt at byte 64"));
     }

@@ -6,6 +6,42 @@ use martlet_cluster::process::Activity;
 use martlet_fabric::NodeId;
 use martlet_node::config::Cluster;
 
+/// What a node does, for all that is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Its process runs.
+    Running,
+    /// A signal has stopped its process.
+    Stopped,
+    /// It has no process.
+    Gone,
+    /// It is another host's, or was not started from here, and shows nothing: it may have died, or be cut off from here, and serve others all the same.
+    Unreached,
+}
+
+impl Doing {
+    /// From what its process is known to do, and whether it shows anything.
+    pub fn of(activity: Option<Activity>, is_seen: bool) -> Doing {
+        match activity {
+            Some(Activity::Running) => Doing::Running,
+            Some(Activity::Stopped) => Doing::Stopped,
+            Some(Activity::Gone) => Doing::Gone,
+            None if is_seen => Doing::Running,
+            None => Doing::Unreached,
+        }
+    }
+
+    /// The words for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Doing::Running => "running",
+            Doing::Stopped => "stopped",
+            Doing::Gone => "gone",
+            Doing::Unreached => "not reached",
+        }
+    }
+}
+
 /// What is known of a node without a look at it.
 pub struct Known {
     /// Its number.
@@ -37,5 +73,20 @@ impl Known {
             }
         };
         Ok(Known { node, pid: None, activity })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_of_this_host_is_said_to_be_gone() {
+        assert_eq!(Doing::of(None, false).name(), "not reached");
+        assert_eq!(Doing::of(None, true), Doing::Running);
+        for is_seen in [false, true] {
+            assert_eq!(Doing::of(Some(Activity::Gone), is_seen), Doing::Gone, "what it showed is of before");
+            assert_eq!(Doing::of(Some(Activity::Stopped), is_seen), Doing::Stopped);
+        }
     }
 }

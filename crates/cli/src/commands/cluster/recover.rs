@@ -103,9 +103,23 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         ),
         || json!({"event": "recovered", "from": from, "generation": recovery.generation}),
     );
-    for node in cluster.config().nodes.iter().filter(|node| node.number != from) {
-        directory.start(node.number, Life::OfItsOwn)?;
-        format.print(format_args!("node {} starts over", node.number), || json!({"event": "started", "node": node.number}));
+    let here = directory.nodes_here(&cluster);
+    for node in here.iter().copied().filter(|node| *node != from) {
+        directory.start(node, Life::OfItsOwn)?;
+        format.print(format_args!("node {node} starts over"), || json!({"event": "started", "node": node}));
+    }
+    let elsewhere: Vec<u16> = cluster.config().nodes.iter().map(|node| node.number).filter(|node| !here.contains(node)).collect();
+    if !elsewhere.is_empty() {
+        // They read it in their own hosts' files, where nobody has written it so far.
+        let RecoveryConfig { generation, from } = recovery;
+        format.print(
+            format_args!(
+                "nodes {elsewhere:?} are of other hosts and have not been started: write `[recovery]` with `generation = {generation}` and `from = {from}` into their \
+                 cluster.toml, and start them there"
+            ),
+            || json!({"event": "elsewhere", "nodes": elsewhere}),
+        );
+        return Ok(());
     }
     super::up::await_whole(&directory, &cluster, patience, &interrupt)?;
     format.print("every node holds the data", || json!({"event": "whole", "nodes": cluster.config().nodes.len()}));
