@@ -8,6 +8,7 @@ use martlet_cluster::output::{BAD, Format, GOOD, Table, WARN, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer, Role, Sight};
 use martlet_cluster::watch::service::Service;
+use martlet_cluster::watch::standing::Standing;
 use martlet_node::clock;
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
@@ -15,7 +16,8 @@ use martlet_protocol::membership::{Roles, View};
 use serde_json::{Value, json};
 
 use super::Which;
-use crate::watch::known::Known;
+use crate::watch::holders::Holders;
+use crate::watch::known::{Doing, Known};
 
 /// Show how a cluster is: its view, who leads, and what each node says about itself.
 ///
@@ -45,10 +47,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         sights = observer.connect(&perhaps, &interrupt)?;
         misfit = observer.misfit();
     }
-    // Of whom nothing is known but what can be read.
     let seen = |number: u16| sights.iter().any(|sight| sight.node == number && sight.reading.is_some());
-    let settled = |known: &Known| known.activity.unwrap_or(if seen(known.node) { Activity::Running } else { Activity::Gone });
-    let is_down = known.iter().all(|known| settled(known) == Activity::Gone);
+    let doing = |known: &Known| Doing::of(known.activity, seen(known.node));
+    let is_down = known.iter().all(|known| matches!(doing(known), Doing::Gone | Doing::Unreached));
     let view = observer::newest_view(&sights);
     let server = directory.server();
     if let Some(server) = &server {
@@ -59,26 +60,34 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             || json!({"event": "server", "server": server, "service": service.map(|service| service.json())}),
         );
     }
-    summarise(&directory, &cluster, &sights, view, format);
+    let word = |number: u16| known.iter().find(|known| known.node == number).map_or(Doing::Gone, doing).name();
+    let holders = view.map(|view| {
+        let sight = |number: u16| sights.iter().find(|sight| sight.node == number);
+        (view, Holders::of(view, Doing::Running.name(), word, sight))
+    });
+    let running: Vec<u16> = known.iter().filter(|known| doing(known) == Doing::Running).map(|known| known.node).collect();
+    let stuck = Standing::of(&sights, &running, cluster.config().engine, cluster.config().fabric).and_then(|standing| standing.is_stuck());
+    summarise(&directory, &cluster, &sights, holders.as_ref(), stuck.as_deref(), format);
     if let Some(why) = misfit {
         format.print(styled(WARN, format_args!("{why}\n")), || json!({"event": "refused", "why": why}));
     }
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
     for (known, node) in known.iter().zip(&cluster.config().nodes) {
-        let (number, activity) = (known.node, settled(known));
+        let (number, doing) = (known.node, doing(known));
         // A server's replicas have three of these numbers, and one that takes a dead one's place has another.
-        if server.is_some() && activity == Activity::Gone {
+        if server.is_some() && doing == Doing::Gone {
             continue;
         }
-        let sight = sights.iter().find(|sight| sight.node == number).filter(|_| activity != Activity::Gone);
+        let sight = sights.iter().find(|sight| sight.node == number).filter(|_| doing != Doing::Gone);
         let shown = || sight.map(|sight| sight.counter(Counter::Pid)).and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let pid = known.pid.or_else(shown);
         let role = sight.and_then(Sight::role);
-        let (state, colour) = match activity {
-            Activity::Running => ("running", GOOD),
-            Activity::Stopped => ("stopped", WARN),
-            Activity::Gone => ("gone", BAD),
+        let colour = match doing {
+            Doing::Running => GOOD,
+            Doing::Stopped | Doing::Unreached => WARN,
+            Doing::Gone => BAD,
         };
+        let state = doing.name();
         let counter = |counter| sight.map_or_else(|| "-".into(), |sight| sight.counter(counter).to_string());
         table.row([
             number.to_string(),
@@ -124,7 +133,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         }
     }
     if is_down {
-        return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
+        let runs = if known.iter().any(|known| doing(known) == Doing::Unreached) { "is reached from here" } else { "runs" };
+        return Err(Fail::absent(format_args!("no node of the cluster in {} {runs}", directory.path().display())));
     }
     Ok(())
 }
@@ -204,8 +214,15 @@ fn levels(view: &View) -> String {
     }
 }
 
-fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: Option<&View>, format: Format) {
-    let Some(view) = view else {
+fn summarise(
+    directory: &Directory,
+    cluster: &Cluster,
+    sights: &[Sight],
+    holders: Option<&(&View, Holders)>,
+    stuck: Option<&str>,
+    format: Format,
+) {
+    let Some((view, holders)) = holders else {
         format.print(
             format_args!("cluster in {}: no node shows a view\n", directory.path().display()),
             || json!({"event": "cluster", "view": null}),
@@ -213,25 +230,24 @@ fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: O
         return;
     };
     let primary = observer::primary(sights);
-    let replicas = view.with_roles(Roles::REPLICA).count();
     let learners = view.with_roles(Roles::LEARNER).count();
     let caches = view.with_roles(Roles::LEASE_CACHE).count();
     let up_ms = primary.map(|sight| clock::now().0.saturating_sub(sight.counter(Counter::StartedNs)) / 1_000_000);
     format.print(
         format_args!(
-            "view {}, lease {} ms; {}; data held by {}{}{}{}\n",
+            "view {}, lease {} ms; {}; data held by {}{}{}{}{}\n",
             view.number,
             view.lease_ns / 1_000_000,
             primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
-            match replicas {
-                // A view drops its last replica only when that one is certainly gone.
-                0 => styled(BAD, format_args!("nobody: the last replica has died{}", what_is_left(cluster.config().durability.writes()))),
-                1 => styled(WARN, "1 node only"),
-                n => format!("{n} nodes"),
-            },
+            // A view drops its last replica only when that one is certainly gone.
+            holders.text(|| format!("nobody: the last replica has died{}", what_is_left(cluster.config().durability.writes()))),
             if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
             if caches > 0 { format!("; lease caches: {caches}") } else { String::new() },
             levels(view),
+            stuck.map_or_else(String::new, |why| format!(
+                "\n{}",
+                styled(BAD, format_args!("as it is seen from here it does not go on by itself: {why}"))
+            )),
         ),
         || {
             json!({
@@ -240,7 +256,9 @@ fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: O
                 "lease_ns": view.lease_ns,
                 "primary": primary.map(|sight| sight.node),
                 "primary_up_ms": up_ms,
-                "replicas": replicas,
+                "replicas": holders.live.len(),
+                "replicas_missing": holders.missing(),
+                "stuck": stuck,
                 "learners": learners,
                 "lease_caches": caches,
                 "level": view.level,

@@ -19,7 +19,8 @@ use martlet_node::counters::{Counter, Reading};
 use martlet_protocol::membership::View;
 
 use crate::watch::failovers::Reigns;
-use crate::watch::known::Known;
+use crate::watch::holders::Holders;
+use crate::watch::known::{Doing, Known};
 
 /// A node that has published nothing for so long is called silent. It does so every 10 ms, and before it sleeps, which it does for a heartbeat's time at
 /// most: a second is many of them, also where an operator has chosen long ones.
@@ -38,8 +39,10 @@ pub enum State {
     Stopped,
     /// It is connected, and has published nothing for a second.
     Silent,
-    /// It is not connected.
+    /// It is not connected, and has no process that could be.
     Gone,
+    /// It is not connected, and whether it runs is not known: it is another host's.
+    Unreached,
 }
 
 impl State {
@@ -49,7 +52,8 @@ impl State {
             State::Running => "running",
             State::Stopped => "stopped",
             State::Silent => "silent",
-            State::Gone => "gone",
+            State::Gone => Doing::Gone.name(),
+            State::Unreached => Doing::Unreached.name(),
         }
     }
 }
@@ -139,6 +143,13 @@ impl Look {
     /// What the replica that serves tells of the server as a whole.
     pub fn service(&self) -> Option<Service> {
         Service::of(self.nodes.iter().filter_map(|node| node.sight.as_ref()), clock::now())
+    }
+
+    /// Who of a view's replicas is seen to live.
+    pub fn holders(&self, view: &View) -> Holders {
+        let node = |number: u16| self.nodes.iter().find(|node| node.number == number);
+        let doing = |number: u16| node(number).map_or(State::Gone, |node| node.state).name();
+        Holders::of(view, State::Running.name(), doing, |number| node(number)?.sight.as_ref())
     }
 
     /// How many entries a node has yet to apply of those that the leader knows to be committed.
@@ -231,7 +242,9 @@ impl Lookout {
 
     /// The error of a command that needs a node that runs.
     pub fn nobody_runs(&self) -> Fail {
-        Fail::absent(format_args!("no node of the cluster in {} runs", self.directory.path().display()))
+        let elsewhere = self.directory.nodes_here(&self.cluster).len() < self.cluster.config().nodes.len();
+        let runs = if elsewhere { "is reached from here" } else { "runs" };
+        Fail::absent(format_args!("no node of the cluster in {} {runs}", self.directory.path().display()))
     }
 
     /// Looks once.
@@ -272,6 +285,11 @@ impl Lookout {
             let state = match self.directory.activity(number) {
                 // It cannot connect.
                 Ok(Activity::Stopped) => State::Stopped,
+                _ if self.cluster.config().fabric.traits().spans_hosts
+                    && !self.directory.process(number).is_ok_and(|known| known.is_some()) =>
+                {
+                    State::Unreached
+                }
                 _ => State::Gone,
             };
             return Node { number, state, sight: None, rates: None };

@@ -1,8 +1,13 @@
 //! A cluster whose nodes reach each other as ordinary hosts do: by sealed packets, here over the loopback device.
 
-use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::martlet::run;
 
 #[test]
 fn a_cluster_over_udp_outlives_each_of_its_nodes() {
@@ -78,4 +83,60 @@ fn the_doctor_finds_all_but_the_dead(cluster: &Cluster) {
     assert_eq!(peers.iter().map(|peer| peer["measured"] == true).collect::<Vec<_>>(), [true, false, true], "{peers:?}");
     assert!(peers[1]["detail"].as_str().is_some_and(|why| why.contains("does its node run?")), "{}", peers[1]);
     cluster.up_again().ok();
+}
+
+/// A directory as the host of node 0 has it: of the others it has no file, and knows only what it reaches.
+#[test]
+fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
+    let cluster = Cluster::with_room_for(3);
+    let (redis, meeting) = (cluster.port.to_string(), (cluster.port + 3).to_string());
+    let up =
+        ["cluster", "up", "--patience", "120", "--fabric", "ethernet", "--engine", "mu", "--redis-port", &redis, "--fabric-port", &meeting];
+    cluster.run(&up).ok();
+    cluster.run(&["set", "key", "value", "--timeout", "120000"]).ok();
+    let pids: Vec<String> = cluster.nodes().values().map(|(_, pid)| pid.expect("it runs").to_string()).collect();
+    for (node, kind) in [(1, "toml"), (1, "pid"), (2, "toml"), (2, "pid")] {
+        fs::remove_file(Path::new(&cluster.dir).join(format!("node-{node}.{kind}"))).expect("there");
+    }
+    let signal = |name: &str, pids: &[String]| assert!(Command::new("kill").arg(name).args(pids).status().expect("it is there").success());
+    let of = |objects: &[Value], event: &str, field: &str| -> Vec<Value> {
+        objects.iter().filter(|object| object["event"] == event).map(|object| object[field].clone()).collect()
+    };
+    let whole = loop {
+        let shown = cluster.run(&["status"]).ok().objects();
+        if of(&shown, "node", "state") == ["running", "running", "running"] {
+            break shown;
+        }
+    };
+    assert_eq!((of(&whole, "cluster", "replicas"), of(&whole, "cluster", "replicas_missing")), (vec![json!(3)], vec![json!([])]));
+
+    // Both at once: the one that is left has no majority to say so by in another view.
+    signal("-STOP", &pids[1..]);
+    let shown = cluster.run(&["status"]).ok();
+    assert_eq!(of(&shown.objects(), "node", "state"), ["running", "not reached", "not reached"], "{}", shown.out);
+    assert_eq!(of(&shown.objects(), "cluster", "replicas"), [1], "{}", shown.out);
+    let missing = json!([{"node": 1, "state": "not reached"}, {"node": 2, "state": "not reached"}]);
+    assert_eq!(of(&shown.objects(), "cluster", "replicas_missing"), [missing], "{}", shown.out);
+    let why = "of nodes [0, 1, 2], a majority of which acknowledges requests, only [0] run";
+    assert_eq!((of(&whole, "cluster", "stuck"), of(&shown.objects(), "cluster", "stuck")), (vec![Value::Null], vec![json!(why)]));
+    let text = run(&["status", "--dir", &cluster.dir]).ok().out;
+    assert!(text.contains("data held by 1 node only of 3 in the view: node 1 not reached, node 2 not reached"), "{text}");
+    assert!(text.contains(&format!("as it is seen from here it does not go on by itself: {why}")), "{text}");
+    let top = &cluster.run(&["top", "--once"]).ok().objects()[0];
+    let states: Vec<&Value> = top["nodes"].as_array().expect("nodes").iter().map(|node| &node["state"]).collect();
+    assert_eq!((states, &top["replicas"]), (vec![&json!("running"), &json!("not reached"), &json!("not reached")], &json!(1)));
+
+    let shown = cluster.run(&["cluster", "recover"]).code(2);
+    assert_eq!(of(&shown.objects(), "holds", "process"), ["running", "not reached", "not reached"], "{}", shown.out);
+    let why = of(&shown.objects(), "holds", "why");
+    assert_eq!(why, [Value::Null, json!("it is not reached from here, and may run all the same"), why[1].clone()]);
+    signal("-KILL", &pids[1..]);
+    // The others' files are on their hosts, and so is what they are started by.
+    let done = cluster.run(&["cluster", "recover", "--from", "0", "--yes", "--patience", "120"]).ok().objects();
+    assert_eq!(of(&done, "elsewhere", "nodes"), [json!([1, 2])], "{done:?}");
+    assert!(of(&done, "started", "node").is_empty(), "{done:?}");
+    assert_eq!(cluster.run(&["get", "key", "--timeout", "120000"]).ok().objects()[0]["value"], "value");
+    cluster.run(&["cluster", "kill", "0"]).ok();
+    let nobody = cluster.run(&["status"]).code(3);
+    assert!(nobody.err.contains("is reached from here"), "{}", nobody.err);
 }

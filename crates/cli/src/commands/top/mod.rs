@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::Which;
 use crate::watch::failovers::Reigns;
+use crate::watch::holders::Holders;
 use crate::watch::lookout::{Look, Lookout, Node};
 use history::History;
 use page::Page;
@@ -87,6 +88,7 @@ fn following(last: Instant, every: Duration) -> Instant {
 /// Everything, as one object. `docs/operating.md` says what its fields mean.
 fn object(look: &Look, reigns: &Reigns) -> Value {
     let held = |role| look.view.as_ref().map(|view| view.with_roles(role).count());
+    let holders = look.view.as_ref().map(|view| look.holders(view));
     json!({
         "event": "top",
         "cluster": look.cluster,
@@ -94,7 +96,8 @@ fn object(look: &Look, reigns: &Reigns) -> Value {
         "engine": look.engine.to_string(),
         "view": look.view.as_ref().map(|view| view.number.0),
         "lease_ns": look.view.as_ref().map(|view| view.lease_ns),
-        "replicas": held(Roles::REPLICA),
+        "replicas": holders.as_ref().map(|holders| holders.live.len()),
+        "replicas_missing": holders.as_ref().map(Holders::missing),
         "learners": held(Roles::LEARNER),
         "leader": look.leader,
         "leads_for_ms": look.leads_for.map(|leads_for| leads_for.as_millis() as u64),

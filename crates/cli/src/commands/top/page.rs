@@ -196,7 +196,6 @@ fn fitting(mut columns: Vec<Column>, width: Option<usize>) -> Vec<Column> {
 
 fn summary(look: &Look) -> Vec<Word> {
     let Some(view) = &look.view else { return vec![(BAD, "no node shows a view".into())] };
-    let replicas = view.with_roles(Roles::REPLICA).count();
     let learners = view.with_roles(Roles::LEARNER).count();
     let mut words = vec![(PLAIN, format!("view {}, lease {}; ", view.number, duration(view.lease_ns)))];
     words.push(match look.leader {
@@ -205,11 +204,7 @@ fn summary(look: &Look) -> Vec<Word> {
     });
     words.extend(look.leads_for.map(|leads_for| (PLAIN, format!(", for {}", duration(leads_for.as_nanos() as u64)))));
     words.push((PLAIN, "; data held by ".into()));
-    words.push(match replicas {
-        0 => (BAD, "nobody".into()),
-        1 => (WARN, "1 node only".into()),
-        n => (PLAIN, format!("{n} nodes")),
-    });
+    words.push((PLAIN, look.holders(view).text(|| "nobody".into())));
     if learners > 0 {
         words.push((PLAIN, format!(", {learners} more receiving it")));
     }
@@ -234,7 +229,7 @@ fn state(state: State) -> Word {
     let style = match state {
         State::Running => GOOD,
         State::Stopped | State::Silent => WARN,
-        State::Gone => BAD,
+        State::Gone | State::Unreached => BAD,
     };
     (style, state.name().into())
 }
@@ -329,6 +324,7 @@ pub(super) mod tests {
                 (Counter::Standing, standing),
                 (Counter::View, 6),
                 (Counter::Pid, 1),
+                (Counter::Incarnation, 1),
                 (Counter::PublishedNs, 100_000_000_000),
                 (Counter::AppliedIndex, applied),
                 (Counter::CommittedIndex, committed),
