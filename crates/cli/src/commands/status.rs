@@ -55,10 +55,15 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if let Some(server) = &server {
         let service = Service::of(sights.iter(), clock::now());
         let told = service.map_or_else(|| styled(BAD, "no replica serves"), |service| service.to_string());
-        format.print(
-            format_args!("server {server}, run by martlet run\n{told}\n"),
-            || json!({"event": "server", "server": server, "service": service.map(|service| service.json())}),
-        );
+        let runner = directory.runner();
+        let by = runner.pid.map_or_else(String::new, |pid| format!(", process {pid}"));
+        let lack = runner.lack();
+        let warning = lack.as_ref().map_or_else(String::new, |lack| format!("\n{}", styled(BAD, lack)));
+        format.print(format_args!("server {server}, run by martlet run{by}\n{told}{warning}\n"), || {
+            let (pid, state) = (runner.pid, Doing::of(Some(runner.activity), true).name());
+            let service = service.map(|service| service.json());
+            json!({"event": "server", "server": server, "runner": {"pid": pid, "state": state, "lacks": lack}, "service": service})
+        });
     }
     let word = |number: u16| known.iter().find(|known| known.node == number).map_or(Doing::Gone, doing).name();
     let holders = view.map(|view| {

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use martlet_cluster::directory::Directory;
+use martlet_cluster::directory::{Directory, Runner};
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::process::Activity;
@@ -135,6 +135,8 @@ pub struct Look {
     pub leads_for: Option<Duration>,
     /// The server that `martlet run` runs, where it is one of those.
     pub server: Option<String>,
+    /// What that does, then.
+    pub runner: Option<Runner>,
     /// Its nodes, in the order of its file; a server's replicas are those that run.
     pub nodes: Vec<Node>,
 }
@@ -267,6 +269,7 @@ impl Lookout {
             wall_ns,
             view,
             leader,
+            runner: server.as_ref().map(|_| self.directory.runner()),
             leads_for: since_ns.map(|since_ns| Duration::from_nanos(wall_ns.saturating_sub(since_ns))),
             nodes: sights
                 .into_iter()

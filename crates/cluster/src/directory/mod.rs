@@ -9,6 +9,7 @@
 //! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
 //! DIR/server         which server `martlet run` runs, where this is its directory
+//! DIR/runner.pid     which process that is
 //! DIR/invitations/I  an invitation to another host, where this is a host's own directory (module `hosts`)
 //! DIR/lock           held by the one command that changes something
 //! ```
@@ -165,6 +166,34 @@ fn next_port(flag: &str, first: u16, number: u16) -> Outcome<u16> {
             u32::from(first) + u32::from(number)
         ))
     })
+}
+
+/// The process that runs a server in replicas, `martlet run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runner {
+    /// Its number, if that is known here.
+    pub pid: Option<u32>,
+    /// What it does. Replicas go on without it, and none is started in the place of one that dies.
+    pub activity: Activity,
+}
+
+impl Runner {
+    /// What follows where it does not run; `None`: it does.
+    pub fn lack(&self) -> Option<String> {
+        let of = |pid: &Option<u32>| pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        match self.activity {
+            Activity::Running => None,
+            Activity::Stopped => Some(format!(
+                "martlet run{} is stopped by a signal: until it goes on (SIGCONT) no replica is started in the place of one that dies, and the server is not told to end",
+                of(&self.pid)
+            )),
+            Activity::Gone => Some(format!(
+                "martlet run{} has ended: no replica is started any more in the place of one that dies, and nobody passes SIGTERM on. The server goes on for as long as enough \
+                 replicas live; to have it watched over, end it by its own command (redis-cli shutdown), or kill the replicas' processes, and start `martlet run` again",
+                of(&self.pid)
+            )),
+        }
+    }
 }
 
 /// How long a process that was killed may take to give back what it held.
@@ -452,6 +481,8 @@ impl Directory {
             }
         }
         write_whole(&self.server_file(), &format!("{server}\n"))?;
+        let own = ProcessName::of(std::process::id()).and_then(|own| own.write(&self.runner_file()));
+        own.context(format_args!("cannot write {}", self.runner_file().display()))?;
         // It holds the key.
         write_private(&self.cluster_file(), &config.to_toml())
     }
@@ -463,6 +494,26 @@ impl Directory {
     /// Which server `martlet run` runs here, or has run, if this is such a directory.
     pub fn server(&self) -> Option<String> {
         fs::read_to_string(self.server_file()).ok().map(|server| server.trim_end().to_owned())
+    }
+
+    fn runner_file(&self) -> PathBuf {
+        self.0.join("runner.pid")
+    }
+
+    /// What the `martlet run` does whose directory this is, or was.
+    pub fn runner(&self) -> Runner {
+        let named = ProcessName::read(&self.runner_file()).ok().flatten();
+        let pid = named.as_ref().map(|name| name.pid);
+        match named.map_or(Activity::Gone, |name| name.activity()) {
+            Activity::Running => Runner { pid, activity: Activity::Running },
+            Activity::Stopped => Runner { pid, activity: Activity::Stopped },
+            // It has the lock for as long as it lives, also where its number means nothing here, as to one in another container.
+            Activity::Gone => {
+                let locked = File::open(self.lock_file())
+                    .is_ok_and(|lock| rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_err());
+                Runner { pid: pid.filter(|_| !locked), activity: if locked { Activity::Running } else { Activity::Gone } }
+            }
+        }
     }
 
     /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
@@ -557,7 +608,9 @@ impl Directory {
             let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
                 number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
-            if of_a_node || ["cluster.key", "cluster.toml.new", "server", "server.new", "lock"].contains(&name) {
+            if of_a_node
+                || ["cluster.key", "cluster.toml.new", "server", "server.new", "runner.pid", "runner.pid.new", "lock"].contains(&name)
+            {
                 found |= name != "lock";
                 remove(&path)?;
             }
@@ -723,6 +776,24 @@ mod tests {
         let directory = Directory::new(scratch.path());
         let error = directory.create(&Plan { redis_port: Some(65534), ..plan() }).expect_err("three ports do not fit");
         assert_eq!(error.to_string(), "--redis-port is 65534; node 2 would need 65536; allowed are ports up to 65535");
+    }
+
+    #[test]
+    fn who_runs_a_server_is_known_by_its_process_or_its_lock() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let lock = directory.lock().expect("nobody else has it");
+        directory.create_run(&plan().config().expect("ports"), "redis-server").expect("made");
+        let own = Runner { pid: Some(std::process::id()), activity: Activity::Running };
+        assert_eq!((directory.runner(), own.lack()), (own, None));
+        fs::write(directory.runner_file(), "1 1 of-another-boot\n").expect("written");
+        assert_eq!(directory.runner(), Runner { pid: None, activity: Activity::Running }, "it has the lock, and another number elsewhere");
+        drop(lock);
+        let gone = directory.runner();
+        assert_eq!(gone, Runner { pid: Some(1), activity: Activity::Gone });
+        assert!(gone.lack().is_some_and(|lack| lack.starts_with("martlet run (process 1) has ended: no replica is started any more")));
+        directory.purge().expect("purged");
+        assert!(!scratch.path().exists(), "nothing is left of it");
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl Page {
         ]);
         page.0.push(summary(look));
         page.0.extend(look.server.as_ref().map(|server| of_server(server, look)));
+        page.0.extend(look.runner.and_then(|runner| runner.lack()).map(|lack| vec![(BAD, lack)]));
         page.0.push(Vec::new());
         page.nodes(look, history, width);
         page.0.push(Vec::new());
@@ -313,6 +314,7 @@ pub(super) mod tests {
             leader: None,
             leads_for: None,
             server: None,
+            runner: None,
             nodes,
         }
     }

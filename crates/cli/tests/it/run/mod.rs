@@ -706,11 +706,25 @@ fn replicas_are_replaced_more_often_than_they_have_numbers() {
 
 #[test]
 fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
-    let Some(mut service) = Service::start() else { return };
+    let directory = std::env::temp_dir().join(format!("martlet-run-orphans-{}", std::process::id()));
+    let path = directory.to_str().expect("Unicode");
+    let Some(mut service) = Service::start_as(&["--dir", path], &[]) else { return };
     let mut client = service.connect();
     let kill = |pid| kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it lives");
-    kill(service.command.id() as i32);
+    let runner = || {
+        let line = run(&["status", "--dir", path, "--json"]).ok().out;
+        let server: Value = line.lines().next().and_then(|line| serde_json::from_str(line).ok()).expect("an object");
+        server["runner"].clone()
+    };
+    let pid = service.command.id();
+    assert_eq!(runner(), serde_json::json!({"pid": pid, "state": "running", "lacks": null}));
+    kill(pid as i32);
     service.command.wait().expect("it ends");
+    assert_eq!((&runner()["pid"], &runner()["state"]), (&pid.into(), &"gone".into()));
+    let lack = format!("martlet run (process {pid}) has ended: no replica is started any more in the place of one that dies");
+    for shown in [run(&["status", "--dir", path]).ok().out, run(&["top", "--once", "--dir", path]).ok().out] {
+        assert!(shown.contains(&lack), "{shown}");
+    }
     assert_eq!(client.ask("INCR shared"), ":1\r\n");
     kill(service.leader);
     assert_eq!(client.ask("INCR shared"), ":2\r\n");
@@ -732,6 +746,7 @@ fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     }
     let answer = answer.join().expect("it reads");
     assert!(answer.is_empty() || answer == ":3\r\n", "{answer}");
+    let _ = std::fs::remove_dir_all(&directory);
 }
 
 /// `timeout` signals what it has started, and then its group; so do a terminal, and who closes it.
