@@ -42,7 +42,9 @@ const KEY_BYTES: usize = 8;
 const LOOK: Duration = Duration::from_millis(10);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    let cluster = Directory::new(&arguments.dir).existing_cluster()?;
+    let directory = Directory::new(&arguments.dir);
+    let cluster = directory.existing_cluster()?;
+    directory.refuse_a_service("`martlet bench run` measures such a service")?;
     report.set("engine", cluster.config().engine.to_string());
     report.set("fabric", cluster.config().fabric.to_string());
     report.set("value_bytes", arguments.value_bytes);

@@ -59,6 +59,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_cluster()?;
+    directory.refuse_a_service("`martlet bench run` kills leaders of such a service under load, and checks every reply")?;
     if arguments.redis_clients > 0 && clients::redis_addresses(&cluster).is_empty() {
         let (count, place) = (arguments.redis_clients, directory.path().display());
         return Err(Fail::usage(format_args!(

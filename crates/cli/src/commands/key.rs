@@ -119,6 +119,9 @@ pub fn del(arguments: &Del, format: Format) -> Outcome {
 fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
     let directory = Directory::new(&patience.which.dir);
     let cluster = directory.existing_cluster()?;
+    directory.refuse_a_service(
+        "Ask that server itself, at its own port: redis-cli -p PORT GET, SET and DEL, for one that speaks the protocol of Redis",
+    )?;
     let mut may_run = false;
     for node in &cluster.config().nodes {
         // One that is stopped serves nothing; one of which nothing is known may run elsewhere.

@@ -516,6 +516,20 @@ impl Directory {
         }
     }
 
+    /// Of a command about a cluster's nodes: those of a server that `martlet run` runs are none. `instead`: what does what was meant.
+    ///
+    /// # Errors
+    /// When this is the directory of one.
+    pub fn refuse_a_service(&self, instead: &str) -> Outcome {
+        let Some(server) = self.server() else { return Ok(()) };
+        let runner = self.runner();
+        let by = runner.pid.filter(|_| runner.activity != Activity::Gone).map_or_else(String::new, |pid| format!(", process {pid}"));
+        Err(Fail::usage(format_args!(
+            "{} is not a cluster's directory: it shows {server:?}, which martlet run runs in replicas{by}. {instead}",
+            self.0.display()
+        )))
+    }
+
     /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
     /// is none of ours.
     pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
@@ -789,6 +803,9 @@ mod tests {
         fs::write(directory.runner_file(), "1 1 of-another-boot\n").expect("written");
         assert_eq!(directory.runner(), Runner { pid: None, activity: Activity::Running }, "it has the lock, and another number elsewhere");
         drop(lock);
+        assert!(Directory::new(&scratch.path().join("another")).refuse_a_service("").is_ok());
+        let refused = directory.refuse_a_service("Do that.").expect_err("it is one").to_string();
+        assert!(refused.contains("it shows \"redis-server\", which martlet run runs in replicas. Do that."), "{refused}");
         let gone = directory.runner();
         assert_eq!(gone, Runner { pid: Some(1), activity: Activity::Gone });
         assert!(gone.lack().is_some_and(|lack| lack.starts_with("martlet run (process 1) has ended: no replica is started any more")));

@@ -7,6 +7,8 @@ use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
+use martlet_cluster::process::Activity;
+use martlet_fabric::NodeId;
 use martlet_node::LONGEST_END;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
@@ -63,6 +65,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         nothing(false);
         return Ok(());
     }
+    if directory.server().is_some() {
+        end_of_service(&directory, arguments.purge)?;
+    }
     let _lock = directory.lock()?;
     let stopped = stop_all(&directory, arguments.grace.time())?;
     if stopped.is_empty() {
@@ -75,6 +80,37 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         format.print(format_args!("removed the cluster's files from {path}"), || json!({"event": "purged", "dir": path}));
     }
     Ok(())
+}
+
+/// Of a server that `martlet run` runs: only what an earlier one has left is removed.
+fn end_of_service(directory: &Directory, purge: bool) -> Outcome {
+    let runner = directory.runner();
+    let instead = match (runner.activity, runner.pid) {
+        (Activity::Gone, _) => {
+            let cluster = directory.cluster()?;
+            let runs = |node: u16| {
+                cluster.as_ref().map_or(Ok(false), |cluster| cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)))
+            };
+            let mut living = Vec::new();
+            for node in 0..MAX_MEMBERS as u16 {
+                if runs(node).context("cannot see who runs")? {
+                    living.push(node);
+                }
+            }
+            if living.is_empty() && purge {
+                return Ok(());
+            }
+            match living.is_empty() {
+                true => "It does not run any more; --purge removes what is left here".to_owned(),
+                false => format!(
+                    "martlet run has ended, and replicas {living:?} go on: end the server by its own command (redis-cli shutdown), or kill their processes, which `martlet status` shows"
+                ),
+            }
+        }
+        (_, Some(pid)) => format!("`kill -TERM {pid}` ends the server, and what is shown here goes with it"),
+        (_, None) => "SIGTERM to martlet run ends the server, and what is shown here goes with it".into(),
+    };
+    directory.refuse_a_service(&instead)
 }
 
 /// Stops a node if it runs: asks it to end, and kills it if it does not in time. Returns how it ended. Its process is not forgotten. Under the lock.

@@ -38,6 +38,9 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let node = arguments.node;
+    Directory::new(&arguments.which.dir).refuse_a_service(
+        "There a replica takes over from one that has died, and no connection ends: `martlet status` says which process serves, and `kill -KILL PROCESS` has another one lead",
+    )?;
     let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
     let cluster = session.directory.existing_node(node)?;
     let engine = cluster.config().engine;

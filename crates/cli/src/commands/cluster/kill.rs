@@ -5,9 +5,14 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::{signal_by_name, signal_name};
+use martlet_cluster::watch::observer::Observer;
+use martlet_fabric::NodeId;
+use martlet_node::config::Cluster;
+use martlet_node::counters::Counter;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
@@ -31,12 +36,36 @@ pub struct Arguments {
     which: Which,
 }
 
+/// The process of a replica that `martlet run` has started.
+fn service_process(cluster: &Cluster, node: u16) -> Outcome<Option<u64>> {
+    if !cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")? {
+        return Ok(None);
+    }
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let sights = Observer::open(cluster)?.connect(&[node], &interrupt)?;
+    Ok(sights.iter().find(|sight| sight.node == node).map(|sight| sight.counter(Counter::Pid)).filter(|pid| *pid != 0))
+}
+
 /// How long the kernel may take to end a process.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let node = arguments.node;
     let directory = Directory::new(&arguments.which.dir);
+    let cluster = directory.existing_cluster()?;
+    let signal = signal_name(arguments.signal);
+    let name = signal.strip_prefix("SIG").unwrap_or(signal.trim_start_matches("signal "));
+    let instead = || -> Outcome<String> {
+        Ok(match service_process(&cluster, node)? {
+            Some(pid) => format!("Replica {node} is process {pid}: `kill -{name} {pid}`"),
+            None => format!(
+                "It has no replica {node}; `martlet status` has their numbers and processes, and `kill -{name} PROCESS` signals one"
+            ),
+        })
+    };
+    if directory.server().is_some() {
+        directory.refuse_a_service(&instead()?)?;
+    }
     directory.existing_node(node)?;
     let gone = || Fail::absent(format_args!("node {node} is not running"));
     let process = directory.process(node)?.ok_or_else(gone)?;
@@ -52,7 +81,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             PATIENCE.as_secs()
         )));
     }
-    let signal = signal_name(arguments.signal);
     format.print(
         format_args!("sent {signal} to node {node} (process {})", process.pid),
         || json!({"event": "signalled", "node": node, "pid": process.pid, "signal": signal}),

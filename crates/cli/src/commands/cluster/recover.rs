@@ -21,6 +21,7 @@ use martlet_protocol::founding::{Returned, refound};
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::session::OF_A_SERVICE;
 use crate::commands::Which;
 use crate::watch::holding::Holding;
 use crate::watch::known::Known;
@@ -58,6 +59,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
     directory.existing_cluster()?;
+    directory.refuse_a_service(OF_A_SERVICE)?;
     let _lock = directory.lock()?;
     let cluster = directory.existing_cluster()?;
     let (sights, known) = look(&directory, &cluster, &interrupt)?;

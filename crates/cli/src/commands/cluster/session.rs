@@ -19,6 +19,9 @@ use crate::commands::Which;
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
 
+/// What is to be said to one who means a server that `martlet run` runs.
+pub const OF_A_SERVICE: &str = "What its replicas need martlet run does by itself: it has three, and one is started in the place of each that dies. SIGTERM to martlet run ends the server";
+
 /// A command that changes a cluster.
 pub struct Session {
     /// Where the cluster's files are.
@@ -56,6 +59,7 @@ impl Session {
         let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
         let directory = Directory::new(&which.dir);
         let cluster = directory.existing_cluster()?;
+        directory.refuse_a_service(OF_A_SERVICE)?;
         Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, _turn: None })
     }
 

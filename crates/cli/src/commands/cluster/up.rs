@@ -78,6 +78,7 @@ impl std::fmt::Display for RedisMode {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
+    directory.refuse_a_service("`martlet run --dir` starts such a server; --dir names another directory for a cluster")?;
     let _lock = directory.make()?;
     let cluster = match directory.cluster()? {
         Some(cluster) => as_asked(arguments, cluster, &directory)?,

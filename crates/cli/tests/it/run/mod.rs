@@ -647,6 +647,33 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     assert!(nodes.iter().any(|node| node["pid"] == service.leader && node["role"] == "primary"), "{nodes:?}");
     let top = run(&["top", "--once", "--dir", path]).code(0).out;
     assert!(top.contains(": replica ") && top.contains(" 0 connections; 1 takeover, the last one took "), "{top}");
+    // Commands about a cluster's nodes name what does what was meant.
+    let of_clusters = |words: &[&str], instead: &str| {
+        let refused = run(&[words, &["--dir", path]].concat()).code(2).err;
+        assert!(refused.contains("is not a cluster's directory: it shows \"redis-server "), "{words:?}: {refused}");
+        assert!(refused.contains(&format!("in replicas, process {}. {instead}", service.command.id())), "{words:?}: {refused}");
+    };
+    let leader = nodes.iter().find(|node| node["pid"] == service.leader).expect("it is shown")["node"].to_string();
+    of_clusters(&["cluster", "kill", &leader], &format!("Replica {leader} is process {0}: `kill -KILL {0}`", service.leader));
+    of_clusters(&["cluster", "kill", "15"], "It has no replica 15; `martlet status` has their numbers");
+    of_clusters(&["cluster", "handover", "1"], "There a replica takes over from one that has died");
+    of_clusters(&["cluster", "up"], "`martlet run --dir` starts such a server");
+    of_clusters(&["cluster", "down", "--purge"], &format!("`kill -TERM {}` ends the server", service.command.id()));
+    for words in [&["get", "key"][..], &["set", "key", "value"], &["del", "key"]] {
+        of_clusters(words, "Ask that server itself, at its own port: redis-cli");
+    }
+    for words in [
+        &["restart", "1"][..],
+        &["restart", "--all"],
+        &["add"],
+        &["remove", "1"],
+        &["replace", "1"],
+        &["evict", "1"],
+        &["recover"],
+        &["level"],
+    ] {
+        of_clusters(&[&["cluster"], words].concat(), "What its replicas need martlet run does by itself");
+    }
     let second = run(&["run", "--dir", path, "--preload", "/dev/null", "--", "redis-server"]).code(1);
     assert!(second.err.contains(path), "two cannot show themselves in one directory: {}", second.err);
     service.stop();
@@ -746,7 +773,10 @@ fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     }
     let answer = answer.join().expect("it reads");
     assert!(answer.is_empty() || answer == ":3\r\n", "{answer}");
-    let _ = std::fs::remove_dir_all(&directory);
+    let left = run(&["cluster", "down", "--dir", path]).code(2).err;
+    assert!(left.contains("It does not run any more; --purge removes what is left here"), "{left}");
+    run(&["cluster", "down", "--purge", "--dir", path]).ok();
+    assert!(!directory.exists());
 }
 
 /// `timeout` signals what it has started, and then its group; so do a terminal, and who closes it.
