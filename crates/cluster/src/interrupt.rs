@@ -25,6 +25,8 @@ pub struct Interrupt {
     flag: Arc<AtomicBool>,
     /// A signal has come that nobody has [taken](Interrupt::take).
     again: Arc<AtomicBool>,
+    /// The command does nothing but tell, until there is nobody to be told.
+    is_watching: bool,
 }
 
 /// The signals that a user ends a command by. Of a terminal that is closed it is to know nothing where SIGHUP is ignored as it starts, as `nohup` has it.
@@ -53,7 +55,7 @@ impl Interrupt {
         }
         std::thread::Builder::new().name("martlet-hurry".into()).spawn(move || hurry(came, &hurries))?;
         let _ = SIGNALLED.set(Arc::clone(&flag));
-        Ok(Interrupt { flag, again: Arc::default() })
+        Ok(Interrupt { flag, again: Arc::default(), is_watching: false })
     }
 
     /// The same for every signal that ends a process and can be caught, and none of them does, however often it comes: for a command that has to put something back first, such
@@ -66,7 +68,12 @@ impl Interrupt {
             signal_hook::flag::register(signal, Arc::clone(&again))?;
         }
         let _ = SIGNALLED.set(Arc::clone(&flag));
-        Ok(Interrupt { flag, again })
+        Ok(Interrupt { flag, again, is_watching: false })
+    }
+
+    /// The same for a command that only shows what it sees: it is raised, too, as soon as nobody reads that any more, though nothing has changed that it could print.
+    pub fn for_watching(self) -> Interrupt {
+        Interrupt { is_watching: true, ..self }
     }
 
     /// Whether a signal has come since it was last asked: for a command that [no signal ends](Interrupt::install_without_end), and that passes each on.
@@ -76,7 +83,7 @@ impl Interrupt {
 
     /// Whether it is up, or standard output takes nothing more.
     pub fn is_raised(&self) -> bool {
-        self.flag.load(Ordering::Relaxed) || crate::output::is_broken()
+        self.flag.load(Ordering::Relaxed) || crate::output::is_broken() || self.is_watching && crate::output::has_lost_reader()
     }
 
     /// An error once it is up.

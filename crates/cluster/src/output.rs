@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
 use anstyle::{AnsiColor, Style};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::fail::{Fail, Outcome};
@@ -15,6 +16,19 @@ static BROKEN: OnceLock<io::Error> = OnceLock::new();
 /// Whether standard output takes nothing more: its reader has gone (`martlet ... | head`), or the disk is full. Commands that go on for ever end then.
 pub fn is_broken() -> bool {
     BROKEN.get().is_some()
+}
+
+/// Whether standard output is a pipe or a socket that nobody reads any more, or a terminal that is gone: that is known before anything is written to it. Once it is so,
+/// nothing more is.
+pub fn has_lost_reader() -> bool {
+    let stdout = io::stdout();
+    let mut look = [PollFd::new(&stdout, PollFlags::empty())];
+    let gone =
+        poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && look[0].revents().intersects(PollFlags::ERR | PollFlags::HUP);
+    if gone {
+        let _ = BROKEN.set(io::ErrorKind::BrokenPipe.into());
+    }
+    is_broken()
 }
 
 /// Whether all that was to be printed could be. That nobody reads it any more is no error of the command.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::interrupt::{Interrupt, was_signalled};
 use martlet_cluster::output::{DIM, Format, GOOD, Table, styled};
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_node::counters::Counter;
@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let interrupt = if arguments.watch { interrupt.for_watching() } else { interrupt };
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_cluster()?;
     let by_majority = cluster.config().engine.traits().commits_by_majority();
@@ -41,7 +42,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let newer = |sights: &[_]| Seen::of(sights).is_some_and(|seen| shown.as_ref().is_none_or(|shown| seen.follows(shown)));
         // Ctrl-C is how watching ends.
         let found = match observer.wait_for(PATIENCE, &interrupt, newer) {
-            Err(_) if arguments.watch && interrupt.is_raised() => return Ok(()),
+            Err(_) if arguments.watch && was_signalled() => return Ok(()),
             found => found?,
         };
         match found {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, PipeReader, PipeWriter, Read as _, pipe};
+use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, pipe};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Stdio};
 
@@ -75,12 +75,33 @@ fn a_command_whose_output_is_lost_says_so_and_one_that_is_not_read_ends_quietly(
         assert_eq!(of(full(), closed()).code, Some(1), "{arguments:?}");
         let unread = of(closed(), Stdio::piped());
         // Some have more to do than what they print, and are cut short.
-        let code = if arguments[0] == "doctor" { 130 } else { 0 };
+        let is_cut_short = arguments[0] == "doctor" || arguments.contains(&"--watch") || arguments.starts_with(&["top", "--json"]);
+        let code = if is_cut_short { 130 } else { 0 };
         assert_eq!((unread.code, unread.err.as_str()), (Some(code), ""), "{arguments:?}");
     }
     let complaints = |arguments: &[&str]| command(arguments).stderr(full()).status().expect("built").code();
     assert_eq!(complaints(&["frobnicate"]), Some(2));
     assert_eq!(complaints(&["status", "--dir", "/nonexistent"]), Some(3));
+}
+
+/// As `head -1` reads: what watches ends when nobody reads it any more, although there is nothing new that it could fail to write.
+#[test]
+fn what_watches_ends_with_its_reader_and_not_with_the_next_change() {
+    let cluster = Cluster::new();
+    cluster.up_with(&[]).ok();
+    greet(&cluster);
+    for arguments in [&["members", "--watch"][..], &["members", "--watch", "--json"], &["top", "--json", "--every", "3600000"]] {
+        let mut watching = command(&[arguments, &["--dir", &cluster.dir]].concat());
+        let mut watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+        let mut out = BufReader::new(watching.stdout.take().expect("piped"));
+        if arguments[0] == "members" {
+            let mut line = String::new();
+            assert!(out.read_line(&mut line).expect("UTF-8") > 0, "{arguments:?}");
+        }
+        drop(out);
+        let ended = ran(watching.wait_with_output().expect("ours"));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(130), ""), "{arguments:?}");
+    }
 }
 
 /// A node in the foreground, as a service manager runs it. It ends with the value.

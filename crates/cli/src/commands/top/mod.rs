@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::interrupt::{Interrupt, was_signalled};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::watch::observer::Role;
@@ -55,6 +55,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let is_live =
         format == Format::Text && !arguments.once && io::stdout().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb");
     let interrupt = if is_live { Interrupt::install_without_end() } else { Interrupt::install() }.context("cannot watch for Ctrl-C")?;
+    let goes_on = !is_live && !arguments.once && format == Format::Json;
+    let interrupt = if goes_on { interrupt.for_watching() } else { interrupt };
     let mut lookout = Lookout::open(Directory::new(&arguments.which.dir), &interrupt)?;
     if !lookout.connect()? {
         return Err(lookout.nobody_runs());
@@ -69,13 +71,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         next = following(next, every);
         match interrupt.sleep(next.saturating_duration_since(Instant::now())) {
             // Ctrl-C is how watching ends.
-            Err(_) if !arguments.once => return Ok(()),
+            Err(_) if !arguments.once && was_signalled() => return Ok(()),
             slept => slept?,
         }
         let look = lookout.look();
         let page = || Page::new(&look, lookout.reigns(), &History::default(), None);
         format.print(page().as_text(), || object(&look, lookout.reigns()));
-        if arguments.once || format == Format::Text {
+        if !goes_on {
             return Ok(());
         }
     }

@@ -91,7 +91,7 @@ impl Handler for Printer {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?.for_watching();
     let mut warden = arguments.place.connect()?;
     let mut printer = Printer { format, left: Vec::new() };
     for app in &arguments.apps {
