@@ -20,6 +20,16 @@ fn wrong_usage_has_a_code_of_its_own() {
 }
 
 #[test]
+fn ports_that_mean_nothing_or_that_two_would_have_are_refused_before_anything_is_made() {
+    let temp = TempDir::new();
+    let dir = temp.join("c");
+    let refused = |more: &[&str]| run(&[&["cluster", "up", "--dir", &dir], more].concat()).code(2).err;
+    let why = refused(&["--service-port", "7712"]);
+    assert!(why.contains("--service-port is 7712, which is node 1's own: --redis-port is 7711"), "{why}");
+    assert!(!std::path::Path::new(&dir).exists(), "nothing is made");
+}
+
+#[test]
 fn a_cluster_that_is_not_there_is_said_to_be_absent() {
     let dir = TempDir::new();
     let nowhere = dir.join("nowhere");

@@ -113,7 +113,46 @@ impl Plan {
         self.replicas.max(self.coordinators)
     }
 
+    /// Ports that are named and that two would have.
+    ///
+    /// # Errors
+    /// When there are some, with both.
+    fn check_ports(&self) -> Outcome {
+        let Some(redis) = self.redis_port.filter(|first| *first != 0) else { return Ok(()) };
+        // The node whose Redis port that is.
+        let node_at = |port: u16| port.checked_sub(redis).filter(|node| *node < self.nodes());
+        if let Some(service) = self.service_port.filter(|port| *port != 0)
+            && let Some(node) = node_at(service)
+        {
+            return Err(Fail::usage(format_args!(
+                "--service-port is {service}, which is node {node}'s own: --redis-port is {redis}, and node I serves the Redis protocol on that plus I; allowed is a port beside \
+                 {redis} to {}",
+                redis.saturating_add(self.nodes() - 1)
+            )));
+        }
+        if let Some(fabric) = self.fabric.port.filter(|_| self.fabric.kind.traits().needs_address)
+            && let Some((one, other)) = (0..self.nodes()).find_map(|one| Some((one, node_at(fabric.checked_add(one)?)?)))
+        {
+            return Err(Fail::usage(format_args!(
+                "--fabric-port is {fabric}, and --redis-port is {redis}: node {one} would meet the others on the port on which node {other} serves the Redis protocol, {}; allowed \
+                 are ports that are {} or more apart",
+                fabric + one,
+                self.nodes()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether a cluster can be made so, before anything is.
+    ///
+    /// # Errors
+    /// When it cannot, and why.
+    pub fn check(&self) -> Outcome {
+        self.config().map(drop)
+    }
+
     fn config(&self) -> Outcome<ClusterConfig> {
+        self.check_ports()?;
         let mut nodes = Vec::new();
         let named = self.redis_port.filter(|first| *first != 0);
         let mut redis: Vec<u16> = named.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
@@ -782,6 +821,35 @@ mod tests {
         assert_eq!([of(0), of(1), of(2)].map(Option::unwrap), ["a", "b", "a"]);
         directory.create(&Plan { fabric: FabricPlan::new(FabricKind::Verbs), ..plan() }).expect("made");
         assert_eq!(of(1), None, "each finds one by itself");
+    }
+
+    #[test]
+    fn a_port_that_two_would_have_is_refused_with_both() {
+        let refused = |plan: Plan| plan.config().expect_err("two would have it").to_string();
+        let service = |port| Plan { service_port: Some(port), ..plan() };
+        let why = refused(service(7713));
+        assert!(why.starts_with("--service-port is 7713, which is node 2's own: --redis-port is 7711"), "{why}");
+        assert!(why.ends_with("allowed is a port beside 7711 to 7713"), "{why}");
+        for beside in [7710, 7714] {
+            assert!(service(beside).config().is_ok(), "{beside}");
+        }
+        let meeting = |port| Plan { fabric: FabricPlan { port: Some(port), ..FabricPlan::new(FabricKind::Ethernet) }, ..plan() };
+        let why = refused(meeting(7709));
+        assert!(why.contains("node 2 would meet the others on the port on which node 0 serves the Redis protocol, 7711"), "{why}");
+        assert!(meeting(7708).config().is_ok() && meeting(7714).config().is_ok());
+        // By hand, or by a service at every address.
+        let mut config = service(7720).config().expect("no two have one");
+        config.key_file = None;
+        config.key = Some(Key::generate().expect("drawn").to_hex().into());
+        for (address, redis) in [("127.0.0.1:7712", "127.0.0.1:7712"), ("0.0.0.0:7712", "127.0.0.1:7712"), ("[::1]:7712", "[::1]:7712")] {
+            config.nodes[1].redis = redis.into();
+            config.service = Some(address.parse().expect("an address"));
+            let why = Cluster::new(config.clone()).expect_err("two would have it").to_string();
+            assert!(why.contains("service") && why.contains(&format!("as node 1 has {redis:?}")), "{why}");
+        }
+        config.service = Some("127.0.0.2:7712".parse().expect("an address"));
+        config.nodes[1].redis = "127.0.0.1:7712".into();
+        assert!(Cluster::new(config).is_ok(), "of another address of the host");
     }
 
     #[test]

@@ -259,6 +259,14 @@ impl NodeEntry {
     }
 }
 
+/// Whether a process that listens at `service` and one that listens at this host and port are in each other's way.
+fn is_same_place(service: std::net::SocketAddr, host: &str, port: u16) -> bool {
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    // Names are not looked up here: of those only this one is certain.
+    let ip = ip.ok().or_else(|| (host == "localhost").then_some(std::net::Ipv4Addr::LOCALHOST.into()));
+    service.port() == port && ip.is_some_and(|ip| ip == service.ip() || ip.is_unspecified() || service.ip().is_unspecified())
+}
+
 impl ClusterConfig {
     /// The longest name of a cluster, in bytes.
     pub const MAX_NAME_BYTES: usize = 48;
@@ -421,6 +429,15 @@ impl ClusterConfig {
                     format_args!(
                         "host:port with a port from 1 to 65535, at most {MAX_ADDRESS_BYTES} bytes, each address once in the cluster"
                     ),
+                ));
+            }
+            if let (Some(service), Some((host, port))) = (self.service, node.redis_host_port())
+                && is_same_place(service, host, port)
+            {
+                return Err(check.refuse(
+                    "service",
+                    format_args!("\"{service}\""),
+                    format_args!("an address that no node has for itself, as node {} has {:?} (node[{i}].redis)", node.number, node.redis),
                 ));
             }
             let needed = self.fabric.traits().needs_address || !node.address.is_empty();

@@ -79,13 +79,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
     directory.refuse_a_service("`martlet run --dir` starts such a server; --dir names another directory for a cluster")?;
+    // What is wrong with the flags is said before anything is made.
+    let planned = if directory.cluster_file().exists() { None } else { Some(plan(arguments)?) };
+    planned.as_ref().map_or(Ok(()), Plan::check)?;
     let _lock = directory.make()?;
     let cluster = match directory.cluster()? {
         Some(cluster) => as_asked(arguments, cluster, &directory)?,
         None => {
             // Every process that a cluster before this one left here belongs to it no more.
             super::down::stop_all(&directory, Duration::from_secs(1))?;
-            directory.create(&plan(arguments)?)?
+            directory.create(&planned.map_or_else(|| plan(arguments), Ok)?)?
         }
     };
     let here = directory.nodes_here(&cluster);
