@@ -342,6 +342,12 @@ fn flags_that_contradict_the_cluster_are_refused() {
     let ran = cluster.run(&["cluster", "up", "--redis-mode", "standalone"]).code(2);
     assert!(ran.err.contains("--redis-mode is standalone") && ran.err.contains("has cluster"), "{}", ran.err);
     cluster.run(&["cluster", "up", "--redis-mode", "cluster"]).ok();
+    if fabric().is_empty() {
+        for meaningless in [&["cluster", "up", "--fabric-port", "7611"][..], &["cluster", "add", "--fabric-port", "7611"]] {
+            let ran = cluster.run(meaningless).code(2);
+            assert!(ran.err.contains("--fabric-port is 7611, but the fabric is shm"), "{}", ran.err);
+        }
+    }
 }
 
 /// For clients that do not know Redis Cluster.

@@ -26,6 +26,14 @@ fn ports_that_mean_nothing_or_that_two_would_have_are_refused_before_anything_is
     let refused = |more: &[&str]| run(&[&["cluster", "up", "--dir", &dir], more].concat()).code(2).err;
     let why = refused(&["--service-port", "7712"]);
     assert!(why.contains("--service-port is 7712, which is node 1's own: --redis-port is 7711"), "{why}");
+    if fabric().is_empty() {
+        let why = refused(&["--fabric-port", "7611"]);
+        assert!(
+            why.contains("--fabric-port is 7611, but the fabric is shm, whose nodes need no port to meet")
+                && why.contains("--fabric-port with --fabric "),
+            "{why}"
+        );
+    }
     assert!(!std::path::Path::new(&dir).exists(), "nothing is made");
 }
 

@@ -41,6 +41,20 @@ impl FabricFlags {
         }
     }
 
+    /// A port on which nodes meet, of a fabric whose nodes meet otherwise.
+    ///
+    /// # Errors
+    /// When one is named.
+    pub fn check_port(kind: FabricKind, port: Option<u16>) -> Outcome {
+        match port {
+            Some(port) if !kind.traits().needs_address => Err(Fail::usage(format_args!(
+                "--fabric-port is {port}, but the fabric is {kind}, whose nodes need no port to meet; allowed is --fabric-port with --fabric {}",
+                FabricKind::names_with(|traits| traits.needs_address)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What it means for a cluster to be made. Between hosts, node `i` meets the others on `port` plus `i`.
     ///
     /// # Errors

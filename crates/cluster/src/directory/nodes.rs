@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use martlet_node::config::{Cluster, ClusterConfig, ListConfig, NodeConfig, NodeEntry, Settings};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 
-use super::{Directory, remove, write_whole};
+use super::{Directory, FabricFlags, remove, write_whole};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
@@ -114,6 +114,7 @@ impl Directory {
         let address = if config.fabric.traits().needs_address {
             beside("--fabric-port", ports.fabric, &|node| node.meeting_point().map(|address| (address.ip().to_string(), address.port())))?
         } else {
+            FabricFlags::check_port(config.fabric, ports.fabric)?;
             String::new()
         };
         if let Some(other) = config.nodes.iter().find(|node| node.number != number && !redis.is_empty() && node.redis == redis) {

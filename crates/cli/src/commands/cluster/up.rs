@@ -119,6 +119,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 
 fn plan(arguments: &Arguments) -> Outcome<Plan> {
     martlet_cluster::directory::check_durability(arguments.durability.unwrap_or_default(), arguments.engine.unwrap_or_default())?;
+    FabricFlags::check_port(arguments.fabric.kind(), arguments.fabric_port)?;
     let random: String = martlet_node::config::Key::generate().context("cannot draw a name")?.to_hex().chars().take(12).collect();
     Ok(Plan {
         // Clusters of one host need different names, wherever their directories are.
@@ -163,6 +164,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     if let Some(asked) = arguments.fabric.fabric.filter(|asked| *asked != fabric) {
         return Err(other("--fabric", &asked, &fabric));
     }
+    FabricFlags::check_port(fabric, arguments.fabric_port)?;
     let engine = cluster.config().engine;
     if let Some(asked) = arguments.engine.filter(|asked| *asked != engine) {
         return Err(other("--engine", &asked, &engine));
