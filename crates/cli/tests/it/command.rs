@@ -20,6 +20,19 @@ fn wrong_usage_has_a_code_of_its_own() {
 }
 
 #[test]
+fn a_usage_names_the_flag_that_may_stand_in_an_arguments_place() {
+    for usage in [
+        run(&["cluster", "restart", "--help"]).ok().out,
+        run(&["cluster", "restart"]).code(2).err,
+        run(&["cluster", "restart", "1", "--all"]).code(2).err,
+    ] {
+        assert!(usage.contains("martlet cluster restart") && usage.contains("<NODE|--all>"), "{usage}");
+    }
+    assert!(run(&["host", "start"]).code(2).err.contains("<NAME|--dir <DIR>>"));
+    assert!(run(&["warden", "monitor"]).code(2).err.contains("|--pid <PID>>"));
+}
+
+#[test]
 fn ports_that_mean_nothing_or_that_two_would_have_are_refused_before_anything_is_made() {
     let temp = TempDir::new();
     let dir = temp.join("c");

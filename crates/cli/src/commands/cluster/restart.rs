@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use martlet_cluster::directory::Life;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::hosts;
@@ -28,9 +28,10 @@ use crate::commands::Which;
 ///
 /// Example: martlet cluster kill 0 && martlet cluster restart 0
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which nodes").args(["node", "all"]).required(true))]
 pub struct Arguments {
     /// The node's number.
-    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64), required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: Option<u16>,
     /// All nodes, one after the other.
     #[arg(long)]

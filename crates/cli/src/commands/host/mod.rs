@@ -8,7 +8,7 @@ mod start;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::hosts;
@@ -62,9 +62,9 @@ impl Place {
 
 /// A host's directory that is there.
 #[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("which host").args(["name", "dir"]).required(true))]
 struct Existing {
     /// The cluster's name, where its directory is /var/lib/martlet/NAME.
-    #[arg(required_unless_present = "dir", conflicts_with = "dir")]
     name: Option<String>,
     /// The host's directory, where it is another one.
     #[arg(long, value_name = "DIR")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
@@ -19,9 +19,10 @@ use super::{Place, application};
 ///
 /// Example: martlet warden monitor 7 && systemctl start standby
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("whom").args(["apps", "pid"]).required(true).multiple(true))]
 pub struct Arguments {
     /// The applications' numbers.
-    #[arg(value_name = "APP", value_parser = application, required_unless_present = "pid")]
+    #[arg(value_name = "APP", value_parser = application)]
     apps: Vec<AppId>,
     /// A process that need not know of wardens. May be given several times.
     #[arg(long, value_name = "PID", value_parser = number::<i32>(1..=i32::MAX as u64))]
