@@ -81,6 +81,19 @@ impl FabricFlags {
     }
 }
 
+/// An engine by its name, as long as it is one that an unmodified server can be replicated by: that one cannot take back what it has executed.
+///
+/// # Errors
+/// When it is none of those, with those.
+pub fn engine_of_a_server(name: &str) -> Result<EngineKind, String> {
+    let allowed = || format!("allowed for a server are {}", EngineKind::names_with(|traits| traits.executes_on_commit));
+    let named: EngineKind = name.parse().map_err(|_| format!("there is no engine {name:?}; {}", allowed()))?;
+    match named.traits().executes_on_commit {
+        true => Ok(named),
+        false => Err(format!("its leader executes what is not committed yet; {}", allowed())),
+    }
+}
+
 /// Whether an engine can keep what it acknowledges so.
 ///
 /// # Errors

@@ -36,7 +36,7 @@ use martlet_node::config::{
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
-pub use flags::{FabricFlags, check_durability};
+pub use flags::{FabricFlags, check_durability, engine_of_a_server};
 pub use nodes::{Change, Ports};
 use ports::FreePorts;
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::engine_of_a_server;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
@@ -54,7 +55,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = number::<u32>(10_000..))]
     benchmark_requests: u32,
     /// How requests are replicated, as for `martlet run`.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
     engine: Option<EngineKind>,
     /// The library to load into the server, as for `martlet run`.
     #[arg(long, value_name = "FILE")]

@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use martlet_cluster::directory::engine_of_a_server;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
@@ -63,7 +64,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// How requests are replicated: mu, dare or apus, with which two of three replicas have to live, or hsuc or huc, with which one has to [default: mu].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
     engine: Option<EngineKind>,
     /// For how long a request may have the server. The replica that has been at one for longer is given up, and the request is executed by none. What takes less is waited for, as
     /// with the server alone: every client waits meanwhile.
@@ -83,7 +84,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let [name, rest @ ..] = &arguments.server[..] else { return Err(Fail::usage("which server?")) };
-    let engine = service::engine(arguments.engine)?;
+    let engine = service::engine(arguments.engine);
     let path = program::find(name)?;
     program::check(&path)?;
     let library = Library::find(arguments.preload.as_deref())?;

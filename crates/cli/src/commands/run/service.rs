@@ -1,22 +1,14 @@
 //! What the replicas of a server are to each other: a cluster, whose nodes this command does not start.
 
 use martlet_cluster::directory::{Directory, Lock};
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_node::config::{ClusterConfig, DetectorConfig, ElectionConfig, EngineKind, Key, NodeEntry};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
-use martlet_protocol::engine::Traits;
 use martlet_protocol::replica::Execution;
 
-/// The engine that is asked for, or else the first that can. A server cannot take back what it has executed, so its leader has to execute what is committed.
-pub fn engine(asked: Option<EngineKind>) -> Outcome<EngineKind> {
-    let can = |traits: &Traits| traits.executes_on_commit;
-    match asked {
-        Some(engine) if !can(&engine.traits()) => Err(Fail::usage(format_args!(
-            "--engine is {engine}; replicas of a server need one whose leader executes what is committed: {}",
-            EngineKind::names_with(can)
-        ))),
-        asked => Ok(asked.unwrap_or_else(|| EngineKind::first_with(can))),
-    }
+/// The engine that is asked for, or else the first that can.
+pub fn engine(asked: Option<EngineKind>) -> EngineKind {
+    asked.unwrap_or_else(|| EngineKind::first_with(|traits| traits.executes_on_commit))
 }
 
 /// The cluster. A replica that stands still is taken for gone only after seconds: on a busy host it may have no processor for that long, and a death is seen by the kernel's word
@@ -65,6 +57,7 @@ impl Drop for Shown {
 
 #[cfg(test)]
 mod tests {
+    use martlet_cluster::directory::engine_of_a_server;
     use martlet_node::config::Cluster;
 
     use super::*;
@@ -75,14 +68,17 @@ mod tests {
             match service_of(engine) {
                 Ok(config) => assert!(config.engine == engine && config.execution == Execution::Committed, "{engine}"),
                 Err(why) => assert_eq!(
-                    why,
-                    format!(
-                        "--engine is {engine}; replicas of a server need one whose leader executes what is committed: mu, dare, apus, hsuc, huc"
-                    )
+                    why, "its leader executes what is not committed yet; allowed for a server are mu, dare, apus, hsuc, huc",
+                    "{engine}"
                 ),
             }
         }
-        assert_eq!(engine(None).map_err(|fail| fail.to_string()), Ok(EngineKind::Mu));
+        assert_eq!(engine(None), EngineKind::Mu);
+        let unknown = engine_of_a_server("foo").expect_err("there is none");
+        assert_eq!(
+            unknown, "there is no engine \"foo\"; allowed for a server are mu, dare, apus, hsuc, huc",
+            "only those that are not refused then"
+        );
     }
 
     #[test]
@@ -102,7 +98,7 @@ mod tests {
 
     /// The cluster, as a node reads it.
     fn service_of(asked: EngineKind) -> Result<ClusterConfig, String> {
-        let config = engine(Some(asked)).and_then(|engine| config("test", engine)).map_err(|fail| fail.to_string())?;
+        let config = config("test", engine_of_a_server(asked.name())?).map_err(|fail| fail.to_string())?;
         Cluster::new(config.clone()).map_err(|error| error.to_string())?;
         Ok(config)
     }
