@@ -367,12 +367,21 @@ impl Supervisor {
         let how = std::process::ExitStatus::from_raw(status.as_raw());
         if self.first.take_if(|first| *first == pid).is_some() {
             // What was wrong the server has said.
-            let advice = if status.exit_status() == Some(0) { "; one that leaves the foreground is to be told not to" } else { "" };
-            let message = format!("the server has ended before it could be replicated ({how}){advice}");
-            return Err(match status.exit_status() {
-                Some(code) if code != 0 => Fail::ended(code as u8, message),
-                _ => Fail::failed(message),
-            });
+            let message = format!("the server has ended by itself before it could be replicated ({how})");
+            let left = children();
+            return match status.exit_status() {
+                // As one that was asked for its version.
+                Some(0) if left.is_empty() => {
+                    self.ended.note(0, true, false);
+                    self.say(format_args!("{message}: nothing runs"), || json!({"event": "ended early", "code": 0}));
+                    Ok(())
+                }
+                Some(0) => Err(Fail::failed(format_args!(
+                    "{message} and left processes {left:?} behind, which end as well: a server that leaves the foreground is to be told not to"
+                ))),
+                Some(code) => Err(Fail::ended(code as u8, message)),
+                None => Err(Fail::failed(message)),
+            };
         }
         let Some((number, led)) = self.replicas.ended(pid, Instant::now()) else { return Ok(()) };
         self.whole = None;
@@ -424,8 +433,7 @@ impl Supervisor {
     fn end_all(&mut self) {
         self.kill_all();
         loop {
-            let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-            for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw) {
+            for pid in children().into_iter().filter_map(Pid::from_raw) {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
             if matches!(rustix::process::wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {
@@ -433,4 +441,10 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// The processes that are this one's to end: those that it has started, and theirs, once what has started them is dead.
+fn children() -> Vec<i32> {
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

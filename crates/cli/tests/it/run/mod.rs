@@ -809,6 +809,16 @@ fn it_ends_with_the_servers_own_exit_code() {
     let library = library.to_str().expect("Unicode");
     let ended = run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "exit 7"]).code(7);
     assert!(ended.err.contains("before it could be replicated"), "{}", ended.err);
+    let well = run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "echo version 1"]).code(0);
+    assert_eq!(well.out, "version 1\n");
+    assert!(
+        well.err.contains("the server has ended by itself before it could be replicated (exit status: 0): nothing runs"),
+        "{}",
+        well.err
+    );
+    let daemon =
+        run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "sleep 1000 < /dev/null > /dev/null 2>&1 & exit 0"]).code(1);
+    assert!(daemon.err.contains("behind, which end as well: a server that leaves the foreground is to be told not to"), "{}", daemon.err);
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
     client.send(b"SHUTDOWN NOSAVE\r\n");
