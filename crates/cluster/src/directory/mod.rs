@@ -242,14 +242,62 @@ const RELEASE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
-/// While it lives, no other command changes the directory. Where nothing else has been made there by its end, it leaves nothing there itself.
+/// Directories that have been made for something that may come to nothing. Those that are empty then are removed.
+#[derive(Debug)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes the directory at that path, and those above it that are not there.
+    ///
+    /// # Errors
+    /// When one of them cannot be made; then those that were are removed again.
+    fn all(path: &Path) -> Outcome<Made> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        let mut made = Made(Vec::new());
+        for next in missing.into_iter().rev() {
+            match fs::create_dir(next) {
+                Ok(()) => made.0.push(next.to_path_buf()),
+                // Somebody else has just made it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error).context(format_args!("cannot make {}", path.display())),
+            }
+        }
+        match path.is_dir() {
+            true => Ok(made),
+            false => Err(Fail::failed(format_args!("cannot make {}: it is there, and is no directory", path.display()))),
+        }
+    }
+
+    /// Whether the last of them has been made.
+    fn is_new(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in self.0.iter().rev() {
+            // One that holds anything is somebody's.
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+/// While it lives, no other command changes the directory. Where nothing else has been made there by its end, it leaves nothing there itself, nor the directories that were made for it.
 #[derive(Debug)]
 pub struct Lock {
     /// Locked for as long as it is open.
     _file: OwnedFd,
     directory: Directory,
-    /// The directory was not there before.
-    made: bool,
+    /// What has been made for it.
+    made: Made,
+}
+
+impl Lock {
+    /// Whether the directory was not there before.
+    pub fn is_new(&self) -> bool {
+        self.made.is_new()
+    }
 }
 
 impl Drop for Lock {
@@ -257,9 +305,9 @@ impl Drop for Lock {
         let Directory(path) = &self.directory;
         let is_alone =
             fs::read_dir(path).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock")));
-        if is_alone && fs::remove_file(path.join("lock")).is_ok() && self.made {
-            // Somebody may have put something there just now.
-            let _ = fs::remove_dir(path);
+        if is_alone {
+            // It has no other end than this one.
+            let _ = fs::remove_file(path.join("lock"));
         }
     }
 }
@@ -300,8 +348,7 @@ impl Directory {
     /// As [`lock`](Directory::lock), and when it cannot be made.
     pub fn make(&self) -> Outcome<Lock> {
         loop {
-            let made = !self.0.exists();
-            fs::create_dir_all(&self.0).context(format_args!("cannot make {}", self.0.display()))?;
+            let made = Made::all(&self.0)?;
             match self.lock() {
                 // The command that had the lock has removed it.
                 Err(_) if !self.0.exists() => {}
@@ -373,7 +420,7 @@ impl Directory {
         let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let is_there =
             rustix::fs::stat(self.lock_file()).is_ok_and(|there| rustix::fs::fstat(&file).is_ok_and(|ours| of(ours) == of(there)));
-        is_there.then(|| Lock { _file: file, directory: self.clone(), made: false })
+        is_there.then(|| Lock { _file: file, directory: self.clone(), made: Made(Vec::new()) })
     }
 
     fn lock_file(&self) -> PathBuf {
@@ -858,6 +905,26 @@ mod tests {
         let directory = Directory::new(scratch.path());
         let error = directory.create(&Plan { redis_port: Some(65534), ..plan() }).expect_err("three ports do not fit");
         assert_eq!(error.to_string(), "--redis-port is 65534; node 2 would need 65536; allowed are ports up to 65535");
+    }
+
+    #[test]
+    fn directories_that_were_made_for_nothing_go_again() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let (a, ab) = (scratch.path().join("a"), scratch.path().join("a/b"));
+        let made = Made::all(&ab).expect("made");
+        assert!(made.is_new() && ab.is_dir());
+        drop(made);
+        assert!(!a.exists() && scratch.path().exists());
+        fs::create_dir_all(&ab).expect("made");
+        assert!(!Made::all(&ab).expect("there").is_new() && ab.is_dir(), "what was there stays");
+        let made = Made::all(&ab.join("c/d")).expect("made");
+        fs::write(ab.join("c/mine"), "").expect("written");
+        drop(made);
+        assert!(!ab.join("c/d").exists() && ab.join("c").exists(), "what holds something stays");
+        let on_a_file = ab.join("c/mine/e/f");
+        assert!(
+            Made::all(&on_a_file).is_err() && Made::all(&ab.join("c/mine")).expect_err("a file").to_string().contains("is no directory")
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn config(name: &str, engine: EngineKind) -> Outcome<ClusterConfig> {
     Ok(config)
 }
 
-/// A directory by which `martlet status` and `martlet top` find the replicas. It is emptied when this goes.
+/// A directory by which `martlet status` and `martlet top` find the replicas. It is emptied when this goes, and removed with those above it that were made for it.
 #[derive(Debug)]
 pub struct Shown {
     directory: Directory,
@@ -43,7 +43,13 @@ impl Shown {
     pub fn write(path: &std::path::Path, config: &ClusterConfig, server: &str) -> Outcome<Shown> {
         let directory = Directory::new(path);
         let lock = directory.make()?;
-        directory.create_run(config, server)?;
+        if let Err(fail) = directory.create_run(config, server) {
+            // What is in a directory that was there before may be another one's.
+            if lock.is_new() {
+                let _ = directory.purge();
+            }
+            return Err(fail);
+        }
         Ok(Shown { directory, _lock: lock })
     }
 }

@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::built;
-use crate::martlet::run;
+use crate::martlet::{TempDir, run};
 
 /// The library that is loaded into the server.
 fn library() -> PathBuf {
@@ -867,6 +867,11 @@ fn a_service_goes_on_when_nobody_reads_its_events() {
 
 #[test]
 fn what_cannot_be_captured_is_refused_before_it_starts() {
+    let scratch = TempDir::new();
+    let (above, shown) = (scratch.join("above"), scratch.join("above/shown"));
+    // It gets as far as to the server's start, and no further.
+    run(&["run", "--untried", "--dir", &shown, "--preload", "/etc/passwd", "--", "/bin/sh", "-c", "sleep 1000"]).code(1);
+    assert!(!Path::new(&above).exists(), "what was made for it goes with it");
     assert!(run(&["run", "--", "no-such-server"]).code(3).err.contains("no-such-server"));
     let unknown = run(&["run", "--preload", "/dev/null", "--", "/bin/true"]).code(2);
     assert!(unknown.err.contains("--untried"), "{}", unknown.err);
