@@ -350,6 +350,37 @@ fn flags_that_contradict_the_cluster_are_refused() {
     }
 }
 
+/// What is in the way is a port that another one has.
+#[test]
+fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
+    let cluster = Cluster::new();
+    let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("a free port");
+    let failed = cluster.up().code(1);
+    assert!(
+        failed.err.contains("nodes [0, 1, 2], which this command has started, have been ended, and no cluster is there"),
+        "{}",
+        failed.err
+    );
+    assert!(failed.err.contains("node 1 ended; the last of "), "{}", failed.err);
+    // Their second processes end after them.
+    while !processes_about(cluster.temp.path()).is_empty() {}
+    let file = std::path::Path::new(&cluster.dir).join("cluster.toml");
+    assert!(!file.exists() && file.with_file_name("node-1.log").exists());
+    drop(taken);
+    cluster.up().ok();
+    // One that was there goes on with what runs of it.
+    cluster.run(&["cluster", "kill", "1"]).ok();
+    let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("it has just been given back");
+    let failed = cluster.run(&["cluster", "up", "--patience", "120"]).code(1);
+    let left = format!(
+        "nodes [0, 2] run here and go on; the same command waits for them again, and `martlet cluster down --dir {}` ends them",
+        cluster.dir
+    );
+    assert!(failed.err.contains(&left), "{}", failed.err);
+    drop(taken);
+    cluster.up_again().ok();
+}
+
 /// For clients that do not know Redis Cluster.
 #[test]
 fn a_cluster_can_look_like_a_server_with_replicas() {

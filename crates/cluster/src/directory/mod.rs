@@ -680,11 +680,21 @@ impl Directory {
 
     /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock. Returns whether anything of a cluster was there.
     pub fn purge(&self) -> Outcome<bool> {
+        self.remove_all(&[], true)
+    }
+
+    /// The same but for the nodes' logs, which say why a cluster has come to nothing, and for data that may be of another one before. Under the lock.
+    pub fn unmake(&self, with_data: bool) -> Outcome {
+        self.remove_all(&["log"], with_data).map(|_| ())
+    }
+
+    /// Removes a cluster's files, but for those of its nodes of these kinds. Returns whether there were any.
+    fn remove_all(&self, kept: &[&str], with_data: bool) -> Outcome<bool> {
         let mut found = self.cluster_file().exists();
         // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
         remove(&self.cluster_file())?;
         let data = self.0.join("data");
-        if data.is_dir() {
+        if data.is_dir() && with_data {
             for entry in fs::read_dir(&data).context(format_args!("cannot list {}", data.display()))? {
                 let path = entry.context(format_args!("cannot list {}", data.display()))?.path();
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
@@ -706,7 +716,9 @@ impl Directory {
             let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
             let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
-                number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
+                number.parse::<u16>().is_ok()
+                    && !kept.contains(&kind)
+                    && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
             if of_a_node
                 || ["cluster.key", "cluster.toml.new", "server", "server.new", "runner.pid", "runner.pid.new", "lock"].contains(&name)

@@ -8,7 +8,7 @@ use martlet_cluster::directory::{Directory, Life, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
-use martlet_cluster::output::{Format, GOOD, styled};
+use martlet_cluster::output::{self, Format, GOOD, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer};
 use martlet_node::config::{Cluster, DurabilityKind, EngineKind, FabricKind, NodeEntry, Role, Settings, ThreadsConfig};
@@ -19,7 +19,7 @@ use crate::commands::Which;
 /// Start a cluster in the background, or what of it does not run.
 ///
 /// The first time, a cluster is made in the directory; later, and after a crash, its nodes that do not run are started again. The command
-/// returns when every node is in the view and holds the data.
+/// returns when every node is in the view and holds the data. Where the first time fails, the nodes are ended again and no cluster is there; later, those that run go on.
 ///
 /// Example: martlet cluster up --dir /tmp/c && redis-cli -c -p 7711 set greeting hello
 #[derive(Debug, Args)]
@@ -82,22 +82,44 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     // What is wrong with the flags is said before anything is made.
     let planned = if directory.cluster_file().exists() { None } else { Some(plan(arguments)?) };
     planned.as_ref().map_or(Ok(()), Plan::check)?;
-    let _lock = directory.make()?;
-    let cluster = match directory.cluster()? {
-        Some(cluster) => as_asked(arguments, cluster, &directory)?,
-        None => {
-            // Every process that a cluster before this one left here belongs to it no more.
-            super::down::stop_all(&directory, Duration::from_secs(1))?;
-            directory.create(&planned.map_or_else(|| plan(arguments), Ok)?)?
-        }
+    let lock = directory.make()?;
+    let there = directory.cluster()?.map(|cluster| as_asked(arguments, cluster, &directory)).transpose()?;
+    let is_new = there.is_none();
+    let mut started = Vec::new();
+    let up = || -> Outcome<Cluster> {
+        let cluster = match there {
+            Some(cluster) => cluster,
+            None => {
+                // Every process that a cluster before this one left here belongs to it no more.
+                super::down::stop_all(&directory, GRACE)?;
+                directory.create(&planned.map_or_else(|| plan(arguments), Ok)?)?
+            }
+        };
+        start(&directory, &cluster, &mut started, format)?;
+        await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
+        // Whatever was under way with any of them has come to its end.
+        cluster.config().nodes.iter().try_for_each(|node| directory.end_change(node.number))?;
+        Ok(cluster)
     };
-    let here = directory.nodes_here(&cluster);
+    match up() {
+        Ok(cluster) => report(&directory, &cluster, &started, format),
+        Err(fail) => {
+            let left = if is_new { take_back(&directory, &started, lock.is_new()) } else { still_runs(&directory) };
+            // Where it is interrupted nothing else is said.
+            output::complain(format_args!("martlet: {left}"));
+            Err(fail)
+        }
+    }
+}
+
+/// Starts the cluster's nodes of this host that do not run. Notes which.
+fn start(directory: &Directory, cluster: &Cluster, started: &mut Vec<u16>, format: Format) -> Outcome {
+    let here = directory.nodes_here(cluster);
     if here.is_empty() {
         return Err(Fail::failed(format_args!("the cluster in {} has no node of this host", directory.path().display())));
     }
     here.iter().try_for_each(|node| directory.adopt(*node))?;
-    directory.refuse_a_copy(&cluster)?;
-    let mut started = Vec::new();
+    directory.refuse_a_copy(cluster)?;
     for number in here {
         match directory.activity(number)? {
             Activity::Running => {}
@@ -111,10 +133,37 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             }
         }
     }
-    await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
-    // Whatever was under way with any of them has come to its end.
-    cluster.config().nodes.iter().try_for_each(|node| directory.end_change(node.number))?;
-    report(&directory, &cluster, &started, format)
+    Ok(())
+}
+
+/// How long nodes have to end that hold nothing.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A cluster that has come to nothing has nothing in it: its nodes are ended, and its ports stand in no file, where the next attempt would have to be the same. Returns what is to be
+/// said of it.
+fn take_back(directory: &Directory, started: &[u16], with_data: bool) -> String {
+    let path = directory.path().display();
+    let ended = super::down::stop_all(directory, GRACE).and_then(|_| directory.unmake(with_data));
+    match ended {
+        Err(why) => format!("what this command has started could not be ended: {why}; `martlet cluster down --purge --dir {path}` does so"),
+        Ok(()) if started.is_empty() => "nothing has been started, and no cluster is there".into(),
+        Ok(()) => format!(
+            "nodes {started:?}, which this command has started, have been ended, and no cluster is there; their logs are left in {path}"
+        ),
+    }
+}
+
+/// Of a cluster that was there before nothing is taken back: nodes that run may serve, and those that were started may wait for others. Returns what is to be said of it.
+fn still_runs(directory: &Directory) -> String {
+    let path = directory.path().display();
+    let here = directory.cluster().ok().flatten().map(|cluster| directory.nodes_here(&cluster)).unwrap_or_default();
+    let running: Vec<u16> = here.into_iter().filter(|node| !matches!(directory.activity(*node), Ok(Activity::Gone))).collect();
+    match running.is_empty() {
+        true => "none of the cluster's nodes runs here".into(),
+        false => format!(
+            "nodes {running:?} run here and go on; the same command waits for them again, and `martlet cluster down --dir {path}` ends them"
+        ),
+    }
 }
 
 fn plan(arguments: &Arguments) -> Outcome<Plan> {
