@@ -816,9 +816,11 @@ fn it_ends_with_the_servers_own_exit_code() {
         "{}",
         well.err
     );
-    let daemon =
-        run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "sleep 1000 < /dev/null > /dev/null 2>&1 & exit 0"]).code(1);
-    assert!(daemon.err.contains("behind, which end as well: a server that leaves the foreground is to be told not to"), "{}", daemon.err);
+    if let Some(python) = python::executable() {
+        let leaves = "import os; os.posix_spawn('/bin/sleep', ['sleep', '1000'], {})";
+        let left = run(&["run", "--untried", "--preload", library, "--", &python, "-c", leaves]).code(1);
+        assert!(left.err.contains("behind, which end as well: a server that leaves the foreground is to be told not to"), "{}", left.err);
+    }
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
     client.send(b"SHUTDOWN NOSAVE\r\n");
