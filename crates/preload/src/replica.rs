@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use martlet_node::connections::keeper::{self, Left};
+use martlet_node::connections::keeper::{self, Left, Mended};
 use martlet_node::counters::Counter;
 use martlet_node::embed::{Here, Turn};
 
@@ -26,7 +26,7 @@ use crate::main_thread::Confined;
 use crate::pace::Pace;
 use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
-use crate::sys::die;
+use crate::sys::{complain, die};
 use crate::table::{Connection, Table};
 use crate::takeover::Asked;
 use crate::wording::Worded;
@@ -179,6 +179,10 @@ pub struct Replica {
     pub is_newborn: bool,
     /// When it last looked whether its node is whole, on the monotonic clock.
     looked_at_node_ns: u64,
+    /// When it last looked whether its keeper lives.
+    looked_at_keeper_ns: u64,
+    /// Its keeper is dead, and the system has refused another one.
+    lacks_keeper: bool,
     /// The replica that is to be forked while the server waits, instead of its going on.
     pub fork: Option<u16>,
     /// The one that `martlet run` wants forked as soon as it can be.
@@ -273,6 +277,8 @@ impl Replica {
             children: Children::default(),
             is_newborn: false,
             looked_at_node_ns: 0,
+            looked_at_keeper_ns: 0,
+            lacks_keeper: false,
             fork: None,
             fork_wanted: None,
             orders_ns: 0,
@@ -292,6 +298,7 @@ impl Replica {
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
         let now = clock::monotonic_ns();
+        self.mind_keeper(now);
         self.mind_end(now);
         // One that leads has executed all that is committed, and need hear of no round but its own.
         let leads = matches!(self.role, Role::Leads(_));
@@ -326,6 +333,28 @@ impl Replica {
             self.leaders.watch(self.board.holders().into_iter().filter(|holder| *holder != self.own).collect());
         }
         due && !is_whole(here)
+    }
+
+    /// Without a keeper the connections would end with this process.
+    fn mind_keeper(&mut self, now: u64) {
+        let every = if self.lacks_keeper { LEADER_LOOK_NS } else { LOOK_NS };
+        if now.saturating_sub(self.looked_at_keeper_ns) < every {
+            return;
+        }
+        self.looked_at_keeper_ns = now;
+        match keeper::mend() {
+            None => {}
+            Some(Mended::Replaced) => {
+                self.lacks_keeper = false;
+                self.tell(&format!("keeper {} replaced", self.node));
+            }
+            Some(Mended::Lost(error)) => {
+                if !std::mem::replace(&mut self.lacks_keeper, true) {
+                    complain(&format!("its keeper has died, and there is no other one: {error}"));
+                    self.tell(&format!("keeper {} lost", self.node));
+                }
+            }
+        }
     }
 
     /// Once who started the server is gone nobody replaces the dead. When nobody leads any more either, nobody ever will.

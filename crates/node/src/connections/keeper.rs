@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use martlet_fabric::host::descriptors::{duplicate, open, open_beside};
@@ -86,14 +86,31 @@ pub enum Keeps {
     Service,
 }
 
+/// The keeper of this process; 0: there is none, or it is dead and has been taken note of.
+static OWN: AtomicI32 = AtomicI32::new(0);
+
+/// What that goes by; null: there has been none.
+static CHARGE: AtomicPtr<Charge> = AtomicPtr::new(std::ptr::null_mut());
+
 /// What the keeper's process goes by.
 #[derive(Clone, Copy)]
 struct Charge {
+    /// The upper end of its stack.
+    stack: *mut libc::c_void,
     listener: RawFd,
     /// Others for the same.
     spares: [RawFd; SPARES],
     replica: libc::pid_t,
     keeps: Keeps,
+}
+
+/// What has become of a keeper whose process lives.
+#[derive(Debug)]
+pub enum Mended {
+    /// It has died, and another one is in its place.
+    Replaced,
+    /// It has died, and there is none in its place: the connections end with the process.
+    Lost(io::Error),
 }
 
 /// An abstract address. Returns its length, too.
@@ -143,24 +160,96 @@ pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
     // One of a service has room as soon as its process is dead: it closes all others then.
     let spare = || if keeps == Keeps::All { duplicate(&listener).map_or(-1, IntoRawFd::into_raw_fd) } else { -1 };
     let spares = [(); SPARES].map(|()| spare());
-    let charge = Charge { listener: listener.as_raw_fd(), spares, replica: std::process::id() as libc::pid_t, keeps };
+    // SAFETY: it is the end of what has just been mapped.
+    let stack = unsafe { stack.byte_add(STACK_BYTES) };
+    let charge = Charge { stack, listener: listener.as_raw_fd(), spares, replica: std::process::id() as libc::pid_t, keeps };
     let charge = Box::into_raw(Box::new(charge));
+    begin(charge)?;
+    CHARGE.store(charge, Ordering::Release);
+    // The keeper's, and closed by nobody.
+    std::mem::forget(listener);
+    Ok(())
+}
+
+/// Starts the process of a keeper that does not run. To be called by the thread that lives longest.
+fn begin(charge: *mut Charge) -> io::Result<()> {
     // SAFETY: the sets are initialised by the calls that take them; the stack is large enough for what `keep` calls, and is never unmapped, nor is what it goes by
     // freed. `keep` argues for what is shared beside that. All signals are blocked in it: a handler would run on memory that the process believes its own.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-        let pid = libc::clone(keep, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::CLONE_FILES, charge.cast());
+        let pid = libc::clone(keep, (*charge).stack, libc::CLONE_VM | libc::CLONE_FILES, charge.cast());
         let error = io::Error::last_os_error();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         if pid < 0 {
             return Err(error);
         }
+        OWN.store(pid, Ordering::Release);
     }
-    // The keeper's, and closed by nobody.
-    std::mem::forget(listener);
     Ok(())
+}
+
+/// Whether this process's keeper, which has none of its own to end while that lives, is dead.
+fn is_dead() -> bool {
+    let own = OWN.load(Ordering::Acquire);
+    if own == 0 {
+        return !CHARGE.load(Ordering::Acquire).is_null();
+    }
+    let flags = libc::WNOHANG | libc::__WALL;
+    // SAFETY: a plain system call; null is allowed. It waits for a child that nobody else waits for, since it sends no signal at its end.
+    let waited = unsafe { libc::syscall(libc::SYS_wait4, own, 0usize, flags, 0usize) };
+    if waited == 0 || waited < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD) {
+        return false;
+    }
+    OWN.store(0, Ordering::Release);
+    true
+}
+
+/// Whether this process's keeper has died; it is not replaced. `false` from then on.
+pub fn has_died() -> bool {
+    OWN.load(Ordering::Acquire) != 0 && is_dead()
+}
+
+/// Gives this process another keeper in the place of one that is dead, under the same name. `None`: it lives, or there has been none. To be called, every now and then, by the thread that has
+/// [started](start) it, of a process whose keeper keeps [all](Keeps::All).
+pub fn mend() -> Option<Mended> {
+    if !is_dead() {
+        return None;
+    }
+    let charge = CHARGE.load(Ordering::Acquire);
+    // SAFETY: it was leaked, and is read only, by this thread and by a keeper that is dead.
+    let listener = unsafe { (*charge).listener };
+    close_accepted(listener);
+    // Its spare descriptors are as they were: it gives none up while its process lives. So is its stack.
+    Some(begin(charge).map_or_else(Mended::Lost, |()| Mended::Replaced))
+}
+
+/// Closes the connections that a dead keeper has accepted: whoever asks at one of them would wait for as long as this table of descriptors is there. They connect again.
+fn close_accepted(listener: RawFd) {
+    let name = |fd: RawFd| {
+        // SAFETY: all zeros are a valid value; the pointers are to a place for an address and to its length.
+        unsafe {
+            let mut address: libc::sockaddr_un = std::mem::zeroed();
+            let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+            let found = libc::syscall(libc::SYS_getsockname, fd, &mut address, &mut len);
+            (found == 0 && i32::from(address.sun_family) == libc::AF_UNIX).then_some((address.sun_path, len))
+        }
+    };
+    let listens = |fd: RawFd| {
+        let mut listens: libc::c_int = 0;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the pointers are to a place for the value and to its length.
+        let asked = unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &mut listens, &mut len) };
+        asked != 0 || listens != 0
+    };
+    let Some(own) = name(listener) else { return };
+    for fd in 0..=HIGHEST.load(Ordering::Relaxed).max(listener) + NEWEST {
+        if name(fd) == Some(own) && !listens(fd) {
+            // SAFETY: the dead keeper has accepted it, and nothing else of this process knows of it.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
 }
 
 /// Has the kernel end this process's sleep when the one that started it dies.
@@ -184,7 +273,7 @@ unsafe fn wake_at_death() {
 /// lives it makes only calls that do not fail, so that it leaves no mark in that thread's errno.
 extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     // SAFETY: it was leaked for this process.
-    let Charge { listener, mut spares, replica, keeps } = unsafe { *charge.cast::<Charge>() };
+    let Charge { listener, mut spares, replica, keeps, .. } = unsafe { *charge.cast::<Charge>() };
     // SAFETY: the name ends with a zero byte.
     unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, NAME.as_ptr(), 0, 0, 0) };
     if keeps == Keeps::Service {

@@ -335,6 +335,18 @@ impl Supervisor {
                     || json!({"event": "leads", "replica": number, "pid": pid, "connections": connections}),
                 );
             }
+            Said::Keeper { number, replaced } => {
+                let what = match replaced {
+                    true => "another one is in its place",
+                    false => {
+                        "the system refuses another one, which is tried again each second: should that replica die meanwhile while it leads, its connections end"
+                    }
+                };
+                self.say(
+                    format_args!("the keeper of replica {number} has died; {what}"),
+                    || json!({"event": "keeper", "replica": number, "replaced": replaced}),
+                );
+            }
             Said::Group { group, lacking } => (self.replicas.group, self.replicas.lacking) = (group, lacking),
         }
     }

@@ -21,6 +21,8 @@ pub enum Said {
     Succeeds { number: u16 },
     /// It leads, with so many connections.
     Leads { number: u16, connections: u64 },
+    /// Its keeper has died, and been replaced or not.
+    Keeper { number: u16, replaced: bool },
     /// These count for commits, and of them these have not been told all so far: a bit for each number.
     Group { group: u64, lacking: u64 },
 }
@@ -30,6 +32,14 @@ impl Said {
     pub fn parse(text: &str) -> Option<Said> {
         let mut words = text.split(' ');
         let verb = words.next()?;
+        if verb == "keeper" {
+            let number = words.next()?.parse().ok()?;
+            return match words.next()? {
+                "replaced" => Some(Said::Keeper { number, replaced: true }),
+                "lost" => Some(Said::Keeper { number, replaced: false }),
+                _ => None,
+            };
+        }
         let mut number = || words.next()?.parse::<u64>().ok();
         match verb {
             "hello" => Some(Said::Hello { number: u16::try_from(number()?).ok()?, pid: i32::try_from(number()?).ok()? }),
@@ -86,7 +96,7 @@ impl<C> Line<C> {
                 self.number = Some(number);
                 Ok(())
             }
-            (Said::Succeeds { number } | Said::Leads { number, .. }, Some(own)) if number == own => Ok(()),
+            (Said::Succeeds { number } | Said::Leads { number, .. } | Said::Keeper { number, .. }, Some(own)) if number == own => Ok(()),
             (Said::Group { group, lacking }, Some(_)) if group >> NUMBERS == 0 && lacking & !group == 0 => Ok(()),
             _ => Err(format!("process {pid} says what no replica says: {said:?}")),
         }
@@ -226,7 +236,21 @@ mod tests {
         assert_eq!(Said::parse("succeeds 2"), Some(Said::Succeeds { number: 2 }));
         assert_eq!(Said::parse("leads 1 50"), Some(Said::Leads { number: 1, connections: 50 }));
         assert_eq!(Said::parse("group 7 2"), Some(Said::Group { group: 7, lacking: 2 }));
-        for text in ["", "group 7", "hello", "hello 3", "hello 70000 1", "succeeds", "leads x 1", "bye 1"] {
+        assert_eq!(Said::parse("keeper 1 replaced"), Some(Said::Keeper { number: 1, replaced: true }));
+        assert_eq!(Said::parse("keeper 1 lost"), Some(Said::Keeper { number: 1, replaced: false }));
+        for text in [
+            "",
+            "keeper 1",
+            "keeper x lost",
+            "keeper 1 found",
+            "group 7",
+            "hello",
+            "hello 3",
+            "hello 70000 1",
+            "succeeds",
+            "leads x 1",
+            "bye 1",
+        ] {
             assert_eq!(Said::parse(text), None, "{text:?}");
         }
     }
@@ -255,6 +279,8 @@ mod tests {
         assert_eq!(line.hear(Said::Leads { number: 0, connections: 3 }, 7, &replicas), Ok(()));
         assert_eq!(line.hear(Said::Succeeds { number: 0 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Leads { number: 1, connections: 3 }, 7, &replicas).is_err(), "not in another one's name");
+        assert!(line.hear(Said::Keeper { number: 1, replaced: true }, 7, &replicas).is_err(), "not in another one's name");
+        assert_eq!(line.hear(Said::Keeper { number: 0, replaced: true }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Succeeds { number: 1 }, 7, &replicas).is_err(), "not in another one's name");
         assert_eq!(line.hear(Said::Group { group: 0b111, lacking: 0b100 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Group { group: 1 << 16, lacking: 0 }, 7, &replicas).is_err(), "there are no such replicas");

@@ -731,6 +731,45 @@ fn replicas_are_replaced_more_often_than_they_have_numbers() {
     service.stop();
 }
 
+/// The second process of the one that leads, and then that one.
+#[test]
+fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_the_leader_all_the_same() {
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    let mut killed = Vec::new();
+    for round in 1..=3 {
+        // The leader's, and then once more that one's successor.
+        for _ in 0..2 {
+            let leader = service.leader;
+            let keeper = loop {
+                let children = std::fs::read_to_string(format!("/proc/{leader}/task/{leader}/children")).expect("the kernel lists them");
+                let is_keeper =
+                    |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "martlet-keeper\n");
+                let keeper = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).find(is_keeper);
+                if let Some(keeper) = keeper.filter(|pid| !killed.contains(pid)) {
+                    break keeper;
+                }
+            };
+            kill_process(Pid::from_raw(keeper).expect("a process"), Signal::KILL).expect("it lives");
+            killed.push(keeper);
+            loop {
+                let event = service.event();
+                if event["event"] == "keeper" {
+                    assert_eq!(event["replaced"], true, "{event}");
+                    break;
+                }
+            }
+            assert_eq!(client.ask("INCR shared").len(), 4, "it serves");
+        }
+        assert_eq!(service.kill_leader(), 1, "the connection has outlived the leader");
+        assert_eq!(client.ask("INCR kills"), format!(":{round}\r\n"));
+        service.await_replicas();
+    }
+    assert_eq!(client.ask("GET shared"), "$1\r\n");
+    assert_eq!(client.line(), "6\r\n");
+    service.stop();
+}
+
 #[test]
 fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     let directory = std::env::temp_dir().join(format!("martlet-run-orphans-{}", std::process::id()));

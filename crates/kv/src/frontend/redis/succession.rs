@@ -33,6 +33,8 @@ use crate::turn::{Released, Turn};
 const PATIENCE_NS: u64 = 100_000_000;
 /// How often such a one is asked, in nanoseconds.
 const ASK_NS: u64 = 200_000;
+/// How often it looks whether its keeper lives, in nanoseconds.
+const KEEPER_LOOK_NS: u64 = 100_000_000;
 
 /// What this node has to do with the service.
 #[derive(Debug)]
@@ -65,6 +67,8 @@ pub(super) struct Succession {
     ended: Vec<u64>,
     /// Nobody would succeed this node.
     is_alone: bool,
+    /// When to look next whether the keeper lives.
+    look_at: Time,
 }
 
 impl Succession {
@@ -105,13 +109,24 @@ impl RedisFront {
             parked: Vec::new(),
             ended: Vec::new(),
             is_alone: false,
+            look_at: Time(0),
         });
         Ok(())
     }
 
     /// Does what is to be done for the service in this turn.
     pub(super) fn succeed<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let now = turn.replica.now();
         let Some(succession) = &mut self.succession else { return };
+        if now >= succession.look_at {
+            succession.look_at = now.after(KEEPER_LOOK_NS);
+            if keeper::has_died() {
+                tracing::error!(
+                    address = %succession.service.address,
+                    "the keeper of this node has died (martlet-keeper), and is not replaced: connections at the service's address end when this node dies while it leads. A restart of the node gives it another one"
+                );
+            }
+        }
         if keeper::SUCCEEDED.swap(false, Ordering::SeqCst) {
             for (_, line) in std::mem::take(&mut succession.parked) {
                 line.into_iter().for_each(|line| succession.service.ledger.end(line));

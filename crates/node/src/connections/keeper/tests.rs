@@ -408,3 +408,44 @@ fn connections_are_kept_for_whoever_lives_and_not_once_the_last_has_ended_in_ord
     assert!(!end(), "nobody may");
     assert!(!one.is_kept() && !other.is_kept());
 }
+
+#[test]
+fn a_keeper_that_dies_is_replaced_and_leaves_nobody_waiting() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    LET_GO.store(false, Ordering::SeqCst);
+    let name = format!("martlet-mended-test-{}", std::process::id());
+    let own = name.clone();
+    std::thread::spawn(move || {
+        let child = || std::fs::read_to_string("/proc/thread-self/children").expect("the kernel lists them");
+        start(&own, Keeps::All).expect("a keeper");
+        let mut before = child();
+        for _ in 0..3 {
+            assert!(mend().is_none(), "it lives");
+            let early = Connection::new(&own).expect("it listens");
+            // They are accepted in their order.
+            assert!(ask(&own).expect("it answers").is_none(), "its process lives");
+            let keeper: i32 = before.trim().parse().expect("one child");
+            rustix::process::kill_process(rustix::process::Pid::from_raw(keeper).expect("a process"), rustix::process::Signal::KILL)
+                .expect("ours");
+            let mended = loop {
+                if let Some(mended) = mend() {
+                    break mended;
+                }
+            };
+            assert!(matches!(mended, Mended::Replaced), "{mended:?}");
+            assert!(early.begin_to_ask().and_then(Left::receive).is_err(), "the dead one had accepted it, and nobody would answer");
+            assert!(ask(&own).expect("another one answers").is_none());
+            let after = child();
+            assert_ne!(std::mem::replace(&mut before, after.clone()), after);
+        }
+        // It is told of, where it is not to be replaced.
+        let keeper: i32 = before.trim().parse().expect("one child");
+        rustix::process::kill_process(rustix::process::Pid::from_raw(keeper).expect("a process"), rustix::process::Signal::KILL)
+            .expect("ours");
+        while !has_died() {}
+        assert!(!has_died(), "it is told once");
+        assert!(matches!(mend(), Some(Mended::Replaced)), "and can be replaced later");
+    })
+    .join()
+    .expect("it does");
+}
