@@ -348,11 +348,12 @@ impl Replica {
                 self.lacks_keeper = false;
                 self.tell(&format!("keeper {} replaced", self.node));
             }
+            // It is told once.
+            Some(Mended::Lost(_)) if self.lacks_keeper => {}
             Some(Mended::Lost(error)) => {
-                if !std::mem::replace(&mut self.lacks_keeper, true) {
-                    complain(&format!("its keeper has died, and there is no other one: {error}"));
-                    self.tell(&format!("keeper {} lost", self.node));
-                }
+                self.lacks_keeper = true;
+                complain(&format!("its keeper has died, and there is no other one: {error}"));
+                self.tell(&format!("keeper {} lost", self.node));
             }
         }
     }

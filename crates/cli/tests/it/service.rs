@@ -118,3 +118,25 @@ fn connections_outlive_kills_and_each_request_is_executed_once() {
 fn with_an_engine_that_elects_its_leader_they_do_too() {
     service("mu");
 }
+
+/// It is not replaced, and nobody but its node could tell of it.
+#[test]
+fn a_node_says_that_its_keeper_has_died() {
+    if !fabric().is_empty() {
+        return;
+    }
+    let cluster = Cluster::new();
+    cluster.up_with(&["--service-port", &free_ports(1).to_string()]).ok();
+    let pid = cluster.nodes()[&0].1.expect("it runs");
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a kernel that tells");
+    let is_keeper = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "martlet-keeper\n");
+    let keeper = children.split_whitespace().find(is_keeper).expect("it has one");
+    assert!(std::process::Command::new("kill").args(["-KILL", keeper]).status().expect("it is there").success());
+    let log = std::path::Path::new(&cluster.dir).join("node-0.log");
+    while !std::fs::read_to_string(&log)
+        .expect("its log")
+        .contains("the keeper of this node has died (martlet-keeper), and is not replaced")
+    {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
