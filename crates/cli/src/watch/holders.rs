@@ -1,4 +1,5 @@
-//! Who holds a cluster's data, for all that is known from here: a view lists whom its members agreed on, which may be long ago where they are too few to agree on another one.
+//! The nodes that hold a cluster's data, for all that is known from here. A view lists those that its members agreed on, which may be long ago where they are too few to agree on
+//! another one.
 
 use martlet_cluster::output::{BAD, WARN, styled};
 use martlet_cluster::watch::observer::Sight;

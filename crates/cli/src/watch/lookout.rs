@@ -147,7 +147,7 @@ impl Look {
         Service::of(self.nodes.iter().filter_map(|node| node.sight.as_ref()), clock::now())
     }
 
-    /// Who of a view's replicas is seen to live.
+    /// Which of a view's replicas are seen to live.
     pub fn holders(&self, view: &View) -> Holders {
         let node = |number: u16| self.nodes.iter().find(|node| node.number == number);
         let doing = |number: u16| node(number).map_or(State::Gone, |node| node.state).name();
