@@ -119,8 +119,12 @@ pub(crate) fn regions(cluster: &Cluster, sizes: Sizes) -> RegionSpec {
 /// How a process takes part in this cluster's membership.
 pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks: ClockBounds) -> membership::Config {
     let detector = &cluster.config().detector;
+    // Both are for notices that were lost, and wake a node that has nothing to do: as often as its lease does.
+    let again_ns = (cluster.lease_ns() / 2).clamp(5_000_000, 25_000_000);
     membership::Config {
         lease_ns: cluster.lease_ns(),
+        pull_interval_ns: again_ns,
+        resend_interval_ns: again_ns,
         clocks,
         authority: cluster.config().engine.traits().authority(),
         levels: version::protocol().levels,
@@ -130,5 +134,25 @@ pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks:
         broadcast_interval_ns: detector.broadcast_us * 1_000,
         broadcast_timeout_ns: detector.broadcast_timeout_us * 1_000,
         ..membership::Config::new(me, roles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+
+    use super::*;
+    use crate::config::{ClusterConfig, Key, NodeEntry};
+
+    #[test]
+    fn a_node_with_nothing_to_do_looks_for_lost_notices_no_more_often_than_it_renews_its_lease() {
+        for (lease_us, again_ns) in [(1_000, 5_000_000), (10_000, 5_000_000), (30_000, 15_000_000), (1_000_000, 25_000_000)] {
+            let mut config = ClusterConfig::new("idle", vec![NodeEntry::new(0)]);
+            config.key = Some(Key::generate().expect("random numbers").to_hex().into());
+            config.lease_us = lease_us;
+            let me = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
+            let of = membership(&Cluster::new(config).expect("a valid configuration"), me, Roles::default(), ClockBounds::default());
+            assert_eq!((of.pull_interval_ns, of.resend_interval_ns), (again_ns, again_ns), "{lease_us} us");
+        }
     }
 }
