@@ -15,6 +15,7 @@ use martlet_protocol::replica::Execution;
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
+use super::allowed;
 use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
 use super::fabric::{EthernetConfig, VerbsConfig};
@@ -318,7 +319,7 @@ impl ClusterConfig {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn from_toml(text: &str) -> Result<ClusterConfig, String> {
-        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+        allowed::read(text).map_err(|wrong| wrong.to_string())
     }
 
     /// The file's text. Reading it gives an equal value.
