@@ -92,6 +92,8 @@ pub struct EthernetFabric {
     turns_to_look: u32,
     /// For whom something has been posted since the last turn.
     posted: Vec<PeerId>,
+    /// Whether the call before this one returned a completion.
+    handed_out: bool,
     shared: Arc<Shared<Peer>>,
     threads: [Option<JoinHandle<()>>; 2],
     listens_at: Option<SocketAddr>,
@@ -146,6 +148,7 @@ impl EthernetFabric {
             asked_lately: 0,
             turns_to_look: 0,
             posted: Vec::with_capacity(64),
+            handed_out: false,
             shared,
             threads: threads.map(Some),
             listens_at,
@@ -271,6 +274,12 @@ impl EthernetFabric {
     #[cfg(test)]
     pub(super) fn active(&self) -> &[PeerId] {
         &self.active
+    }
+
+    /// Turns so far.
+    #[cfg(test)]
+    pub(super) fn turns(&self) -> u64 {
+        self.line.polled.load(Ordering::Relaxed)
     }
 
     fn now(&self) -> u64 {
@@ -668,12 +677,16 @@ impl Fabric for EthernetFabric {
 
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
-        if self.ready.is_empty() {
+        // A caller that takes until there is nothing acts on what a turn has brought before it has another turn.
+        let was_last = std::mem::take(&mut self.handed_out) && self.posted.is_empty();
+        if self.ready.is_empty() && !was_last {
             self.progress();
         }
         // What completes is ordered before whatever the caller does next.
         fence(Ordering::SeqCst);
-        self.ready.pop_front()
+        let completion = self.ready.pop_front();
+        self.handed_out = completion.is_some();
+        completion
     }
 
     fn send(&mut self, to: PeerId, datagram: &[u8]) {
