@@ -15,20 +15,21 @@
 //! ```
 
 mod flags;
+mod lock;
 mod nodes;
 mod origin;
 mod ports;
+mod service;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_fabric::{Multicast, NodeId};
+use martlet_fabric::Multicast;
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
 };
@@ -37,8 +38,10 @@ use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
 pub use flags::{FabricFlags, check_durability, engine_of_a_server};
+pub use lock::Lock;
 pub use nodes::{Change, Ports};
 use ports::FreePorts;
+pub use service::Runner;
 
 /// What a cluster to be made looks like.
 #[derive(Clone, Debug)]
@@ -207,110 +210,12 @@ fn next_port(flag: &str, first: u16, number: u16) -> Outcome<u16> {
     })
 }
 
-/// The process that runs a server in replicas, `martlet run`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runner {
-    /// Its number, if that is known here.
-    pub pid: Option<u32>,
-    /// What it does. Replicas go on without it, and none is started in the place of one that dies.
-    pub activity: Activity,
-}
-
-impl Runner {
-    /// What follows where it does not run; `None`: it does.
-    pub fn lack(&self) -> Option<String> {
-        let of = |pid: &Option<u32>| pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
-        match self.activity {
-            Activity::Running => None,
-            Activity::Stopped => Some(format!(
-                "martlet run{} is stopped by a signal: until it goes on (SIGCONT) no replica is started in the place of one that dies, and the server is not told to end",
-                of(&self.pid)
-            )),
-            Activity::Gone => Some(format!(
-                "martlet run{} has ended: no replica is started any more in the place of one that dies, and nobody passes SIGTERM on. The server goes on for as long as enough \
-                 replicas live; to have it watched over, end it by its own command (redis-cli shutdown), or kill the replicas' processes, and start `martlet run` again",
-                of(&self.pid)
-            )),
-        }
-    }
-}
-
 /// How long a process that was killed may take to give back what it held.
 const RELEASE: Duration = Duration::from_secs(20);
 
 /// A cluster's directory.
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
-
-/// Directories that have been made for something that may come to nothing. Those that are empty then are removed.
-#[derive(Debug)]
-struct Made(Vec<PathBuf>);
-
-impl Made {
-    /// Makes the directory at that path, and those above it that are not there.
-    ///
-    /// # Errors
-    /// When one of them cannot be made; then those that were are removed again.
-    fn all(path: &Path) -> Outcome<Made> {
-        let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-        let mut made = Made(Vec::new());
-        for next in missing.into_iter().rev() {
-            match fs::create_dir(next) {
-                Ok(()) => made.0.push(next.to_path_buf()),
-                // Somebody else has just made it.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).context(format_args!("cannot make {}", path.display())),
-            }
-        }
-        match path.is_dir() {
-            true => Ok(made),
-            false => Err(Fail::failed(format_args!("cannot make {}: it is there, and is no directory", path.display()))),
-        }
-    }
-
-    /// Whether the last of them has been made.
-    fn is_new(&self) -> bool {
-        !self.0.is_empty()
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in self.0.iter().rev() {
-            // One that holds anything is somebody's.
-            let _ = fs::remove_dir(path);
-        }
-    }
-}
-
-/// While it lives, no other command changes the directory. Where nothing else has been made there by its end, it leaves nothing there itself, nor the directories that were made for it.
-#[derive(Debug)]
-pub struct Lock {
-    /// Locked for as long as it is open.
-    _file: OwnedFd,
-    directory: Directory,
-    /// What has been made for it.
-    made: Made,
-}
-
-impl Lock {
-    /// Whether the directory was not there before.
-    pub fn is_new(&self) -> bool {
-        self.made.is_new()
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let Directory(path) = &self.directory;
-        let is_alone =
-            fs::read_dir(path).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock")));
-        if is_alone {
-            // It has no other end than this one.
-            let _ = fs::remove_file(path.join("lock"));
-        }
-    }
-}
 
 impl Directory {
     /// The directory at that path; it need not exist.
@@ -340,91 +245,6 @@ impl Directory {
 
     fn pid_file(&self, number: u16) -> PathBuf {
         self.0.join(format!("node-{number}.pid"))
-    }
-
-    /// Makes the directory, if it is not there, and waits for its lock.
-    ///
-    /// # Errors
-    /// As [`lock`](Directory::lock), and when it cannot be made.
-    pub fn make(&self) -> Outcome<Lock> {
-        loop {
-            let made = Made::all(&self.0)?;
-            match self.lock() {
-                // The command that had the lock has removed it.
-                Err(_) if !self.0.exists() => {}
-                Ok(mut lock) => {
-                    lock.made = made;
-                    return Ok(lock);
-                }
-                failed => return failed,
-            }
-        }
-    }
-
-    /// Waits for the directory's lock.
-    ///
-    /// # Errors
-    /// When `martlet run` has it, which gives it back when its server ends, and not before.
-    pub fn lock(&self) -> Outcome<Lock> {
-        loop {
-            match self.lock_if_free()? {
-                Ok(lock) => return Ok(lock),
-                Err(taken) => {
-                    if let Some(server) = self.server() {
-                        let path = self.0.display();
-                        return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
-                    }
-                    rustix::fs::flock(&taken, rustix::fs::FlockOperation::LockExclusive).context(self.locking())?;
-                    if let Some(lock) = self.locked(taken) {
-                        return Ok(lock);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The directory's lock, without waiting: for one that others wait for.
-    ///
-    /// # Errors
-    /// When another command has it.
-    pub fn try_lock(&self) -> Outcome<Lock> {
-        let taken = |_| {
-            Fail::failed(format_args!(
-                "another martlet command is changing the cluster there, in {}; try again when it has ended",
-                self.0.display()
-            ))
-        };
-        self.lock_if_free()?.map_err(taken)
-    }
-
-    fn locking(&self) -> String {
-        format!("cannot lock {}", self.lock_file().display())
-    }
-
-    /// The lock, or what another one has locked.
-    fn lock_if_free(&self) -> Outcome<Result<Lock, OwnedFd>> {
-        loop {
-            let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.lock_file()).context(self.locking())?;
-            match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(file.into())),
-                locked => locked.context(self.locking())?,
-            }
-            if let Some(lock) = self.locked(file.into()) {
-                return Ok(Ok(lock));
-            }
-        }
-    }
-
-    /// The lock, by this file, which is locked; `None`: whoever had it before has removed the file, and another one may be locked by now.
-    fn locked(&self, file: OwnedFd) -> Option<Lock> {
-        let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
-        let is_there =
-            rustix::fs::stat(self.lock_file()).is_ok_and(|there| rustix::fs::fstat(&file).is_ok_and(|ours| of(ours) == of(there)));
-        is_there.then(|| Lock { _file: file, directory: self.clone(), made: Made(Vec::new()) })
-    }
-
-    fn lock_file(&self) -> PathBuf {
-        self.0.join("lock")
     }
 
     /// The cluster, or `None` when none has been made here.
@@ -547,73 +367,6 @@ impl Directory {
     /// Removes an invitation.
     pub fn forget_invitation(&self, id: &str) -> Outcome {
         remove(&self.invitation_file(id))
-    }
-
-    /// Makes what shows a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. What an earlier one has left is replaced.
-    ///
-    /// # Errors
-    /// When a cluster is there that is none of those, or one of those that runs.
-    pub fn create_run(&self, config: &ClusterConfig, server: &str) -> Outcome {
-        if let Some(cluster) = self.cluster()? {
-            let path = self.0.display();
-            let Some(before) = self.server() else {
-                return Err(Fail::failed(format_args!("there is a cluster in {path}; --dir names a directory without one")));
-            };
-            let lives = |node: &NodeEntry| cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number));
-            for node in &cluster.config().nodes {
-                if lives(node).context("cannot see who runs")? {
-                    return Err(Fail::failed(format_args!("{before:?} runs in {path}; --dir names another directory")));
-                }
-            }
-        }
-        write_whole(&self.server_file(), &format!("{server}\n"))?;
-        let own = ProcessName::of(std::process::id()).and_then(|own| own.write(&self.runner_file()));
-        own.context(format_args!("cannot write {}", self.runner_file().display()))?;
-        // It holds the key.
-        write_private(&self.cluster_file(), &config.to_toml())
-    }
-
-    fn server_file(&self) -> PathBuf {
-        self.0.join("server")
-    }
-
-    /// Which server `martlet run` runs here, or has run, if this is such a directory.
-    pub fn server(&self) -> Option<String> {
-        fs::read_to_string(self.server_file()).ok().map(|server| server.trim_end().to_owned())
-    }
-
-    fn runner_file(&self) -> PathBuf {
-        self.0.join("runner.pid")
-    }
-
-    /// What the `martlet run` does whose directory this is, or was.
-    pub fn runner(&self) -> Runner {
-        let named = ProcessName::read(&self.runner_file()).ok().flatten();
-        let pid = named.as_ref().map(|name| name.pid);
-        match named.map_or(Activity::Gone, |name| name.activity()) {
-            Activity::Running => Runner { pid, activity: Activity::Running },
-            Activity::Stopped => Runner { pid, activity: Activity::Stopped },
-            // It has the lock for as long as it lives, also where its number means nothing here, as to one in another container.
-            Activity::Gone => {
-                let locked = File::open(self.lock_file())
-                    .is_ok_and(|lock| rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_err());
-                Runner { pid: pid.filter(|_| !locked), activity: if locked { Activity::Running } else { Activity::Gone } }
-            }
-        }
-    }
-
-    /// Of a command about a cluster's nodes: those of a server that `martlet run` runs are none. `instead`: what does what was meant.
-    ///
-    /// # Errors
-    /// When this is the directory of one.
-    pub fn refuse_a_service(&self, instead: &str) -> Outcome {
-        let Some(server) = self.server() else { return Ok(()) };
-        let runner = self.runner();
-        let by = runner.pid.filter(|_| runner.activity != Activity::Gone).map_or_else(String::new, |pid| format!(", process {pid}"));
-        Err(Fail::usage(format_args!(
-            "{} is not a cluster's directory: it shows {server:?}, which martlet run runs in replicas{by}. {instead}",
-            self.0.display()
-        )))
     }
 
     /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
@@ -833,40 +586,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_leaves_nothing_where_nothing_was_made_and_whoever_waited_for_it_has_one_that_is_there() {
-        let scratch = Scratch::new("directory").expect("a directory");
-        let directory = Directory::new(&scratch.path().join("c"));
-        drop(directory.make().expect("made"));
-        assert!(!directory.path().exists(), "it was not there before");
-        fs::create_dir(directory.path()).expect("made");
-        drop(directory.make().expect("there"));
-        assert_eq!(fs::read_dir(directory.path()).expect("it was there before").count(), 0);
-
-        let lock = directory.make().expect("nobody else has it");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                let lock = directory.lock().expect("it is given back");
-                assert!(directory.try_lock().is_err(), "the file that it has locked is the one that others find");
-                lock
-            });
-            // A waiter shows in the kernel's list, behind the lock that it waits for.
-            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.lock_file()).expect("there"));
-            let is_waited_for = || {
-                let locks = fs::read_to_string("/proc/locks").expect("the kernel lists them");
-                locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&format!(":{inode} ")))
-            };
-            while !is_waited_for() {
-                std::thread::yield_now();
-            }
-            drop(lock);
-            let lock = waiting.join().expect("it has the lock");
-            fs::write(directory.cluster_file(), "").expect("written");
-            drop(lock);
-        });
-        assert!(directory.lock_file().exists(), "there is a cluster");
-    }
-
-    #[test]
     fn nodes_on_rdma_get_an_address_each_and_take_the_devices_in_turn() {
         let scratch = Scratch::new("directory").expect("a directory");
         let directory = Directory::new(scratch.path());
@@ -917,47 +636,6 @@ mod tests {
         let directory = Directory::new(scratch.path());
         let error = directory.create(&Plan { redis_port: Some(65534), ..plan() }).expect_err("three ports do not fit");
         assert_eq!(error.to_string(), "--redis-port is 65534; node 2 would need 65536; allowed are ports up to 65535");
-    }
-
-    #[test]
-    fn directories_that_were_made_for_nothing_go_again() {
-        let scratch = Scratch::new("directory").expect("a directory");
-        let (a, ab) = (scratch.path().join("a"), scratch.path().join("a/b"));
-        let made = Made::all(&ab).expect("made");
-        assert!(made.is_new() && ab.is_dir());
-        drop(made);
-        assert!(!a.exists() && scratch.path().exists());
-        fs::create_dir_all(&ab).expect("made");
-        assert!(!Made::all(&ab).expect("there").is_new() && ab.is_dir(), "what was there stays");
-        let made = Made::all(&ab.join("c/d")).expect("made");
-        fs::write(ab.join("c/mine"), "").expect("written");
-        drop(made);
-        assert!(!ab.join("c/d").exists() && ab.join("c").exists(), "what holds something stays");
-        let on_a_file = ab.join("c/mine/e/f");
-        assert!(
-            Made::all(&on_a_file).is_err() && Made::all(&ab.join("c/mine")).expect_err("a file").to_string().contains("is no directory")
-        );
-    }
-
-    #[test]
-    fn who_runs_a_server_is_known_by_its_process_or_its_lock() {
-        let scratch = Scratch::new("directory").expect("a directory");
-        let directory = Directory::new(scratch.path());
-        let lock = directory.lock().expect("nobody else has it");
-        directory.create_run(&plan().config().expect("ports"), "redis-server").expect("made");
-        let own = Runner { pid: Some(std::process::id()), activity: Activity::Running };
-        assert_eq!((directory.runner(), own.lack()), (own, None));
-        fs::write(directory.runner_file(), "1 1 of-another-boot\n").expect("written");
-        assert_eq!(directory.runner(), Runner { pid: None, activity: Activity::Running }, "it has the lock, and another number elsewhere");
-        drop(lock);
-        assert!(Directory::new(&scratch.path().join("another")).refuse_a_service("").is_ok());
-        let refused = directory.refuse_a_service("Do that.").expect_err("it is one").to_string();
-        assert!(refused.contains("it shows \"redis-server\", which martlet run runs in replicas. Do that."), "{refused}");
-        let gone = directory.runner();
-        assert_eq!(gone, Runner { pid: Some(1), activity: Activity::Gone });
-        assert!(gone.lack().is_some_and(|lack| lack.starts_with("martlet run (process 1) has ended: no replica is started any more")));
-        directory.purge().expect("purged");
-        assert!(!scratch.path().exists(), "nothing is left of it");
     }
 
     #[test]
