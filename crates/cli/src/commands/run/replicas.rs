@@ -163,10 +163,12 @@ impl Replicas {
         Left { holding, counting, suffices: suffices || self.successor.is_some() }
     }
 
-    /// How many replicas the service has, once those that count are those that live.
+    /// How many replicas the service has, once those that count are those that live, and there are as many as it is to have: a dead one may be counted no more before another one has
+    /// been started in its place, and then the next death is one too many.
     pub fn whole(&self) -> Option<usize> {
         let living = self.living.keys().fold(0, |bits, number| bits | 1_u64 << number);
-        (self.leader.is_some() && living == self.group && self.lacking == 0).then_some(self.living.len())
+        let are_all = self.living.len() >= WANTED && living == self.group && self.lacking == 0;
+        (self.leader.is_some() && are_all).then_some(self.living.len())
     }
 
     /// Which replica is to fork another one now, and that one's number: a follower that lacks nothing, or else the leader. Only once somebody leads: until then what a dead leader has left is still needed under its number.
@@ -301,6 +303,9 @@ mod tests {
         assert_eq!(replicas.fork_wanted(now), None, "nobody leads");
         replicas.leader = Some(1);
         assert_eq!(replicas.whole(), None, "one that is dead counts");
+        replicas.group = 0b110;
+        assert_eq!(replicas.whole(), None, "it counts no more, and has not been replaced");
+        replicas.group = 0b111;
         assert_eq!(replicas.fork_wanted(now), Some((2, 3)));
         assert_eq!(replicas.fork_wanted(now), None, "it is on its way");
         assert_eq!(replicas.fork_wanted(now + FORK_PATIENCE), Some((2, 3)), "it has not come");
