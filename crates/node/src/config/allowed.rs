@@ -1,10 +1,12 @@
-//! What each key of a file may be, in words: for values that are not even of its type, of which the parser would say what the type may be.
+//! What each key of a file may be: the ranges of numbers that do not hang on other keys, and words for all keys, for values that are not even of a key's type, of which the parser
+//! would say what the type may be.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
 use martlet_fabric::FabricKind;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::engine::EngineKind;
 use martlet_protocol::replica::Execution;
 use serde::de::DeserializeOwned;
@@ -12,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
-use super::{ClusterConfig, DurabilityKind, NodeConfig, fabric};
+use super::{ClusterConfig, DurabilityKind, GroupConfig, NodeConfig, RecoveryConfig, fabric};
 use crate::sched::MAX_CORE;
 
 /// What a key may be.
@@ -116,11 +118,11 @@ impl Keys for ClusterConfig {
         ("durability.max_pending_bytes", Number(64 << 10, 64 << 30)),
         ("durability.snapshot_bytes_per_s", Number(1 << 20, 64 << 30)),
         ("group", Table("[group]")),
-        ("group.places", Number(0, 16)),
-        ("group.zombies_us", Number(0, 60_000_000)),
+        ("group.places", Number(0, MAX_MEMBERS as u64)),
+        ("group.zombies_us", Number(0, GroupConfig::MAX_ZOMBIES_US)),
         ("recovery", Table("[recovery]")),
-        ("recovery.generation", Number(1, 999_999)),
-        ("recovery.from", Number(0, 15)),
+        ("recovery.generation", Number(1, RecoveryConfig::MAX_GENERATION)),
+        ("recovery.from", Number(0, MAX_MEMBERS as u64 - 1)),
         ("list", Table("[list]")),
         ("list.reign", Number(0, MOST)),
         ("list.change", Number(0, MOST)),

@@ -1,7 +1,9 @@
 //! Why a configuration is refused.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::allowed::{Allowed, Keys, Setting};
 
 /// Why a configuration is refused. Each message names the file and, where there is one, the key, its value, and what is allowed.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +40,28 @@ pub enum ConfigError {
 
 /// Makes [`ConfigError::Value`]s for one file.
 pub(super) struct Checker<'a> {
-    pub(super) file: &'a std::path::Path,
+    file: &'a Path,
+    settings: [&'static [Setting]; 2],
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    /// For a file with the keys of `T`.
+    pub(super) fn of<T: Keys>(file: &'a Path) -> Checker<'a> {
+        Checker { file, settings: [T::KEYS, T::OF_FABRICS] }
+    }
+
     /// The error for one key.
     pub(super) fn refuse(&self, key: impl fmt::Display, value: impl fmt::Display, allowed: impl fmt::Display) -> ConfigError {
         ConfigError::Value { file: self.file.to_owned(), key: key.to_string(), value: value.to_string(), allowed: allowed.to_string() }
+    }
+
+    /// Refuses a number that its key may not have, whatever the other keys are.
+    pub(super) fn number(&self, key: &str, value: impl Into<u64>) -> Result<(), ConfigError> {
+        let range = self.settings.into_iter().flatten().find_map(|(known, allowed)| match allowed {
+            Allowed::Number(from, to) if *known == key => Some(*from..=*to),
+            _ => None,
+        });
+        self.range(key, value.into(), range.unwrap_or_else(|| panic!("broken invariant: it is not known what the number {key} may be")))
     }
 
     /// Refuses a number outside of a range.

@@ -429,7 +429,7 @@ impl NodeConfig {
     }
 
     pub(super) fn validate(&self, file: &Path) -> Result<(), ConfigError> {
-        let check = Checker { file };
+        let check = Checker::of::<NodeConfig>(file);
         if self.redis.listen.parse::<std::net::IpAddr>().is_err() {
             return Err(check.refuse(
                 "redis.listen",
@@ -467,7 +467,7 @@ impl NodeConfig {
                 "1 to 512 bytes; leave it out for none",
             ));
         }
-        check.range("redis.maxclients", u64::from(self.redis.maxclients), 1..=1_000_000)?;
+        check.number("redis.maxclients", self.redis.maxclients)?;
         if self.redis.maxmemory.0 != 0 && self.redis.maxmemory.0 < 1 << 20 {
             return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, Self::ALLOWED_MEMORY));
         }
@@ -475,13 +475,13 @@ impl NodeConfig {
         if self.threads.plan == ThreadPlan::Dedicated {
             return Err(check.refuse("threads.plan", "\"dedicated\"", Self::ALLOWED_PLAN));
         }
-        check.range("threads.spin_us", self.threads.spin_us, 0..=1_000_000)?;
+        check.number("threads.spin_us", self.threads.spin_us)?;
         let every_us = self.threads.rehearse_every_us;
         if every_us != 0 && !(200..=10_000_000).contains(&every_us) {
             return Err(check.refuse("threads.rehearse_every_us", every_us, Self::ALLOWED_REHEARSALS));
         }
         if let Some(us) = self.threads.wake_latency_us {
-            check.range("threads.wake_latency_us", us.into(), 0..=1_000_000)?;
+            check.number("threads.wake_latency_us", us)?;
         }
         if let Pin::Cores(cores) = &self.threads.pin {
             let highest = crate::sched::MAX_CORE;

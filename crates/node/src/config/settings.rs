@@ -105,7 +105,7 @@ impl Cluster {
 
     fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
         config.validate(file)?;
-        let check = Checker { file };
+        let check = Checker::of::<ClusterConfig>(file);
         let key = match (&config.key, &config.key_file) {
             (Some(Secret(key)), None) => Key::from_hex(key)
                 .ok_or_else(|| check.refuse("key", format_args!("a text of {} bytes", key.len()), "64 hexadecimal digits"))?,
@@ -249,12 +249,16 @@ impl Settings {
     fn joined(cluster: Cluster, node: NodeConfig, file: &Path) -> Result<Settings, ConfigError> {
         let numbers: Vec<String> = cluster.config.nodes.iter().map(|n| n.number.to_string()).collect();
         let Some(position) = cluster.config.nodes.iter().position(|n| n.number == node.number) else {
-            return Err(Checker { file }.refuse("number", node.number, format_args!("the cluster's nodes: {}", numbers.join(", "))));
+            return Err(Checker::of::<NodeConfig>(file).refuse(
+                "number",
+                node.number,
+                format_args!("the cluster's nodes: {}", numbers.join(", ")),
+            ));
         };
         if node.warden.usage == UseWarden::On && cluster.config.fabric.traits().certain_deaths {
             let value = format!("\"on\" with the fabric {}", cluster.config.fabric);
             let allowed = "\"auto\" or \"off\": nodes that share memory see each other's deaths for certain by themselves";
-            return Err(Checker { file }.refuse("warden.use", value, allowed));
+            return Err(Checker::of::<NodeConfig>(file).refuse("warden.use", value, allowed));
         }
         Ok(Settings { cluster, node, position, all_here: false })
     }
@@ -378,7 +382,8 @@ fn parse<T: serde::de::DeserializeOwned + Keys>(file: &Path) -> Result<T, Config
 }
 
 fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {
-    let check = Checker { file };
+    // It is the cluster file's key, in a file of its own.
+    let check = Checker::of::<ClusterConfig>(file);
     let mode = std::fs::metadata(file).map_err(|error| ConfigError::Read { file: file.clone(), error })?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(check.refuse("its mode", format_args!("{mode:o}"), "600 or 400, since whoever reads the key can join the cluster"));
