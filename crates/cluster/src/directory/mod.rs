@@ -41,7 +41,7 @@ pub use flags::{FabricFlags, check_durability, engine_of_a_server};
 pub use lock::Lock;
 pub use nodes::{Change, Ports};
 use ports::FreePorts;
-pub use service::Runner;
+pub use service::{Runner, running_replicas};
 
 /// What a cluster to be made looks like.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 
 use martlet_fabric::NodeId;
-use martlet_node::config::{ClusterConfig, NodeEntry};
+use martlet_node::config::{Cluster, ClusterConfig};
 
 use super::{Directory, write_private, write_whole};
 use crate::fail::{Context as _, Fail, Outcome};
@@ -38,6 +38,20 @@ impl Runner {
     }
 }
 
+/// The replicas of a server that run, as `martlet run` has started them.
+///
+/// # Errors
+/// When the system does not say who runs.
+pub fn running_replicas(cluster: &Cluster) -> Outcome<Vec<u16>> {
+    let mut running = Vec::new();
+    for node in &cluster.config().nodes {
+        if cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number)).context("cannot see who runs")? {
+            running.push(node.number);
+        }
+    }
+    Ok(running)
+}
+
 impl Directory {
     /// Makes what shows a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. What an earlier one has left is replaced.
     ///
@@ -49,11 +63,8 @@ impl Directory {
             let Some(before) = self.server() else {
                 return Err(Fail::failed(format_args!("there is a cluster in {path}; --dir names a directory without one")));
             };
-            let lives = |node: &NodeEntry| cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number));
-            for node in &cluster.config().nodes {
-                if lives(node).context("cannot see who runs")? {
-                    return Err(Fail::failed(format_args!("{before:?} runs in {path}; --dir names another directory")));
-                }
+            if !running_replicas(&cluster)?.is_empty() {
+                return Err(Fail::failed(format_args!("{before:?} runs in {path}; --dir names another directory")));
             }
         }
         write_whole(&self.server_file(), &format!("{server}\n"))?;

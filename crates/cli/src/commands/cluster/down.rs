@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_cluster::directory::Directory;
+use martlet_cluster::directory::{Directory, running_replicas};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
-use martlet_fabric::NodeId;
 use martlet_node::LONGEST_END;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
@@ -87,16 +86,7 @@ fn end_of_service(directory: &Directory, purge: bool) -> Outcome {
     let runner = directory.runner();
     let instead = match (runner.activity, runner.pid) {
         (Activity::Gone, _) => {
-            let cluster = directory.cluster()?;
-            let runs = |node: u16| {
-                cluster.as_ref().map_or(Ok(false), |cluster| cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)))
-            };
-            let mut living = Vec::new();
-            for node in 0..MAX_MEMBERS as u16 {
-                if runs(node).context("cannot see who runs")? {
-                    living.push(node);
-                }
-            }
+            let living = directory.cluster()?.map_or_else(|| Ok(Vec::new()), |cluster| running_replicas(&cluster))?;
             if living.is_empty() && purge {
                 return Ok(());
             }

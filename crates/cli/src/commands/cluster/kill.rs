@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use martlet_cluster::directory::Directory;
+use martlet_cluster::directory::{Directory, running_replicas};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::{signal_by_name, signal_name};
 use martlet_cluster::watch::observer::Observer;
-use martlet_fabric::NodeId;
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
@@ -38,7 +37,7 @@ pub struct Arguments {
 
 /// The process of a replica that `martlet run` has started.
 fn service_process(cluster: &Cluster, node: u16) -> Outcome<Option<u64>> {
-    if !cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")? {
+    if !running_replicas(cluster)?.contains(&node) {
         return Ok(None);
     }
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
