@@ -26,9 +26,10 @@ use crate::trial::clients;
 /// An unmodified redis-server under `martlet run`: what it costs beside a plain one, and what its clients see of kills.
 ///
 /// First three take turns, on any cores, under 50 clients (half SET, half GET): a plain redis-server, one with two replicas of Redis' own kind, which it does not wait for, and one in
-/// three replicas. As many requests as they answer, then for all half of what the last could, at random moments, with the CPU time of the process that answers. Then the leader is killed: beside a bare death probe each time, while one client counts,
-/// to the next byte on its connection; while 50 clients count; and while redis-benchmark counts with 50 clients, which has to end without an error and with the sockets that it began
-/// with. All counts have to be exact, and nothing may be left behind; otherwise the command fails. No server keeps anything on disk.
+/// three replicas. As many requests as they answer, then for all half of what the last could, at random moments, with the CPU time of the process that answers. Then the leader is
+/// killed: beside a bare death probe each time, while one client counts, to the next byte on its connection; while 50 clients count; and while redis-benchmark counts with 50 clients,
+/// which has to end without an error and with the sockets that it began with. All counts have to be exact, and nothing may be left behind; otherwise the command fails. No server keeps
+/// anything on disk.
 ///
 /// Example: martlet bench run --kills 100 --json
 #[derive(Debug, Args)]
@@ -67,11 +68,17 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let address = SocketAddr::from(([127, 0, 0, 1], arguments.port));
-    let Some(plain) = RedisServer::start(arguments.port + 1)? else {
+    let skipped = || {
         report.format().say("skipped: redis-server is not installed (Debian's redis-server)");
-        return Ok(());
+        Ok(())
     };
-    let copied = if arguments.turns > 0 { RedisGroup::start(arguments.port + 2, COPIES)? } else { None };
+    let Some(plain) = RedisServer::start(arguments.port + 1)? else { return skipped() };
+    let copied = if arguments.turns > 0 {
+        let Some(copied) = RedisGroup::start(arguments.port + 2, COPIES)? else { return skipped() };
+        Some(copied)
+    } else {
+        None
+    };
     let mut service = Service::start(arguments.port, arguments.engine, arguments.preload.as_deref(), interrupt)?;
     report.set("clients", arguments.clients);
     report.set("value_bytes", load::VALUE_BYTES as u64);
