@@ -19,7 +19,7 @@ pub fn config(name: &str, engine: EngineKind) -> Outcome<ClusterConfig> {
     config.key = Some(Key::generate().context("cannot draw a key")?.to_hex().into());
     config.engine = engine;
     config.execution = Execution::Committed;
-    // A death ends a lease at once. One of a replica that stands still is waited for behind those seconds, and each renewal wakes a replica that has nothing to do.
+    // A death ends a lease at once. The lease of a replica that stands still is waited for behind those seconds, so that it may last; and each renewal wakes a replica that has nothing to do.
     config.lease_us = 100_000;
     config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2, leader_stays: true });
     config.detector.broadcast_timeout_us = 10_000_000;
