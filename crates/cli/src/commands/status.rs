@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Which;
 use crate::watch::holders::Holders;
-use crate::watch::known::{Doing, Known};
+use crate::watch::known::{Doing, Known, runner_json};
 
 /// Show how a cluster is: its view, who leads, and what each node says about itself.
 ///
@@ -57,18 +57,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let told = service.map_or_else(|| styled(BAD, "no replica serves"), |service| service.to_string());
         let runner = directory.runner();
         let by = runner.pid.map_or_else(String::new, |pid| format!(", process {pid}"));
-        let lack = runner.lack();
-        let warning = lack.as_ref().map_or_else(String::new, |lack| format!("\n{}", styled(BAD, lack)));
+        let warning = runner.lack().map_or_else(String::new, |lack| format!("\n{}", styled(BAD, lack)));
         format.print(format_args!("server {server}, run by martlet run{by}\n{told}{warning}\n"), || {
-            let (pid, state) = (runner.pid, Doing::of(Some(runner.activity), true).name());
             let service = service.map(|service| service.json());
-            json!({"event": "server", "server": server, "runner": {"pid": pid, "state": state, "lacks": lack}, "service": service})
+            json!({"event": "server", "server": server, "runner": runner_json(&runner), "service": service})
         });
     }
-    let word = |number: u16| known.iter().find(|known| known.node == number).map_or(Doing::Gone, doing).name();
+    let runs = |number: u16| known.iter().find(|known| known.node == number).map_or(Doing::Gone, doing).runs();
     let holders = view.map(|view| {
         let sight = |number: u16| sights.iter().find(|sight| sight.node == number);
-        (view, Holders::of(view, Doing::Running.name(), word, sight))
+        (view, Holders::of(view, runs, sight))
     });
     let running: Vec<u16> = known.iter().filter(|known| doing(known) == Doing::Running).map(|known| known.node).collect();
     let stuck = Standing::of(&sights, &running, cluster.config().engine, cluster.config().fabric).and_then(|standing| standing.is_stuck());

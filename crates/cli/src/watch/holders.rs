@@ -17,24 +17,19 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// `doing`: what a node's process does, of those that run `running`.
-    pub fn of<'a>(
-        view: &View,
-        running: &'static str,
-        doing: impl Fn(u16) -> &'static str,
-        sight: impl Fn(u16) -> Option<&'a Sight>,
-    ) -> Holders {
+    /// `runs`: whether a node's process runs, or else what it does instead.
+    pub fn of<'a>(view: &View, runs: impl Fn(u16) -> Result<(), &'static str>, sight: impl Fn(u16) -> Option<&'a Sight>) -> Holders {
         let mut holders = Holders { live: Vec::new(), missing: Vec::new() };
         let mut members: Vec<&Member> = view.with_roles(Roles::REPLICA).collect();
         members.sort_by_key(|member| member.id.node);
         for member in members {
             let node = member.id.node.0;
             let life = sight(node).and_then(|sight| Some(sight.reading.as_ref()?.get(Counter::Incarnation)));
-            match (doing(node), life) {
-                (word, Some(life)) if word == running && life == member.id.incarnation.0 => holders.live.push(node),
-                (word, Some(_)) if word == running => holders.missing.push((node, "starting over")),
-                (word, None) if word == running => holders.missing.push((node, "not readable")),
-                (word, _) => holders.missing.push((node, word)),
+            match (runs(node), life) {
+                (Ok(()), Some(life)) if life == member.id.incarnation.0 => holders.live.push(node),
+                (Ok(()), Some(_)) => holders.missing.push((node, "starting over")),
+                (Ok(()), None) => holders.missing.push((node, "not readable")),
+                (Err(instead), _) => holders.missing.push((node, instead)),
             }
         }
         holders
@@ -82,7 +77,8 @@ mod tests {
                 view: None,
             })
             .collect();
-        Holders::of(&view, "running", |node| words[usize::from(node)], |node| sights.get(usize::from(node)))
+        let runs = |node: u16| if words[usize::from(node)] == "running" { Ok(()) } else { Err(words[usize::from(node)]) };
+        Holders::of(&view, runs, |node| sights.get(usize::from(node)))
     }
 
     fn plain(text: String) -> String {

@@ -1,10 +1,11 @@
 //! What is known of a node before anybody has looked at its memory.
 
-use martlet_cluster::directory::Directory;
+use martlet_cluster::directory::{Directory, Runner};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::process::Activity;
 use martlet_fabric::NodeId;
 use martlet_node::config::Cluster;
+use serde_json::{Value, json};
 
 /// What a node does, for all that is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,11 @@ impl Doing {
         }
     }
 
+    /// Whether it runs; if not, the words for what it does instead.
+    pub fn runs(self) -> Result<(), &'static str> {
+        if self == Doing::Running { Ok(()) } else { Err(self.name()) }
+    }
+
     /// The words for it.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,6 +46,11 @@ impl Doing {
             Doing::Unreached => "not reached",
         }
     }
+}
+
+/// For programs: what the `martlet run` of a service does, and what follows where it does not run.
+pub fn runner_json(runner: &Runner) -> Value {
+    json!({"pid": runner.pid, "state": Doing::of(Some(runner.activity), true).name(), "lacks": runner.lack()})
 }
 
 /// What is known of a node without a look at it.

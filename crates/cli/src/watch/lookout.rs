@@ -150,8 +150,11 @@ impl Look {
     /// Which of a view's replicas are seen to live.
     pub fn holders(&self, view: &View) -> Holders {
         let node = |number: u16| self.nodes.iter().find(|node| node.number == number);
-        let doing = |number: u16| node(number).map_or(State::Gone, |node| node.state).name();
-        Holders::of(view, State::Running.name(), doing, |number| node(number)?.sight.as_ref())
+        let runs = |number: u16| match node(number).map_or(State::Gone, |node| node.state) {
+            State::Running => Ok(()),
+            state => Err(state.name()),
+        };
+        Holders::of(view, runs, |number| node(number)?.sight.as_ref())
     }
 
     /// How many entries a node has yet to apply of those that the leader knows to be committed.

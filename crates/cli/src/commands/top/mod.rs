@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::Which;
 use crate::watch::failovers::Reigns;
 use crate::watch::holders::Holders;
-use crate::watch::known::Doing;
+use crate::watch::known::runner_json;
 use crate::watch::lookout::{Look, Lookout, Node};
 use history::History;
 use page::Page;
@@ -105,7 +105,7 @@ fn object(look: &Look, reigns: &Reigns) -> Value {
         "leader": look.leader,
         "leads_for_ms": look.leads_for.map(|leads_for| leads_for.as_millis() as u64),
         "server": look.server,
-        "runner": look.runner.map(|runner| json!({"pid": runner.pid, "state": Doing::of(Some(runner.activity), true).name(), "lacks": runner.lack()})),
+        "runner": look.runner.as_ref().map(runner_json),
         "service": look.service().map(|service| service.json()),
         "nodes": look.nodes.iter().map(|node| node_object(look, node)).collect::<Vec<_>>(),
         "changes": reigns.newest_first().take(CHANGES).map(|reign| reign.json(look.wall_ns)).collect::<Vec<_>>(),
