@@ -164,7 +164,7 @@ pub enum PeerEvent {
     },
     /// The peer's process is gone for certain (its kernel says so), or the connection with it is lost. Its memory, where zombies are
     /// reachable, stays mapped until [`Fabric::forget`]. The other end hears that the connection is lost as well, once it can be told, and two processes
-    /// that live and reach each other again then meet anew: as [`PeerEvent::Up`] under another number, with fresh lanes. What was posted under the old
+    /// that live and reach each other again then meet anew: as [`PeerEvent::Up`] under another number, with fresh lanes, and always after this event. What was posted under the old
     /// number has taken effect by then, or never will; its completions may still come.
     Gone {
         /// Its number so far.

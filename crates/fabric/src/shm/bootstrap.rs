@@ -51,6 +51,15 @@ struct Connection {
     link: Link,
 }
 
+impl Connection {
+    /// It is no more, as far as known by no death.
+    fn lose(&mut self, shared: &Shared) {
+        self.link = Link::Lost;
+        tracing::warn!("the connection with {} is lost, its process lives", describe(self.identity));
+        shared.tell(Note::Gone { peer: self.peer, certain: false });
+    }
+}
+
 /// What a poll entry stands for.
 #[derive(Clone, Copy, Debug)]
 enum Source {
@@ -259,6 +268,12 @@ impl Bootstrap {
         let id = PeerId(self.next_peer);
         self.next_peer = self.next_peer.checked_add(1).expect("four thousand million connections in one life");
         let identity = peer.identity;
+        // A process that comes anew lives, whatever the end of its earlier socket looked like, and has not what stood here.
+        for connection in &mut self.connections {
+            if connection.identity == identity && matches!(connection.link, Link::Live | Link::Dying(_)) {
+                connection.lose(&self.shared);
+            }
+        }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
         self.connections.push(Connection { peer: id, identity, socket: Some(handshake.socket), pidfd: handshake.pidfd, link: Link::Live });
         self.shared.count_connected();
@@ -332,9 +347,7 @@ impl Bootstrap {
         self.attempts.pass_time(&self.shared, now);
         for connection in &mut self.connections {
             if matches!(connection.link, Link::Dying(since) if since + DYING <= now) {
-                connection.link = Link::Lost;
-                tracing::warn!("the connection with {} is lost, its process lives", describe(connection.identity));
-                self.shared.tell(Note::Gone { peer: connection.peer, certain: false });
+                connection.lose(&self.shared);
             }
         }
         for (node, ()) in self.attempts.dialer.due(now) {

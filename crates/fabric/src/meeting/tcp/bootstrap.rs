@@ -278,8 +278,8 @@ impl<C: Carrier> Bootstrap<C> {
         if let Some(standing) = C::resumes(&peer) {
             return self.resume(standing, handshake);
         }
-        // The peer has not what stood here.
-        let same = |c: &Connection| C::ASKS && c.stands() && c.identity == identity;
+        // The peer has not what stood here. What it sent to end that may still be on its way: this connection's packets may overtake it.
+        let same = |c: &Connection| c.stands() && c.identity == identity;
         while let Some(at) = self.connections.iter().position(same) {
             self.lose(at, "it knows nothing of the connection any more, and has come anew");
         }
@@ -401,10 +401,121 @@ fn advance<C: Carrier>(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpStream;
+    use std::thread::JoinHandle;
 
     use super::*;
-    use crate::contract::Incarnation;
+    use crate::contract::{Incarnation, RegionSpec};
+    use crate::meeting::tcp::Introduction;
+    use crate::speech::Protocol;
+
+    /// A carrier of nothing.
+    struct Plain;
+
+    impl Carrier for Plain {
+        type Kept = ();
+        type Peer = Identity;
+
+        fn keep(&self, _: PeerKind, _: Identity, _: &RegionSpec) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn offer(&self, _: &(), _: PeerKind, _: PeerId) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn connect(&self, _: (), introduction: Introduction<'_>) -> Result<Identity, Refusal> {
+            Ok(introduction.identity)
+        }
+    }
+
+    /// A member with its bootstrap thread.
+    struct Member {
+        shared: Arc<Shared<Identity>>,
+        at: SocketAddr,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Member {
+        fn start(node: u16) -> Member {
+            let party = Party {
+                protocol: Protocol::private(),
+                identity: Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member },
+                cluster: "plain".into(),
+                members: RegionSpec::default(),
+                clients: RegionSpec::default(),
+                key: vec![7; 32],
+            };
+            let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            listener.set_nonblocking(true).expect("a listener");
+            let at = listener.local_addr().expect("bound");
+            let shared = Arc::new(Shared::new().expect("a descriptor"));
+            let bootstrap = Bootstrap::new(party, Plain, Arc::clone(&shared), Some(listener), 1, true);
+            Member { shared, at, thread: Some(std::thread::spawn(move || bootstrap.run())) }
+        }
+
+        fn next(&self) -> Note<Identity> {
+            loop {
+                match self.shared.note() {
+                    Some(note) => return note,
+                    None => std::thread::yield_now(),
+                }
+            }
+        }
+
+        fn up(&self) -> PeerId {
+            match self.next() {
+                Note::Up(peer, _) => peer,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    impl Drop for Member {
+        fn drop(&mut self) {
+            self.shared.ask(Command::Stop);
+            self.thread.take().map(JoinHandle::join);
+        }
+    }
+
+    /// A way to a member on which the end of a connection is never heard, as if its packet were lost again and again.
+    fn way_that_loses_ends(to: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let at = listener.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for dialled in listener.incoming().map_while(Result::ok) {
+                let on = TcpStream::connect(to).expect("it listens");
+                for (from, into) in [(&dialled, &on), (&on, &dialled)] {
+                    let (mut from, mut into) = (from.try_clone().expect("a socket"), into.try_clone().expect("a socket"));
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 4096];
+                        while let Ok(count @ 1..) = from.read(&mut bytes) {
+                            if into.write_all(&bytes[..count]).is_err() {
+                                break;
+                            }
+                        }
+                    });
+                }
+                kept.push((dialled, on));
+            }
+        });
+        at
+    }
+
+    #[test]
+    fn a_peer_that_comes_anew_has_gone_before_though_the_end_of_its_connection_is_lost_on_the_way() {
+        let (one, other) = (Member::start(0), Member::start(1));
+        one.shared.ask(Command::Connect(NodeId(1), way_that_loses_ends(other.at)));
+        let (mut to_other, mut to_one) = (one.up(), other.up());
+        for _ in 0..3 {
+            one.shared.ask(Command::Cut(to_other));
+            assert!(matches!(one.next(), Note::Gone(peer) if peer == to_other));
+            assert!(matches!(other.next(), Note::Gone(peer) if peer == to_one), "first what was is over");
+            (to_other, to_one) = (one.up(), other.up());
+        }
+    }
 
     /// A connection, and the other end of its socket.
     fn connection() -> (Connection, TcpStream) {
