@@ -347,6 +347,10 @@ fn flags_that_contradict_the_cluster_are_refused() {
             let ran = cluster.run(meaningless).code(2);
             assert!(ran.err.contains("--fabric-port is 7611, but the fabric is shm"), "{}", ran.err);
         }
+        for (flag, value, why) in [("--devices", "mlx5_0", "which has none"), ("--multicast", "on", "which has no multicast")] {
+            let ran = cluster.run(&["cluster", "up", flag, value]).code(2);
+            assert!(ran.err.contains(&format!("the fabric is shm, {why}; allowed is {flag} with --fabric verbs")), "{}", ran.err);
+        }
     }
 }
 

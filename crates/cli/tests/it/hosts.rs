@@ -371,6 +371,25 @@ fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_
     run(&["cluster", "down", "--purge", "--dir", &dir]).ok();
 }
 
+/// What is in the way is the port for Redis clients.
+#[test]
+fn a_first_host_whose_node_ends_at_once_leaves_no_cluster_that_is_in_the_way() {
+    let temp = TempDir::new();
+    let dir = temp.join("shop");
+    let port = free_ports(3);
+    let [at, redis] = [port, port + 2].map(|port| format!("127.0.0.1:{port}"));
+    let init = ["host", "init", "shop", "--listen", &at, "--redis", &redis, "--no-password", "--dir", &dir];
+    let taken = std::net::TcpListener::bind(&redis).expect("a free port");
+    let failed = run(&init).code(1).err;
+    assert!(failed.contains("node 0 ended; the last of "), "{failed}");
+    assert!(failed.contains("have been ended, and no cluster is there; their logs are left in "), "{failed}");
+    let left: Vec<_> = std::fs::read_dir(&dir).expect("it is there").map(|entry| entry.expect("it is read").file_name()).collect();
+    assert_eq!(left, ["node-0.log"]);
+    drop(taken);
+    run(&init).ok();
+    run(&["cluster", "down", "--purge", "--dir", &dir]).ok();
+}
+
 #[test]
 fn a_directory_of_no_host_and_addresses_that_nobody_reaches_are_named() {
     let dir = TempDir::new();

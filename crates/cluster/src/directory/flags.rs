@@ -55,12 +55,11 @@ impl FabricFlags {
         }
     }
 
-    /// What it means for a cluster to be made. Between hosts, node `i` meets the others on `port` plus `i`.
+    /// Devices and multicast, on a fabric that has no such thing.
     ///
     /// # Errors
-    /// When devices are named for a fabric that has none, or this host has none.
-    pub fn plan(&self, port: Option<u16>) -> Outcome<FabricPlan> {
-        let kind = self.kind();
+    /// When one of them is named.
+    pub fn check_traits(&self, kind: FabricKind) -> Outcome {
         let traits = kind.traits();
         if self.multicast.is_some() && !traits.has_multicast {
             let allowed = FabricKind::names_with(|traits| traits.has_multicast);
@@ -68,14 +67,25 @@ impl FabricFlags {
                 "the fabric is {kind}, which has no multicast; allowed is --multicast with --fabric {allowed}"
             )));
         }
-        if traits.has_devices {
-            self.check_devices()?;
-        } else if !self.devices.is_empty() {
+        if !traits.has_devices && !self.devices.is_empty() {
             return Err(Fail::usage(format_args!(
                 "--devices is {}, but the fabric is {kind}, which has none; allowed is --devices with --fabric {}",
                 self.devices.join(","),
                 FabricKind::names_with(|traits| traits.has_devices)
             )));
+        }
+        Ok(())
+    }
+
+    /// What it means for a cluster to be made. Between hosts, node `i` meets the others on `port` plus `i`.
+    ///
+    /// # Errors
+    /// When devices are named for a fabric that has none, or this host has none.
+    pub fn plan(&self, port: Option<u16>) -> Outcome<FabricPlan> {
+        let kind = self.kind();
+        self.check_traits(kind)?;
+        if kind.traits().has_devices {
+            self.check_devices()?;
         }
         Ok(FabricPlan { kind, port, devices: self.devices.clone(), multicast: self.multicast })
     }

@@ -9,7 +9,7 @@ use martlet_node::config::Cluster;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
-use super::session::Session;
+use super::session::{SAME_COMMAND, Session};
 use crate::commands::Which;
 
 /// Add a node to a running cluster: one more that decides about membership and holds the data. Nothing stops for it.
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     } else {
         list(arguments, directory, &cluster, number)?
     };
-    session.welcome(&cluster, number)?;
+    session.welcome(&cluster, number, SAME_COMMAND)?;
     let entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("just listed");
     let count = cluster.config().nodes.len();
     format.print(

@@ -22,6 +22,7 @@ use martlet_cluster::output::Format;
 use super::status;
 
 pub use session::Session;
+pub use up::take_back;
 
 /// Run a cluster of nodes in the background.
 #[derive(Debug, Subcommand)]

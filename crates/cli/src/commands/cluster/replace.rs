@@ -9,7 +9,7 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::down::Grace;
-use super::session::Session;
+use super::session::{SAME_COMMAND, Session};
 use crate::commands::Which;
 
 /// Begin anew with a node whose data is lost, damaged, or on a disk that is to be changed: as a node of the same number that holds nothing and is taught.
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         // From here on it is a node that is to be started.
         directory.begin_change(number, Change::Replacing)?;
     }
-    session.welcome(cluster, number)?;
+    session.welcome(cluster, number, SAME_COMMAND)?;
     format.print(format_args!("node {number} has begun anew, holds the data and counts"), || json!({"event": "replaced", "node": number}));
     Ok(())
 }

@@ -22,6 +22,9 @@ const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
 /// What is to be said to one who means a server that `martlet run` runs.
 pub const OF_A_SERVICE: &str = "What its replicas need martlet run does by itself: it has three, and one is started in the place of each that dies. SIGTERM to martlet run ends the server";
 
+/// The command itself, where it goes on from where it was broken off.
+pub const SAME_COMMAND: &str = "the same command";
+
 /// A command that changes a cluster.
 pub struct Session {
     /// Where the cluster's files are.
@@ -180,8 +183,9 @@ impl Session {
         }
     }
 
-    /// Starts a node if it does not run, and waits until it holds the data and counts. Whatever was under way with it is over then.
-    pub fn welcome(&self, cluster: &Cluster, node: u16) -> Outcome {
+    /// Starts a node if it does not run, and waits until it holds the data and counts. Whatever was under way with it is over then. `again` is the command that waits for it again
+    /// where patience with it ends.
+    pub fn welcome(&self, cluster: &Cluster, node: u16, again: &str) -> Outcome {
         let directory = &self.directory;
         directory.adopt(node)?;
         let started = directory.activity(node)? == Activity::Gone;
@@ -217,7 +221,7 @@ impl Session {
         }
         found.map_err(|sights| {
             let what = format!(
-                "node {node} was not seen to hold the data and to count within {} s; it goes on, and the same command waits for it again",
+                "node {node} was not seen to hold the data and to count within {} s; it goes on, and {again} waits for it again",
                 self.patience.as_secs()
             );
             observer::not_ready(&what, &sights)

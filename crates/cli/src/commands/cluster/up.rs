@@ -141,7 +141,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A cluster that has come to nothing has nothing in it: its nodes are ended, and its ports stand in no file, where the next attempt would have to be the same. Returns what is to be
 /// said of it.
-fn take_back(directory: &Directory, started: &[u16], with_data: bool) -> String {
+pub fn take_back(directory: &Directory, started: &[u16], with_data: bool) -> String {
     let path = directory.path().display();
     let ended = super::down::stop_all(directory, GRACE).and_then(|_| directory.unmake(with_data));
     match ended {
@@ -214,6 +214,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         return Err(other("--fabric", &asked, &fabric));
     }
     FabricFlags::check_port(fabric, arguments.fabric_port)?;
+    arguments.fabric.check_traits(fabric)?;
     let engine = cluster.config().engine;
     if let Some(asked) = arguments.engine.filter(|asked| *asked != engine) {
         return Err(other("--engine", &asked, &engine));
@@ -229,6 +230,18 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         }
     }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
+    if let Some(asked) = arguments.fabric.multicast {
+        let there = cluster.config().verbs.multicast();
+        if asked != there {
+            return Err(other("--multicast", &asked, &there));
+        }
+    }
+    if !arguments.fabric.devices.is_empty() {
+        let there = devices(directory, &cluster)?;
+        if arguments.fabric.devices != there {
+            return Err(other("--devices", &arguments.fabric.devices.join(","), &there.join(",")));
+        }
+    }
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));
     for (flag, asked, there) in [
         ("--replicas", arguments.replicas, count(Role::Replica)),
@@ -242,6 +255,16 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         }
     }
     Ok(cluster)
+}
+
+/// The RDMA devices of the nodes here, as they take them in turn.
+fn devices(directory: &Directory, cluster: &Cluster) -> Outcome<Vec<String>> {
+    let mut devices = Vec::new();
+    for node in directory.nodes_here(cluster) {
+        let device = Settings::load(&directory.node_file(node)).map_err(Fail::failed)?.verbs_device().name;
+        devices.extend(device.filter(|device| !devices.contains(device)));
+    }
+    Ok(devices)
 }
 
 /// What the cluster that is there looks like to Redis clients: its nodes' files say so, all of them the same if they were made here.

@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use clap::Args;
 use martlet_cluster::directory::{Directory, check_durability};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::output::Format;
+use martlet_cluster::output::{self, Format};
+use martlet_cluster::process::Activity;
 use martlet_node::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, FabricKind, Key, NodeConfig, Secret};
 
 use super::{Place, Starting, entry, meeting_point, redis_address, report};
+use crate::commands::cluster::take_back;
 
 /// Begin a cluster on this host, alone at first. Others join it: `martlet host invite`.
 ///
@@ -64,10 +66,17 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         own.redis.requirepass = Some(Secret::from(&password[..32]));
     }
     let directory = Directory::new(&arguments.place.path(&arguments.name));
-    let cluster = {
-        let _lock = directory.make()?;
-        directory.create_host(&config, &key, &own)?
+    let (cluster, is_new) = {
+        let lock = directory.make()?;
+        (directory.create_host(&config, &key, &own)?, lock.is_new())
     };
-    arguments.starting.start(&directory, 0, format)?;
+    if let Err(fail) = arguments.starting.start(&directory, 0, format) {
+        // A node that runs may yet come to count. Of one that has ended nothing is worth keeping: no other host has met it.
+        if matches!(directory.activity(0), Ok(Activity::Gone)) {
+            let _lock = directory.lock()?;
+            output::complain(format_args!("martlet: {}", take_back(&directory, &[0], is_new)));
+        }
+        return Err(fail);
+    }
     report(&directory, &cluster, 0, "founded", format)
 }
