@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 const MAY_BE_UNSAFE: [&str; 4] = ["fabric", "node", "preload", "capi"];
 
 /// Modules of `protocol`, lowest first: each may use only those before it.
-const PROTOCOL_MODULES: [&str; 8] = ["basics", "detector", "consensus", "membership", "founding", "replica", "agreement", "engine"];
+const PROTOCOL_MODULES: [&str; 9] = ["basics", "detector", "consensus", "membership", "founding", "replica", "agreement", "engine", "duty"];
 
 /// What `protocol` must not reach for, and what it uses instead. It must behave alike in a node and under the simulator's one seed.
 const IMPURE: [(&str, &str); 17] = [
