@@ -193,6 +193,11 @@ impl ClusterConfig {
     pub fn use_multicast(&mut self, multicast: Multicast) {
         self.verbs.multicast = multicast.to_string();
     }
+
+    /// Where what a node tells all members goes, on a fabric that has multicast.
+    pub fn multicast(&self) -> Multicast {
+        self.verbs.multicast()
+    }
 }
 
 impl NodeConfig {
@@ -208,6 +213,11 @@ impl NodeConfig {
 }
 
 impl Settings {
+    /// The name of the device that this node uses, on a fabric that has devices; `None`: the first with an active port.
+    pub fn device(&self) -> Option<String> {
+        self.verbs_device().name
+    }
+
     /// What this node uses of its host's RDMA hardware.
     pub fn verbs_device(&self) -> DeviceChoice {
         self.node().verbs.device(&self.cluster().config().verbs)

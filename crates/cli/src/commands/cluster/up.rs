@@ -231,7 +231,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
     if let Some(asked) = arguments.fabric.multicast {
-        let there = cluster.config().verbs.multicast();
+        let there = cluster.config().multicast();
         if asked != there {
             return Err(other("--multicast", &asked, &there));
         }
@@ -261,7 +261,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
 fn devices(directory: &Directory, cluster: &Cluster) -> Outcome<Vec<String>> {
     let mut devices = Vec::new();
     for node in directory.nodes_here(cluster) {
-        let device = Settings::load(&directory.node_file(node)).map_err(Fail::failed)?.verbs_device().name;
+        let device = Settings::load(&directory.node_file(node)).map_err(Fail::failed)?.device();
         devices.extend(device.filter(|device| !devices.contains(device)));
     }
     Ok(devices)
