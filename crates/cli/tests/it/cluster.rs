@@ -239,7 +239,7 @@ fn leadership_is_handed_to_the_node_that_is_named() {
             if cluster.changes_of_leadership().checked_sub(changes).is_none_or(|changed| changed > expected) {
                 continue;
             }
-            if may_be_given_up > 0 && handed.code == Some(1) && handed.err.contains("leads on, its log says why") {
+            if may_be_given_up > 0 && handed.code == Some(1) && handed.err.contains("still leads; its log says why") {
                 may_be_given_up -= 1;
                 continue;
             }
@@ -361,11 +361,11 @@ fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
     let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("a free port");
     let failed = cluster.up().code(1);
     assert!(
-        failed.err.contains("nodes [0, 1, 2], which this command has started, have been ended, and no cluster is there"),
+        failed.err.contains("nodes [0, 1, 2], which this command started, have been stopped, and no cluster is left behind"),
         "{}",
         failed.err
     );
-    assert!(failed.err.contains("node 1 ended; the last of "), "{}", failed.err);
+    assert!(failed.err.contains("node 1 ended; the end of its log, "), "{}", failed.err);
     // Their second processes end after them.
     while !processes_about(cluster.temp.path()).is_empty() {}
     let file = std::path::Path::new(&cluster.dir).join("cluster.toml");
@@ -377,7 +377,7 @@ fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
     let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("it has just been given back");
     let failed = cluster.run(&["cluster", "up", "--patience", "120"]).code(1);
     let left = format!(
-        "nodes [0, 2] run here and go on; the same command waits for them again, and `martlet cluster down --dir {}` ends them",
+        "nodes [0, 2] keep running; the same command waits for them again, and `martlet cluster down --dir {}` stops them",
         cluster.dir
     );
     assert!(failed.err.contains(&left), "{}", failed.err);

@@ -331,12 +331,12 @@ fn the_last_one_is_needed(hosts: &Hosts, dead: usize, last: usize, stopped: usiz
     for from in [last, dead] {
         let refused = hosts.martlet(from, &["cluster", "restart", &last.to_string(), "--patience", "5"]).code(1).err;
         assert!(
-            refused.contains(&format!("node {last} is needed and is not restarted: none of the others that run holds the data")),
+            refused.contains(&format!("node {last} is needed, so it has not been restarted: none of the others that run holds the data")),
             "{refused}"
         );
     }
     let refused = hosts.martlet(last, &["cluster", "restart", "--all", "--patience", "1"]).code(1).err;
-    assert!(refused.contains("not all nodes hold the data and count, and nodes [0, 1, 2] have not been restarted"), "{refused}");
+    assert!(refused.contains("the cluster is not whole, so nodes [0, 1, 2] have not been restarted"), "{refused}");
     assert_eq!(life(last), Some(before), "nothing has been restarted");
     signal("-CONT");
 }
@@ -359,7 +359,7 @@ fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_
     assert!(heard().starts_with("READY=1\n"));
 
     let needed = run(&["cluster", "restart", "0", "--dir", &dir]).code(1).err;
-    assert!(needed.contains("node 0 is needed and is not restarted: no other node runs"), "{needed}");
+    assert!(needed.contains("node 0 is needed, so it has not been restarted: no other node is running"), "{needed}");
     let again = run(&["cluster", "restart", "0", "--force", "--patience", "600", "--dir", &dir, "--json"]).ok().objects();
     assert_eq!((&again[0]["event"], &again[0]["pid"]), (&"restarted".into(), &node.id().into()), "{again:?}");
     assert_eq!(heard(), "STATUS=it begins again", "a service manager that heard of a stop would not expect it back");
@@ -381,8 +381,8 @@ fn a_first_host_whose_node_ends_at_once_leaves_no_cluster_that_is_in_the_way() {
     let init = ["host", "init", "shop", "--listen", &at, "--redis", &redis, "--no-password", "--dir", &dir];
     let taken = std::net::TcpListener::bind(&redis).expect("a free port");
     let failed = run(&init).code(1).err;
-    assert!(failed.contains("node 0 ended; the last of "), "{failed}");
-    assert!(failed.contains("have been ended, and no cluster is there; their logs are left in "), "{failed}");
+    assert!(failed.contains("node 0 ended; the end of its log, "), "{failed}");
+    assert!(failed.contains("have been stopped, and no cluster is left behind; their logs are in "), "{failed}");
     let left: Vec<_> = std::fs::read_dir(&dir).expect("it is there").map(|entry| entry.expect("it is read").file_name()).collect();
     assert_eq!(left, ["node-0.log"]);
     drop(taken);

@@ -348,9 +348,9 @@ fn a_node_that_is_needed_is_not_removed() {
     remove(&cluster, &cluster.primary());
     let last = cluster.primary();
     let why = change(&cluster, &["remove", &last]).code(2).err;
-    assert!(why.contains("is the cluster's only one; `martlet cluster down --purge`"), "{why}");
+    assert!(why.contains("is the cluster's only node; `martlet cluster down --purge`"), "{why}");
     let why = change(&cluster, &["replace", &last]).code(1).err;
-    assert!(why.contains("no other node runs"), "{why}");
+    assert!(why.contains("no other node is running"), "{why}");
     assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
 
     cluster.run(&["cluster", "down"]).ok();

@@ -69,9 +69,9 @@ fn mu_goes_on_from_the_memory_of_the_one_that_survives() {
         (Some("running"), Some("memory"), Some(true))
     );
     assert!(held[2]["last"].as_u64() >= Some(1) && held[2]["as_of_ms"].is_u64() && held[2]["loses"] == 0, "{held:?}");
-    assert!(shown.err.contains("--from takes one of nodes [2]"), "{}", shown.err);
+    assert!(shown.err.contains("choose one of nodes [2] with --from"), "{}", shown.err);
     let asked = cluster.run(&["cluster", "recover", "--from", "2"]).code(1);
-    assert!(asked.err.contains("Nothing has been changed; --yes does it"), "{}", asked.err);
+    assert!(asked.err.contains("Nothing has been changed; use --yes to do it"), "{}", asked.err);
     cluster.run(&["cluster", "recover", "--from", "1", "--yes"]).code(1);
     cluster.run(&["cluster", "recover", "--from", "7", "--yes"]).code(2);
 
@@ -79,7 +79,7 @@ fn mu_goes_on_from_the_memory_of_the_one_that_survives() {
     let toml = Path::new(&cluster.dir).join("node-0.toml");
     fs::rename(&file, &away).and_then(|()| fs::rename(&toml, toml.with_extension("hidden"))).expect("there");
     let hidden = cluster.run(&["cluster", "recover", "--from", "2", "--yes"]).code(1);
-    assert!(hidden.err.contains("node 0 runs, and was not started from here: end it first"), "{}", hidden.err);
+    assert!(hidden.err.contains("node 0 is running, but was not started from here. End it first"), "{}", hidden.err);
     fs::rename(&away, &file).and_then(|()| fs::rename(toml.with_extension("hidden"), &toml)).expect("there");
 
     let survivor = cluster.nodes()[&2].1;
@@ -238,7 +238,7 @@ fn a_node_that_hangs_is_evicted(engine: &str, node: &str) {
     assert_eq!(members(&cluster), 2);
     set(&cluster, "greeting", "and so on");
     let again = cluster.run(&["cluster", "evict", node]).code(3);
-    assert!(again.err.contains("nobody counts on it"), "{}", again.err);
+    assert!(again.err.contains("no node relies on it"), "{}", again.err);
 
     cluster.run(&["cluster", "kill", node, "--signal", "CONT"]).ok();
     await_members(&cluster, 3);

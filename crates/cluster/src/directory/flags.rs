@@ -7,16 +7,16 @@ use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use crate::directory::FabricPlan;
 use crate::fail::{Fail, Outcome};
 
-/// What the nodes reach each other's memory by.
+/// How the nodes reach each other's memory.
 #[derive(Clone, Debug, Args)]
 pub struct FabricFlags {
-    /// What the nodes reach each other's memory by: shm, shared memory; ethernet, sealed packets over UDP; or verbs, RDMA [default: shm].
+    /// How the nodes reach each other's memory: shm, shared memory; ethernet, sealed packets over UDP; or verbs, RDMA [default: shm].
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<FabricKind>,
-    /// With --fabric verbs: the RDMA devices, which the nodes take in turn, separated by commas [default: the first with an active port].
+    /// With --fabric verbs: the RDMA devices, separated by commas; the nodes take them in turn [default: the first with an active port].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub devices: Vec<String>,
-    /// With --fabric verbs: whether what a node tells all others goes to a multicast group: off, on, or the group's address [default: off].
+    /// With --fabric verbs: send what a node tells all others to a multicast group: off, on, or the group's address [default: off].
     #[arg(long, value_name = "WHERE", value_parser = multicast)]
     pub multicast: Option<Multicast>,
 }

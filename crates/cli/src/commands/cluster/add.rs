@@ -12,24 +12,25 @@ use serde_json::json;
 use super::session::{SAME_COMMAND, Session};
 use crate::commands::Which;
 
-/// Add a node to a running cluster: one more that decides about membership and holds the data. Nothing stops for it.
+/// Add a node to a running cluster.
 ///
-/// It gets a number and its files, is started, and the command returns when it holds the data and counts. Its own file is like those of the others; one that is
-/// there already is taken as it is. When the command was broken off, the same command goes on with the same node; so does `martlet cluster up`.
+/// The new node is a coordinator and a replica: it decides about membership and holds the data. It gets a number and its files and is started, while the
+/// cluster goes on serving. The command returns when the node holds the data and is a full member. Its own file is made like those of the others, unless there
+/// is one already. If the command is interrupted, run it again, or run `martlet cluster up`: both continue with the same node.
 ///
 /// Example: martlet cluster add && martlet status
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The new node's number [default: one more than the highest]. One that the cluster has already is only started if it does not run.
+    /// The new node's number [default: one more than the highest]. A node that the cluster has already is started if it is not running.
     #[arg(long, value_name = "N", value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: Option<u16>,
-    /// It serves the Redis protocol on this port [default: as far from the first node's as its number is].
+    /// The new node's port for the Redis protocol [default: as far from the first node's as its number is].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
-    /// On a fabric of several hosts: it meets the others on this port [default: as far from the first node's as its number is].
+    /// On a fabric that spans hosts: the port on which it meets the others [default: as far from the first node's as its number is].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
-    /// How long to wait until it counts, in seconds. It takes as long as to send it all data.
+    /// How long to wait until the node is a full member, in seconds. All data has to be sent to it first.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (directory, cluster) = (&session.directory, session.cluster.clone());
     if !session.elsewhere(&cluster).is_empty() {
         return Err(Fail::usage(
-            "the cluster's nodes run on several hosts, and here would be two of them; `martlet host invite` and `martlet host join` add another host",
+            "the cluster's nodes run on several hosts, one on each; `martlet host invite` and `martlet host join` add another host",
         ));
     }
     session.await_leader(&cluster)?;
@@ -53,8 +54,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let listed = cluster.config().nodes.iter().any(|node| node.number == number);
     let begun = directory.change(number);
     match begun {
-        None if listed => format.say(format_args!("node {number} is one of the cluster's nodes already")),
-        Some(change) => format.say(format_args!("goes on with {change} node {number}, which was broken off")),
+        None if listed => format.say(format_args!("node {number} already belongs to the cluster")),
+        Some(change) => format.say(format_args!("continuing with {change} node {number}, which was interrupted")),
         None => {}
     }
     let cluster = if listed && begun != Some(Change::Adding) {

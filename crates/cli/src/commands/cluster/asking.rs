@@ -11,7 +11,9 @@ use martlet_node::config::{Cluster, Settings};
 /// Where a node serves the Redis protocol.
 pub fn address<'a>(cluster: &'a Cluster, node: u16, doing: &str) -> Outcome<&'a str> {
     let entry = cluster.config().nodes.iter().find(|entry| entry.number == node).filter(|entry| !entry.redis.is_empty());
-    entry.map(|entry| entry.redis.as_str()).ok_or_else(|| Fail::failed(format_args!("{doing}: node {node} serves no Redis protocol")))
+    entry
+        .map(|entry| entry.redis.as_str())
+        .ok_or_else(|| Fail::failed(format_args!("{doing}: node {node} does not serve the Redis protocol")))
 }
 
 /// Sends a request to a node, and says what it answered where that is an error.

@@ -15,14 +15,15 @@ use serde_json::json;
 
 use crate::commands::Which;
 
-/// Stop all nodes of a cluster. Its data goes with them, unless it is on their disks (--durability of `cluster up`).
+/// Stop all nodes of a cluster.
 ///
-/// Nodes are asked to end (SIGTERM), and killed if they do not do so in time. Doing it twice does no harm.
+/// The data goes with them, unless it is on their disks (--durability of `cluster up`). Each node is asked to end (SIGTERM), and killed if it does not end in
+/// time. Running the command twice does no harm.
 ///
 /// Example: martlet cluster down --purge
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Remove the cluster's files too: logs, and the data below DIR/data. Data directories elsewhere stay.
+    /// Also remove the cluster's files: logs, and the data below DIR/data. Data directories elsewhere stay.
     #[arg(long)]
     purge: bool,
     #[command(flatten)]
@@ -41,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long nodes may take to end, of the commands that end some.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Grace {
-    /// How long a node may take to end, in seconds.
+    /// How long a node may take to end before it is killed, in seconds.
     #[arg(long = "grace", value_name = "SECONDS", default_value_t = GRACE_S, value_parser = number::<u64>(..))]
     seconds: u64,
 }
@@ -57,8 +58,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let directory = Directory::new(&arguments.which.dir);
     let path = directory.path().display().to_string();
     let nothing = |cluster: bool| {
-        let what = if cluster { "no node runs of the cluster in" } else { "there is no cluster in" };
-        format.print(format_args!("{what} {path}"), || json!({"event": "nothing to stop", "dir": path, "cluster": cluster}));
+        let what = if cluster { format!("no node of the cluster in {path} is running") } else { format!("there is no cluster in {path}") };
+        format.print(what, || json!({"event": "nothing to stop", "dir": path, "cluster": cluster}));
     };
     if !directory.path().exists() {
         nothing(false);
@@ -91,9 +92,9 @@ fn end_of_service(directory: &Directory, purge: bool) -> Outcome {
                 return Ok(());
             }
             match living.is_empty() {
-                true => "It does not run any more; --purge removes what is left here".to_owned(),
+                true => "It is not running any more; --purge removes what is left here".to_owned(),
                 false => format!(
-                    "martlet run has ended, and replicas {living:?} go on: end the server by its own command (redis-cli shutdown), or kill their processes, which `martlet status` shows"
+                    "martlet run has ended, but replicas {living:?} are still running: end the server with its own command (redis-cli shutdown), or kill their processes, which `martlet status` shows"
                 ),
             }
         }
@@ -117,7 +118,7 @@ pub fn stop(directory: &Directory, node: u16, grace: Duration) -> Outcome<&'stat
     handle.signal(Signal::KILL).context(&doing)?;
     match handle.wait_gone(Duration::from_secs(60)).context(&doing)? {
         true => Ok("did not end in time and was killed"),
-        false => Err(Fail::failed(format_args!("node {node} (process {}) does not end", process.pid))),
+        false => Err(Fail::failed(format_args!("node {node} (process {}) does not end, although it was killed", process.pid))),
     }
 }
 

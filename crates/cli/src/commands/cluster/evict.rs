@@ -19,11 +19,12 @@ use super::session::Session;
 use crate::commands::Which;
 use crate::watch::known::Known;
 
-/// Have the others go on without a node that hangs: one that is stopped, or does not get on, and is still counted on.
+/// Make the other nodes go on without a node that hangs.
 ///
-/// A node that died, or with primary-backup one that shows no sign of life, is removed by itself. With mu one that hangs is not, since its memory may be needed:
-/// that is decided here. It stays one of the cluster's nodes: if its process goes on, it finds itself removed, drops what it holds, and joins again as new. `cluster
-/// remove` is for good. The nodes have to serve the Redis protocol.
+/// A node hangs when it is stopped, or makes no progress, while the others still rely on it. A node that died is removed automatically, and with primary-backup
+/// so is a node that shows no sign of life. With mu a node that hangs is not, since its memory may be needed: this command decides that. The node still belongs
+/// to the cluster: if its process resumes, it notices that it was removed, drops what it holds, and joins again as new. `cluster remove` removes a node for
+/// good. Only for clusters whose nodes serve the Redis protocol.
 ///
 /// Example: martlet cluster evict 2
 #[derive(Debug, Args)]
@@ -31,10 +32,10 @@ pub struct Arguments {
     /// The node that hangs.
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
-    /// Do it though the others cannot do without it.
+    /// Do it even if the others cannot go on without the node, or data is lost.
     #[arg(long)]
     force: bool,
-    /// How long to wait until the others go on without it, in seconds.
+    /// How long to wait until the others go on without the node, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -60,7 +61,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let found = observer.wait_for(*patience, interrupt, |sights| ask_of(sights).is_some())?;
     let sights = found.map_err(|sights| observer::not_ready("none of the other nodes can be asked", &sights))?;
     let Some(hangs) = listed(&sights, node) else {
-        return Err(Fail::absent(format_args!("node {node} is none of the members of the newest view: nobody counts on it")));
+        return Err(Fail::absent(format_args!("node {node} is not a member of the newest view: no node relies on it")));
     };
     if !arguments.force {
         check_dispensable(directory, &cluster, &sights, node)?;
@@ -80,7 +81,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         observer::not_ready(&format!("the others were not seen to go on without node {node} within {} s", arguments.patience), &sights)
     })?;
     format.print(
-        format_args!("node {node} is evicted: the others go on without it. If its process goes on, it starts over; `martlet cluster kill {node}` ends it"),
+        format_args!("node {node} has been evicted: the others go on without it. If its process resumes, it joins again as new; `martlet cluster kill {node}` ends it"),
         || json!({"event": "evicted", "node": node, "incarnation": hangs.incarnation.0, "asked": asked}),
     );
     Ok(())
@@ -115,7 +116,7 @@ fn check_dispensable(directory: &Directory, cluster: &Cluster, sights: &[Sight],
     let why = Standing::of(sights, &running, config.engine, config.fabric).and_then(|standing| standing.objection(node));
     why.map_or(Ok(()), |why| {
         Err(Fail::failed(format_args!(
-            "node {node} is needed and is not evicted: {why}. --force does it all the same, whatever is lost by that"
+            "node {node} is needed, so it has not been evicted: {why}. --force does it anyway, whatever is lost"
         )))
     })
 }

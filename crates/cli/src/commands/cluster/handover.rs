@@ -17,11 +17,13 @@ use super::asking;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Hand leadership over to a node, without a failed request. It is done when that node leads and everybody who can be seen knows it.
+/// Hand leadership over to a node, without a failed request.
 ///
-/// The leader goes on until that node has everything, and then tells clients to go there. It leads until it ends, or hands leadership over itself. For
-/// clusters with --engine mu whose nodes serve the Redis protocol. With primary-backup who leads follows from the order of joining: there a leader hands
-/// over by leaving, as with `martlet cluster restart`.
+/// The old leader goes on until the node has everything, and then sends clients there. The node leads until it ends, or hands leadership over itself. The
+/// command returns when the node leads and every node that can be seen knows it.
+///
+/// Only for clusters with --engine mu whose nodes serve the Redis protocol. With primary-backup the order of joining decides which node leads: there a leader
+/// hands over by leaving, as with `martlet cluster restart`.
 ///
 /// Example: martlet cluster handover 2
 #[derive(Debug, Args)]
@@ -29,7 +31,7 @@ pub struct Arguments {
     /// The node that is to lead.
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
-    /// How long to wait until it does, in seconds.
+    /// How long to wait until the node leads, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -39,7 +41,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let node = arguments.node;
     Directory::new(&arguments.which.dir).refuse_a_service(
-        "There a replica takes over from one that has died, and no connection ends: `martlet status` says which process serves, and `kill -KILL PROCESS` has another one lead",
+        "Its replicas take over from each other, and no connection ends: `martlet status` shows which process serves, and `kill -KILL PROCESS` makes another one lead",
     )?;
     let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
     let cluster = session.directory.existing_node(node)?;
@@ -74,12 +76,12 @@ fn leads(sights: &[Sight], node: u16) -> bool {
 /// What to say when it did not come to lead: the reply to FAILOVER says only that it was begun, so what came of it shows in who leads now.
 fn why_not(leads: Option<u16>, node: u16, before: u16, patience: u64) -> String {
     let instead = match leads {
-        Some(now) if now == node => "it leads, and not everybody knows it yet".into(),
-        Some(now) if now == before => format!("node {now} leads on, its log says why"),
+        Some(now) if now == node => "it leads, but not every node knows it yet".into(),
+        Some(now) if now == before => format!("node {now} still leads; its log says why"),
         Some(now) => format!("node {now} leads: leadership was lost before it was handed over"),
-        None => "nobody leads".into(),
+        None => "no node leads".into(),
     };
-    format!("node {node} was not seen to lead by all within {patience} s; {instead}")
+    format!("not every node saw node {node} lead within {patience} s: {instead}")
 }
 
 /// Asks the leader for it.
@@ -97,11 +99,11 @@ mod tests {
     fn who_leads_instead_is_said() {
         let text = |now| {
             let text = why_not(now, 2, 0, 20);
-            text.strip_prefix("node 2 was not seen to lead by all within 20 s; ").map(str::to_owned).expect("what was waited for")
+            text.strip_prefix("not every node saw node 2 lead within 20 s: ").map(str::to_owned).expect("what was waited for")
         };
-        assert_eq!(text(Some(2)), "it leads, and not everybody knows it yet");
-        assert_eq!(text(Some(0)), "node 0 leads on, its log says why");
+        assert_eq!(text(Some(2)), "it leads, but not every node knows it yet");
+        assert_eq!(text(Some(0)), "node 0 still leads; its log says why");
         assert_eq!(text(Some(1)), "node 1 leads: leadership was lost before it was handed over");
-        assert_eq!(text(None), "nobody leads");
+        assert_eq!(text(None), "no node leads");
     }
 }

@@ -18,9 +18,9 @@ use serde_json::json;
 
 use crate::commands::Which;
 
-/// Send a signal to a node, SIGKILL unless told otherwise.
+/// Send a signal to a node: SIGKILL, unless --signal names another.
 ///
-/// STOP pauses a node and CONT lets it go on: by then the others have long replaced it.
+/// STOP pauses a node, and CONT resumes it. By then the others have long gone on without it.
 ///
 /// Example: martlet cluster kill 0 && redis-cli -c -p 7712 get key
 #[derive(Debug, Args)]
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Ok(match service_process(&cluster, node)? {
             Some(pid) => format!("Replica {node} is process {pid}: `kill -{name} {pid}`"),
             None => format!(
-                "It has no replica {node}; `martlet status` has their numbers and processes, and `kill -{name} PROCESS` signals one"
+                "It has no replica {node}; `martlet status` shows the numbers and processes of its replicas, and `kill -{name} PROCESS` signals one"
             ),
         })
     };

@@ -14,19 +14,21 @@ use super::asking;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Show the feature level of the cluster and those that each node's build can work at, or raise it.
+/// Show the cluster's feature level, or raise it.
 ///
-/// The level says which forms nodes may write. While nodes are upgraded one by one it stays what it was, so that each can go back. Raised, it never falls, and
-/// a build that cannot work at it is refused: raise it when every node runs the new build and is to keep it. The page on operating a cluster has the steps
-/// under "Upgrade". For clusters whose nodes serve the Redis protocol.
+/// The level says which forms nodes may write. It stays the same while nodes are upgraded one by one, so that each can go back to the old build. Once raised it
+/// never falls, and a build that cannot work at it is refused: raise it when every node runs the new build and is to keep it. Without --raise, the command
+/// shows the level and the levels that each node's build can work at.
+///
+/// The page on operating a cluster has the steps under "Upgrade". Only for clusters whose nodes serve the Redis protocol.
 ///
 /// Example: martlet cluster level --raise
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Raise it to the highest level that all nodes can work at.
+    /// Raise the level to the highest that all nodes can work at.
     #[arg(long)]
     raise: bool,
-    /// How long to wait until it has risen, in seconds.
+    /// How long to wait until the level has risen, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -71,9 +73,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     format.print(
         if level > before {
-            format!("the feature level is {level} now, and was {before}")
+            format!("the feature level has been raised from {before} to {level}")
         } else {
-            format!("the feature level is {level} already")
+            format!("the feature level is already {level}")
         },
         || json!({"event": "level", "level": level, "before": before}),
     );
@@ -95,8 +97,8 @@ fn target(view: &View, configured: &[u16]) -> Result<u8, String> {
     let absent: Vec<u16> = configured.iter().copied().filter(|node| !view.members.iter().any(|m| m.id.node.0 == *node)).collect();
     if !absent.is_empty() {
         return Err(format!(
-            "nodes {absent:?} are no members just now: once the level has risen a build that cannot work at it is refused. Start them first, or remove them (`martlet \
-             cluster remove`)"
+            "nodes {absent:?} are not members at the moment. Start them first, or remove them (`martlet cluster remove`): once the level has risen, a build that cannot work \
+             at it is refused"
         ));
     }
     Ok(view.members.iter().map(|m| m.levels.most).min().unwrap_or(view.level).max(view.level))
@@ -119,7 +121,7 @@ mod tests {
         let members = vec![member(0, 3), member(1, 2)];
         let view = View { number: ViewNumber(1), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
         assert_eq!(target(&view, &[0, 1]), Ok(2));
-        assert!(target(&view, &[0, 1, 2]).expect_err("one is away").contains("nodes [2] are no members"));
+        assert!(target(&view, &[0, 1, 2]).expect_err("one is away").contains("nodes [2] are not members"));
         assert_eq!(target(&View { level: 2, ..view }, &[0, 1]), Ok(2), "it has risen");
     }
 }

@@ -31,21 +31,24 @@ const RELEASE: Duration = Duration::from_secs(10);
 
 /// Found a cluster again from one node, when a majority of it is lost for good.
 ///
-/// Shows what each node holds, in memory if it runs or else on its disk, up to which entry and as of when, and what may be lost by going on from it. With --from the
-/// cluster is founded again with that node's data, as another generation: all other nodes are ended, drop what they hold, and are taught by that one. What they had
-/// acknowledged and that node does not hold is lost. Without --yes it asks. Only for what does not come back by itself: where a majority is left,
-/// `martlet cluster up` starts the rest.
+/// Without --from, the command only shows what each node holds, in memory if it is running and otherwise on its disk: up to which entry, as of when, and what
+/// may be lost by going on from it.
+///
+/// With --from, the cluster is founded again with that node's data, as a new generation. All other nodes are ended, drop what they hold, and receive the data
+/// from that node. Whatever they had acknowledged and that node does not hold is lost. The command asks for confirmation, unless --yes is given.
+///
+/// Use it only for a cluster that cannot come back by itself: while a majority is left, `martlet cluster up` starts the rest.
 ///
 /// Example: martlet cluster recover --from 2 --yes
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The node with whose data the cluster goes on.
+    /// The node whose data the cluster goes on with.
     #[arg(long, value_name = "NODE", value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     from: Option<u16>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
-    /// Do it though the cluster goes on, or would come back, by itself.
+    /// Do it even if the cluster goes on, or would come back, by itself.
     #[arg(long)]
     force: bool,
     /// How long to wait for the cluster, at each step, in seconds.
@@ -69,8 +72,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let Some(from) = arguments.from else {
         let able: Vec<u16> = holdings.iter().filter(|holding| holding.can_be_gone_on_from()).map(|holding| holding.node).collect();
         let hint = match able[..] {
-            [] => "none of the nodes holds the whole state: there is nothing to go on from".to_owned(),
-            _ => format!("nothing has been changed; --from takes one of nodes {able:?}"),
+            [] => "no node holds the whole state: there is nothing to go on from".to_owned(),
+            _ => format!("nothing has been changed; choose one of nodes {able:?} with --from"),
         };
         return if able.is_empty() { Err(Fail::absent(hint)) } else { Err(Fail::usage(hint)) };
     };
@@ -79,10 +82,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Fail::usage(format_args!("--from is {from}; allowed are the cluster's nodes: {nodes:?}"))
     })?;
     if !chosen.can_be_gone_on_from() {
-        return Err(Fail::failed(format_args!("node {from} cannot be gone on from: {}", chosen.why_not())));
+        return Err(Fail::failed(format_args!("the cluster cannot go on from node {from}: {}", chosen.why_not())));
     }
     if !cluster.config().nodes.iter().any(|node| node.number == from && node.roles.contains(&Role::Replica)) {
-        return Err(Fail::failed(format_args!("node {from} is no replica")));
+        return Err(Fail::failed(format_args!("node {from} is not a replica")));
     }
     if !arguments.force {
         check_stuck(&cluster, &sights, &known, &holdings)?;
@@ -116,7 +119,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let RecoveryConfig { generation, from } = recovery;
         format.print(
             format_args!(
-                "nodes {elsewhere:?} are of other hosts and have not been started: write `[recovery]` with `generation = {generation}` and `from = {from}` into their \
+                "nodes {elsewhere:?} belong to other hosts and have not been started: write `[recovery]` with `generation = {generation}` and `from = {from}` into their \
                  cluster.toml, and start them there"
             ),
             || json!({"event": "elsewhere", "nodes": elsewhere}),
@@ -191,7 +194,7 @@ fn show(holdings: &[Holding], format: Format) {
     let unseen: Vec<u16> = holdings.iter().filter(|holding| holding.last.is_none()).map(|holding| holding.node).collect();
     if !unseen.is_empty() {
         format.say(format_args!(
-            "what nodes {unseen:?} held cannot be seen: with either of the others, what only they had acknowledged together is lost as well"
+            "what nodes {unseen:?} held cannot be seen: whichever node you choose, what only they had acknowledged is lost too"
         ));
     }
 }
@@ -199,7 +202,7 @@ fn show(holdings: &[Holding], format: Format) {
 /// Nothing is to be given up that comes back by itself.
 fn check_stuck(cluster: &Cluster, sights: &[Sight], known: &[Known], holdings: &[Holding]) -> Outcome {
     let config = cluster.config();
-    let refused = |why: String| Err(Fail::failed(format_args!("{why}. --force does it all the same, and what the others hold is lost")));
+    let refused = |why: String| Err(Fail::failed(format_args!("{why}. --force does it anyway, and what the others hold is lost")));
     let stopped = |node: u16| known.iter().any(|known| known.node == node && known.activity == Some(Activity::Stopped));
     let running: Vec<u16> = sights.iter().filter(|sight| sight.reading.is_some() && !stopped(sight.node)).map(|sight| sight.node).collect();
     if let Some(standing) = Standing::of(sights, &running, config.engine, config.fabric)
@@ -226,11 +229,11 @@ fn consent(arguments: &Arguments, cluster: &Cluster, chosen: &Holding, holdings:
     let apart = match cluster.config().fabric.traits().spans_hosts {
         false => "",
         true => {
-            " Nodes that run on other hosts are not ended from here: end them first, since those of a majority that lives would serve on."
+            " Nodes on other hosts are not ended from here. End them first: a majority of them that is still running would go on serving."
         }
     };
     let what = format!(
-        "The cluster goes on with what node {} holds ({}); nodes {others:?} drop what they hold and start over.{apart}",
+        "The cluster will go on with what node {} holds ({}); nodes {others:?} will drop what they hold and start over.{apart}",
         chosen.node,
         chosen.words_of_loss(holdings)
     );
@@ -238,12 +241,12 @@ fn consent(arguments: &Arguments, cluster: &Cluster, chosen: &Holding, holdings:
         return Ok(());
     }
     if format == Format::Text && std::io::stdin().is_terminal() {
-        format.say(format_args!("\n{}\nGo on? Type yes:", styled(WARN, what)));
+        format.say(format_args!("\n{}\nContinue? Type yes:", styled(WARN, what)));
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
         return if answer.trim() == "yes" { Ok(()) } else { Err(Fail::failed("nothing has been changed")) };
     }
-    Err(Fail::failed(format_args!("{what} Nothing has been changed; --yes does it")))
+    Err(Fail::failed(format_args!("{what} Nothing has been changed; use --yes to do it")))
 }
 
 /// Ends all nodes but that one, and makes sure that none of them runs where it could be known: whatever they would still do belongs to a cluster that is over.
@@ -268,7 +271,7 @@ fn end_others(directory: &Directory, cluster: &Cluster, from: u16, format: Forma
             return Err(Fail::failed(format_args!("{doing}: its process does not end")));
         }
         await_unseen(cluster, *node)?;
-        format.print(format_args!("node {node} has been ended"), || json!({"event": "stopped", "node": node, "how": "was killed"}));
+        format.print(format_args!("node {node} has been killed"), || json!({"event": "stopped", "node": node, "how": "was killed"}));
     }
     Ok(())
 }
@@ -280,10 +283,10 @@ fn await_unseen(cluster: &Cluster, node: u16) -> Outcome {
     }
     let (rendezvous, name) = (cluster.rendezvous(), cluster.fabric_name());
     let until = Instant::now() + RELEASE;
-    while rendezvous.is_running(&name, NodeId(node)).context("cannot see who runs")? {
+    while rendezvous.is_running(&name, NodeId(node)).context("cannot see which nodes are running")? {
         if Instant::now() >= until {
             return Err(Fail::failed(format_args!(
-                "node {node} runs, and was not started from here: end it first. It might go on in the cluster that is to be given up. Nothing has been changed"
+                "node {node} is running, but was not started from here. End it first, since it might go on serving in the cluster that is given up. Nothing has been changed"
             )));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -314,13 +317,13 @@ fn found(directory: &Directory, cluster: &Cluster, from: u16, patience: Duration
     let log = directory.log_file(from);
     match found {
         _ if died => Err(Fail::failed(format_args!(
-            "node {from} ended; the last of {}:\n{}",
+            "node {from} ended; the end of its log, {}:\n{}",
             styled(BAD, log.display()),
             directory.log_tail(from, 8)
         ))),
         Ok(_) => Ok(()),
         Err(sights) => Err(observer::not_ready(
-            &format!("node {from} was not seen to lead within {} s; the same command goes on from here", patience.as_secs()),
+            &format!("node {from} was not seen to lead within {} s; the same command continues from here", patience.as_secs()),
             &sights,
         )),
     }

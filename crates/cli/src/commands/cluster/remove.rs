@@ -16,11 +16,13 @@ use super::down::Grace;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Remove a node from a running cluster, for good. It may run or be dead; it may lead.
+/// Remove a node from a running cluster, for good.
 ///
-/// A node that runs leaves in order. The command returns when the others go on without it and the cluster's file lists it no more; until then it belongs to the
-/// cluster, and `martlet cluster up` starts it again. It is refused when the others could not go on without it, or would not have the data. When the
-/// command was broken off, the same command goes on; for a node that the cluster does not have it does nothing.
+/// The node may be running or dead, and it may be the leader. If it is running, it leaves in order. The command returns when the others go on without it and
+/// the cluster's file no longer lists it. Until then the node belongs to the cluster, and `martlet cluster up` starts it again.
+///
+/// The command refuses if the others could not go on without the node, or would not have the data. If it is interrupted, run it again: it continues where it
+/// stopped. For a node that does not belong to the cluster it does nothing.
 ///
 /// Example: martlet cluster remove 3 --purge
 #[derive(Debug, Args)]
@@ -28,15 +30,15 @@ pub struct Arguments {
     /// The node's number.
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
-    /// Remove its files too: its own file, its log, and its data below DIR/data. A data directory elsewhere stays.
+    /// Also remove the node's files: its own file, its log, and its data below DIR/data. A data directory elsewhere stays.
     #[arg(long)]
     purge: bool,
-    /// Remove it even if the others cannot go on without it, or the data is lost by that.
+    /// Do it even if the others cannot go on without the node, or data is lost.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     grace: Grace,
-    /// How long to wait until the others go on without it, in seconds.
+    /// How long to wait until the others go on without the node, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -79,7 +81,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let what = if listed {
         format!("node {number} has been removed{files}")
     } else {
-        format!("node {number} is none of the cluster's nodes{files}")
+        format!("node {number} does not belong to the cluster{files}")
     };
     format.print(
         format_args!("{what}. The cluster's nodes are {left:?}"),
@@ -100,7 +102,7 @@ fn unlist(session: &Session, cluster: &Cluster, number: u16) -> Outcome<Cluster>
     let hosts::Unlisted { cluster, unaware } = hosts::unlist(&session.directory, cluster, number, ANSWER)?;
     let now = hosts::keeper(&cluster).number;
     if now != keeper {
-        session.format.say(format_args!("the host of node {now} keeps the list of nodes from now on, and invites others"));
+        session.format.say(format_args!("from now on, the host of node {now} keeps the list of nodes and invites others"));
     }
     let here = session.directory.nodes_here(&cluster);
     let others = cluster.config().nodes.iter().filter(|node| !here.contains(&node.number)).count();
@@ -116,10 +118,10 @@ fn unheard(unaware: &[u16], others: usize) -> Option<String> {
         0 => None,
         // Were it lost, the others would go on with the list of before.
         all if all == others => Some(format!(
-            "none of the other hosts, those of nodes {unaware:?}, has heard of it: only this one has the new list. They ask for it every few seconds, once they run and reach \
-             this host's node; until one of them has done so, keep that running"
+            "none of the other hosts, those of nodes {unaware:?}, has the new list of nodes yet: only this host has it. They ask for it every few seconds, once they run and reach \
+             this host's node. Keep this node running until one of them has it"
         )),
-        _ => Some(format!("the hosts of nodes {unaware:?} have not heard of it; they ask for the list by themselves")),
+        _ => Some(format!("the hosts of nodes {unaware:?} do not have the new list of nodes yet; they ask for it by themselves")),
     }
 }
 
@@ -127,11 +129,11 @@ fn unheard(unaware: &[u16], others: usize) -> Option<String> {
 fn without(cluster: &Cluster, number: u16) -> Outcome<Vec<NodeEntry>> {
     let rest: Vec<NodeEntry> = cluster.config().nodes.iter().filter(|node| node.number != number).cloned().collect();
     if rest.is_empty() {
-        return Err(Fail::usage(format_args!("node {number} is the cluster's only one; `martlet cluster down --purge` ends the cluster")));
+        return Err(Fail::usage(format_args!("node {number} is the cluster's only node; `martlet cluster down --purge` ends the cluster")));
     }
     if !rest.iter().any(NodeEntry::may_found) {
         return Err(Fail::usage(format_args!(
-            "node {number} is the only one that is coordinator and replica, and one has to be; add another one first: `martlet cluster add`"
+            "node {number} is the only node that is both coordinator and replica, and the cluster needs one; add another first: `martlet cluster add`"
         )));
     }
     Ok(rest)
@@ -140,9 +142,9 @@ fn without(cluster: &Cluster, number: u16) -> Outcome<Vec<NodeEntry>> {
 fn warn_of_few(cluster: &Cluster, format: Format) {
     let replicas = cluster.config().nodes.iter().filter(|node| node.roles.contains(&Role::Replica)).count();
     let what = match (replicas, cluster.config().engine) {
-        (1, _) => "one node holds the data: there is nobody to go on when it dies",
+        (1, _) => "only one node holds the data: no other node can take over when it dies",
         (2, engine) if engine.traits().commits_by_majority() => {
-            "two nodes hold the data: nobody goes on when the one that leads dies, since a majority of two is both"
+            "two nodes hold the data, and a majority of two is both: when the leader dies, the other node cannot take over"
         }
         _ => return,
     };
@@ -158,10 +160,10 @@ mod tests {
         assert_eq!(unheard(&[], 2), None);
         assert_eq!(unheard(&[], 0), None, "there is no other host");
         let some = unheard(&[2], 2).expect("one has not heard");
-        assert!(some.starts_with("the hosts of nodes [2] have not heard of it"), "{some}");
+        assert!(some.starts_with("the hosts of nodes [2] do not have the new list of nodes yet"), "{some}");
         let all = unheard(&[1, 2], 2).expect("none has heard");
         assert!(
-            all.starts_with("none of the other hosts, those of nodes [1, 2], has heard of it: only this one has the new list"),
+            all.starts_with("none of the other hosts, those of nodes [1, 2], has the new list of nodes yet: only this host has it"),
             "{all}"
         );
     }

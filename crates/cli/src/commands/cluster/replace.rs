@@ -12,11 +12,13 @@ use super::down::Grace;
 use super::session::{SAME_COMMAND, Session};
 use crate::commands::Which;
 
-/// Begin anew with a node whose data is lost, damaged, or on a disk that is to be changed: as a node of the same number that holds nothing and is taught.
+/// Replace a node whose data is lost, damaged, or to be moved to another disk.
 ///
-/// A node that runs leaves in order. When the others go on without it, what it keeps on disk is removed, and it is started again; the command returns when it holds
-/// the data and counts. Its own file may have been changed before, to name another `directory`. It is refused when the others could not go on without
-/// it, or would not have the data. When the command was broken off, the same command goes on.
+/// The node keeps its number, but starts again without data and receives it from the others. If it is running, it leaves in order first. When the others go on
+/// without it, what it keeps on disk is removed, and it is started again. The command returns when it holds the data and is a full member. To move the data,
+/// change `directory` in the node's own file beforehand.
+///
+/// The command refuses if the others could not go on without the node, or would not have the data. If it is interrupted, run it again: it continues where it stopped.
 ///
 /// Example: martlet cluster replace 1
 #[derive(Debug, Args)]
@@ -24,12 +26,12 @@ pub struct Arguments {
     /// The node's number.
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
-    /// Do it even if the others cannot go on without it, or the data is lost by that.
+    /// Do it even if the others cannot go on without the node, or data is lost.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     grace: Grace,
-    /// How long to wait until the others go on without it, and until it counts, in seconds each.
+    /// How long to wait until the others go on without the node, and then until it is a full member, in seconds each.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -41,7 +43,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let session = Session::open_for(&arguments.which, number, arguments.patience, format)?;
     let (directory, cluster) = (&session.directory, &session.cluster);
     if directory.change(number) == Some(Change::Replacing) {
-        format.say(format_args!("goes on with replacing node {number}, which was broken off"));
+        format.say(format_args!("continuing with replacing node {number}, which was interrupted"));
     } else {
         if !arguments.force {
             session.check_dispensable(cluster, number, "replaced")?;
@@ -52,6 +54,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         directory.begin_change(number, Change::Replacing)?;
     }
     session.welcome(cluster, number, SAME_COMMAND)?;
-    format.print(format_args!("node {number} has begun anew, holds the data and counts"), || json!({"event": "replaced", "node": number}));
+    format.print(
+        format_args!("node {number} has been replaced: it holds the data and is a full member"),
+        || json!({"event": "replaced", "node": number}),
+    );
     Ok(())
 }

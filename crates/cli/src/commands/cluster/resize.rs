@@ -16,19 +16,20 @@ use super::asking;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Say how many places the group of replicas has, filled or not, or see how many it has.
+/// Set how many places the group of replicas has, or show how many it has.
 ///
-/// A majority of the places commits. They stay when nodes die, and are filled by those that come; more are made when a node comes for which there is none,
-/// and when there are to be fewer, those for whom there is no place leave, the leader never. With 0 there are as many places as members, as there are in a
-/// new cluster: then a group of which some have died goes on with a smaller majority. For clusters with --engine dare whose nodes serve the Redis protocol.
+/// A majority of the places commits, whether they are filled or not. A place stays when its node dies, and a node that joins fills it. More places are made
+/// when a node joins and none is free. When there are to be fewer, the nodes without a place leave, but never the leader. With 0 there are as many places as
+/// members, as in a new cluster: a group that has lost members then goes on with a smaller majority. Only for clusters with --engine dare whose nodes serve the
+/// Redis protocol.
 ///
 /// Example: martlet cluster resize 5
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many places there are to be; 0: as many as members.
+    /// How many places the group is to have; 0: as many as it has members. Without it, the command shows how many there are.
     #[arg(value_parser = number::<u8>(..=MAX_MEMBERS as u64))]
     places: Option<u8>,
-    /// How long to wait until it is so, in seconds.
+    /// How long to wait until the group has that size, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -111,7 +112,7 @@ fn is_so(state: Option<(i64, i64)>, wanted: u8, nodes: usize) -> bool {
 fn text(state: Option<(i64, i64)>) -> String {
     match state {
         None => "the group has as many places as members".into(),
-        Some((places, wanted)) if places < wanted => format!("the group has {places} of {wanted} places: more come with nodes"),
+        Some((places, wanted)) if places < wanted => format!("the group has {places} of {wanted} places: more are made as nodes join"),
         Some((places, 0)) => format!("the group has {places} places, and is to have as many as members"),
         Some((places, wanted)) if places > wanted => format!("the group has {places} places, and is to have {wanted}"),
         Some((places, _)) => format!("the group has {places} places"),
@@ -135,6 +136,6 @@ mod tests {
     fn a_reply_is_read_as_the_node_wrote_it() {
         assert_eq!(places(&Value::Array(Some(vec![Value::Integer(3), Value::Integer(5)]))), Some((3, 5)));
         assert_eq!(places(&Value::Array(None)), None);
-        assert_eq!(text(Some((3, 5))), "the group has 3 of 5 places: more come with nodes");
+        assert_eq!(text(Some((3, 5))), "the group has 3 of 5 places: more are made as nodes join");
     }
 }

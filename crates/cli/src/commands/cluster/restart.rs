@@ -20,11 +20,13 @@ use super::down::Grace;
 use super::session::Session;
 use crate::commands::Which;
 
-/// Start a node again, or with --all each of them, one after the other. One that runs is asked to end first.
+/// Restart a node, or with --all every node, one after the other.
 ///
-/// It comes back as a new incarnation and receives the data from the others. A node that runs is refused that when the others could not go on without it. Of a
-/// cluster of hosts (`martlet host init`) any node can be restarted from any host; a node of another host that does not run is started there. With --all the
-/// leader comes last, and each node only when the cluster is whole. While one such command runs, one on another host is refused.
+/// A node that is running is asked to end first. It comes back as a new incarnation and receives the data from the others. The command refuses if the others
+/// could not go on without the node. With --all the leader comes last, and each node is restarted only when the cluster is whole.
+///
+/// In a cluster of several hosts (`martlet host init`), any running node can be restarted from any host; a node that is not running has to be started on its
+/// own host. While one host restarts nodes, the command is refused on the others.
 ///
 /// Example: martlet cluster kill 0 && martlet cluster restart 0
 #[derive(Debug, Args)]
@@ -33,15 +35,15 @@ pub struct Arguments {
     /// The node's number.
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: Option<u16>,
-    /// All nodes, one after the other.
+    /// Restart all nodes, one after the other.
     #[arg(long)]
     all: bool,
-    /// Do it even if the others cannot go on without it, or the data is lost by that.
+    /// Do it even if the others cannot go on without the node, or data is lost.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     grace: Grace,
-    /// How long to wait until the cluster is whole again, in seconds, after each node; 0, for one node only: not at all.
+    /// How long to wait after each node until the cluster is whole again, in seconds. 0 does not wait; it is allowed for one node only.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -91,8 +93,7 @@ fn all(session: &Session, arguments: &Arguments) -> Outcome {
         let whole = |sights: &[Sight]| observer::is_whole(sights, &nodes) && standing::is_settled(sights, cluster.config().engine);
         let found = Observer::open(cluster)?.wait_for(session.patience, &session.interrupt, whole)?;
         let sights = found.map_err(|sights| {
-            let what =
-                format!("not all nodes hold the data and count, and nodes {left:?} have not been restarted; the same command begins anew");
+            let what = format!("the cluster is not whole, so nodes {left:?} have not been restarted; the same command starts over");
             observer::not_ready(&what, &sights)
         })?;
         let leader = observer::primary(&sights).map(|sight| sight.node);
@@ -117,7 +118,7 @@ fn again(session: &Session, node: u16, arguments: &Arguments) -> Outcome {
     }
     if elsewhere && !runs {
         return Err(Fail::failed(format_args!(
-            "node {node} belongs to another host, and does not run or is not reached; there its service manager starts it, or `martlet host start`"
+            "node {node} belongs to another host, and is not running or cannot be reached; start it there, with its service manager or `martlet host start`"
         )));
     }
     // A process that a service manager has started stays the one that it knows.
@@ -126,7 +127,7 @@ fn again(session: &Session, node: u16, arguments: &Arguments) -> Outcome {
         let mut observer = Observer::open(cluster)?;
         let life = |sights: &[Sight]| sights.iter().find(|sight| sight.node == node).map_or(0, |sight| sight.counter(Counter::Incarnation));
         let found = observer.wait_for(session.patience.max(ANSWER), &session.interrupt, |sights| life(sights) != 0)?;
-        let before = life(&found.map_err(|sights| observer::not_ready(&format!("node {node} shows nothing"), &sights))?);
+        let before = life(&found.map_err(|sights| observer::not_ready(&format!("node {node} does not show its state"), &sights))?);
         hosts::restart(cluster, node, ANSWER)?;
         await_life(session, &mut observer, node, |sights| life(sights) > before)?;
     } else {
@@ -149,7 +150,7 @@ fn await_life(session: &Session, observer: &mut Observer, node: u16, is_there: i
     }
     observer.wait_for(session.patience, &session.interrupt, is_there)?.map(drop).map_err(|sights| {
         let what =
-            format!("node {node} has ended to begin again, and was not seen since, in {} s; its log says more", session.patience.as_secs());
+            format!("node {node} ended to restart, but was not seen again within {} s; its log says more", session.patience.as_secs());
         observer::not_ready(&what, &sights)
     })
 }

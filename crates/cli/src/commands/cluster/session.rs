@@ -20,7 +20,7 @@ use crate::commands::Which;
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
 
 /// What is to be said to one who means a server that `martlet run` runs.
-pub const OF_A_SERVICE: &str = "What its replicas need martlet run does by itself: it has three, and one is started in the place of each that dies. SIGTERM to martlet run ends the server";
+pub const OF_A_SERVICE: &str = "martlet run looks after its replicas by itself: it keeps three, and starts a new one for each that dies. SIGTERM to martlet run ends the server";
 
 /// The command itself, where it goes on from where it was broken off.
 pub const SAME_COMMAND: &str = "the same command";
@@ -103,7 +103,9 @@ impl Session {
     pub fn await_leader(&self, cluster: &Cluster) -> Outcome {
         let dir = self.directory.path().display();
         if self.running(cluster)?.is_empty() && self.elsewhere(cluster).is_empty() {
-            return Err(Fail::absent(format_args!("no node of the cluster in {dir} runs; `martlet cluster up --dir {dir}` starts them")));
+            return Err(Fail::absent(format_args!(
+                "no node of the cluster in {dir} is running; `martlet cluster up --dir {dir}` starts them"
+            )));
         }
         self.leader(&mut Observer::open(cluster)?).map(|_| ())
     }
@@ -114,7 +116,7 @@ impl Session {
     /// When no node leads within the patience.
     pub fn leader(&self, observer: &mut Observer) -> Outcome<(u16, Vec<Sight>)> {
         let found = observer.wait_for(self.patience, &self.interrupt, |sights| observer::primary(sights).is_some())?;
-        let none = |sights: &[Sight]| observer::not_ready(&format!("nobody led within {} s", self.patience.as_secs()), sights);
+        let none = |sights: &[Sight]| observer::not_ready(&format!("no node led within {} s", self.patience.as_secs()), sights);
         let sights = found.map_err(|sights| none(&sights))?;
         let leader = observer::primary(&sights).map(|sight| sight.node).ok_or_else(|| none(&sights))?;
         Ok((leader, sights))
@@ -128,16 +130,16 @@ impl Session {
         if running.iter().chain(&elsewhere).any(|other| *other != node) {
             let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS, &self.interrupt, |sights| {
                 why = Standing::of(sights, &with_seen(&running, &elsewhere, sights), engine, fabric)
-                    .map_or_else(|| Some("nobody shows a view".into()), |standing| standing.objection(node));
+                    .map_or_else(|| Some("no node shows a view".into()), |standing| standing.objection(node));
                 why.is_none()
             })?;
             if found.is_ok() {
                 return Ok(());
             }
         }
-        let why = why.unwrap_or_else(|| "no other node runs".into());
+        let why = why.unwrap_or_else(|| "no other node is running".into());
         Err(Fail::failed(format_args!(
-            "node {node} is needed and is not {whatfor}: {why}. --force does it all the same, whatever is lost by that"
+            "node {node} is needed, so it has not been {whatfor}: {why}. --force does it anyway, whatever is lost"
         )))
     }
 
@@ -153,7 +155,7 @@ impl Session {
         let elsewhere = self.elsewhere(cluster);
         if elsewhere.contains(&node) && self.is_seen(cluster, node)? {
             return Err(Fail::failed(format_args!(
-                "node {node} runs on another host; end it there first (`martlet cluster down`, or its service manager), and the same command goes on"
+                "node {node} is running on another host; stop it there first (`martlet cluster down`, or its service manager), then run this command again"
             )));
         }
         let how = super::down::stop(&self.directory, node, grace)?;
@@ -169,13 +171,13 @@ impl Session {
         match Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, done)? {
             Ok(_) => Ok(()),
             Err(_) if force => {
-                self.format.say(format_args!("the others still count on node {node}; --force goes on all the same"));
+                self.format.say(format_args!("the other nodes still rely on node {node}; continuing because of --force"));
                 Ok(())
             }
             Err(sights) => {
                 let what = format!(
-                    "node {node} has ended, and the others were not seen to go on without it within {} s; it is still one of the cluster's nodes, and the \
-                     same command goes on from here",
+                    "node {node} has ended, but the others were not seen to go on without it within {} s; it still belongs to the cluster, and the \
+                     same command continues from here",
                     self.patience.as_secs()
                 );
                 Err(observer::not_ready(&what, &sights))
@@ -217,11 +219,15 @@ impl Session {
         })?;
         if died {
             let log = directory.log_file(node);
-            return Err(Fail::failed(format_args!("node {node} ended; the last of {}:\n{}", log.display(), directory.log_tail(node, 8))));
+            return Err(Fail::failed(format_args!(
+                "node {node} ended; the end of its log, {}:\n{}",
+                log.display(),
+                directory.log_tail(node, 8)
+            )));
         }
         found.map_err(|sights| {
             let what = format!(
-                "node {node} was not seen to hold the data and to count within {} s; it goes on, and {again} waits for it again",
+                "node {node} was not seen to hold the data as a full member within {} s; it keeps running, and {again} waits for it again",
                 self.patience.as_secs()
             );
             observer::not_ready(&what, &sights)
@@ -271,10 +277,10 @@ impl Stage {
 
     fn text(self) -> &'static str {
         match self {
-            Stage::Starting => "starts",
-            Stage::Asking => "is connected and asks to be taken in",
-            Stage::Learning => "has been taken in and receives the data",
-            Stage::Counting => "counts",
+            Stage::Starting => "is starting",
+            Stage::Asking => "is connected and asks to join",
+            Stage::Learning => "has joined and is receiving the data",
+            Stage::Counting => "is a full member",
         }
     }
 }

@@ -16,45 +16,47 @@ use serde_json::json;
 
 use crate::commands::Which;
 
-/// Start a cluster in the background, or what of it does not run.
+/// Start a cluster in the background, or those of its nodes that are not running.
 ///
-/// The first time, a cluster is made in the directory; later, and after a crash, its nodes that do not run are started again. The command
-/// returns when every node is in the view and holds the data. Where the first time fails, the nodes are ended again and no cluster is there; later, those that run go on.
+/// The first run creates the cluster in the directory. Later runs, also after a crash, start the nodes that are not running. The command returns when every
+/// node is in the view and holds the data. If the first run fails, it stops the nodes that it started and leaves no cluster behind. If a later run fails, the
+/// nodes that are running keep running.
 ///
 /// Example: martlet cluster up --dir /tmp/c && redis-cli -c -p 7711 set greeting hello
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many nodes hold the data [default: 3].
+    /// Number of replicas, the nodes that hold the data [default: 3].
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     replicas: Option<u16>,
-    /// How many nodes decide about membership [default: 3]. On a fabric of several hosts a majority of them has to survive.
+    /// Number of coordinators, the nodes that decide about membership [default: 3]. On a fabric that spans hosts, a majority of them has to survive.
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     coordinators: Option<u16>,
-    /// Node I serves the Redis protocol on this port plus I [default: 7711].
+    /// Port of the Redis protocol: node I serves it on this port plus I [default: 7711].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
-    /// Whichever node leads serves the Redis protocol on this port as well: one address for the cluster, where no client is sent on, and connections outlive each
-    /// node. With --fabric shm.
+    /// Give the cluster one address: the node that leads also serves the Redis protocol on this port. Clients are never redirected there, and their
+    /// connections outlive the death of any node. Only with --fabric shm.
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     service_port: Option<u16>,
-    /// What the nodes look like to Redis clients: cluster, a Redis Cluster of one shard, whose nodes send clients on to the primary with -MOVED, for cluster
-    /// clients; or standalone, for all others, which are refused with -READONLY where no primary is, and told where it is [default: cluster].
+    /// What the nodes look like to Redis clients [default: cluster]. With cluster, for cluster clients, the nodes are a Redis Cluster of one shard, and
+    /// redirect clients to the primary with -MOVED. With standalone, for all other clients, a node that is not the primary refuses them with -READONLY and says
+    /// where the primary is.
     #[arg(long, value_name = "MODE")]
     redis_mode: Option<RedisMode>,
     #[command(flatten)]
     fabric: FabricFlags,
-    /// On a fabric of several hosts: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
+    /// On a fabric that spans hosts: node I meets the others on 127.0.0.1, at this port plus I [default: 7611].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc [default: primary-backup].
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc [default: primary-backup].
     #[arg(long)]
     engine: Option<EngineKind>,
-    /// What an acknowledged request outlives: memory, the failure of all nodes but one, one after the other, or with --engine mu of a minority; async
-    /// and sync, with --engine mu or apus, also a loss of power of all nodes at once, but for what was not on disk yet (async) or in whole (sync)
-    /// [default: memory].
+    /// What an acknowledged request outlives [default: memory]. With memory: the failure of all nodes but one, one after the other, or with --engine mu of a
+    /// minority. With async or sync, which need --engine mu or apus: also a loss of power of all nodes at once. async may then lose what was not on disk
+    /// yet; sync loses nothing.
     #[arg(long)]
     durability: Option<DurabilityKind>,
-    /// How long to wait until the cluster is ready, in seconds.
+    /// How long to wait for the cluster to be ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
@@ -116,7 +118,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 fn start(directory: &Directory, cluster: &Cluster, started: &mut Vec<u16>, format: Format) -> Outcome {
     let here = directory.nodes_here(cluster);
     if here.is_empty() {
-        return Err(Fail::failed(format_args!("the cluster in {} has no node of this host", directory.path().display())));
+        return Err(Fail::failed(format_args!("the cluster in {} has no node on this host", directory.path().display())));
     }
     here.iter().try_for_each(|node| directory.adopt(*node))?;
     directory.refuse_a_copy(cluster)?;
@@ -124,8 +126,7 @@ fn start(directory: &Directory, cluster: &Cluster, started: &mut Vec<u16>, forma
         match directory.activity(number)? {
             Activity::Running => {}
             Activity::Stopped => {
-                format
-                    .say(format_args!("node {number} is stopped by a signal; `martlet cluster kill {number} --signal CONT` lets it go on"));
+                format.say(format_args!("node {number} is stopped by a signal; `martlet cluster kill {number} --signal CONT` resumes it"));
             }
             Activity::Gone => {
                 directory.start(number, Life::OfItsOwn)?;
@@ -145,10 +146,12 @@ pub fn take_back(directory: &Directory, started: &[u16], with_data: bool) -> Str
     let path = directory.path().display();
     let ended = super::down::stop_all(directory, GRACE).and_then(|_| directory.unmake(with_data));
     match ended {
-        Err(why) => format!("what this command has started could not be ended: {why}; `martlet cluster down --purge --dir {path}` does so"),
-        Ok(()) if started.is_empty() => "nothing has been started, and no cluster is there".into(),
+        Err(why) => {
+            format!("cannot stop the nodes that this command started: {why}; `martlet cluster down --purge --dir {path}` stops them")
+        }
+        Ok(()) if started.is_empty() => "no node was started, and no cluster is left behind".into(),
         Ok(()) => format!(
-            "nodes {started:?}, which this command has started, have been ended, and no cluster is there; their logs are left in {path}"
+            "nodes {started:?}, which this command started, have been stopped, and no cluster is left behind; their logs are in {path}"
         ),
     }
 }
@@ -159,9 +162,9 @@ fn still_runs(directory: &Directory) -> String {
     let here = directory.cluster().ok().flatten().map(|cluster| directory.nodes_here(&cluster)).unwrap_or_default();
     let running: Vec<u16> = here.into_iter().filter(|node| !matches!(directory.activity(*node), Ok(Activity::Gone))).collect();
     match running.is_empty() {
-        true => "none of the cluster's nodes runs here".into(),
+        true => "none of the cluster's nodes is running on this host".into(),
         false => format!(
-            "nodes {running:?} run here and go on; the same command waits for them again, and `martlet cluster down --dir {path}` ends them"
+            "nodes {running:?} keep running; the same command waits for them again, and `martlet cluster down --dir {path}` stops them"
         ),
     }
 }
@@ -205,7 +208,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     let other = |flag: &str, asked: &dyn std::fmt::Display, there: &dyn std::fmt::Display| {
         let path = directory.path().display();
         Fail::usage(format_args!(
-            "{flag} is {asked}, but the cluster in {path} has {there}; leave the flag out to start that one, or remove it with `martlet \
+            "{flag} is {asked}, but the cluster in {path} has {there}; leave the flag out to start that cluster, or remove it with `martlet \
              cluster down --purge --dir {path}`"
         ))
     };
@@ -288,7 +291,7 @@ pub fn await_whole(directory: &Directory, cluster: &Cluster, patience: Duration,
     match (died, found) {
         (Some(node), _) => {
             let log = directory.log_file(node);
-            Err(Fail::failed(format_args!("node {node} ended; the last of {}:\n{}", log.display(), directory.log_tail(node, 8))))
+            Err(Fail::failed(format_args!("node {node} ended; the end of its log, {}:\n{}", log.display(), directory.log_tail(node, 8))))
         }
         (None, Ok(_)) => Ok(()),
         (None, Err(sights)) => Err(observer::not_ready(&format!("the cluster was not ready within {} s", patience.as_secs()), &sights)),

@@ -91,7 +91,7 @@ fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     let answer = answer.join().expect("it reads");
     assert!(answer.is_empty() || answer == ":3\r\n", "{answer}");
     let left = run(&["cluster", "down", "--dir", path]).code(2).err;
-    assert!(left.contains("It does not run any more; --purge removes what is left here"), "{left}");
+    assert!(left.contains("It is not running any more; --purge removes what is left here"), "{left}");
     run(&["cluster", "down", "--purge", "--dir", path]).ok();
     assert!(!directory.exists());
 }

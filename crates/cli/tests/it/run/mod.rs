@@ -656,8 +656,8 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     };
     let leader = nodes.iter().find(|node| node["pid"] == service.leader).expect("it is shown")["node"].to_string();
     of_clusters(&["cluster", "kill", &leader], &format!("Replica {leader} is process {0}: `kill -KILL {0}`", service.leader));
-    of_clusters(&["cluster", "kill", "15"], "It has no replica 15; `martlet status` has their numbers");
-    of_clusters(&["cluster", "handover", "1"], "There a replica takes over from one that has died");
+    of_clusters(&["cluster", "kill", "15"], "It has no replica 15; `martlet status` shows the numbers");
+    of_clusters(&["cluster", "handover", "1"], "Its replicas take over from each other");
     of_clusters(&["cluster", "up"], "`martlet run --dir` starts such a server");
     of_clusters(&["cluster", "down", "--purge"], &format!("`kill -TERM {}` ends the server", service.command.id()));
     for words in [&["get", "key"][..], &["set", "key", "value"], &["del", "key"]] {
@@ -673,7 +673,7 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
         &["recover"],
         &["level"],
     ] {
-        of_clusters(&[&["cluster"], words].concat(), "What its replicas need martlet run does by itself");
+        of_clusters(&[&["cluster"], words].concat(), "martlet run looks after its replicas by itself");
     }
     let second = run(&["run", "--dir", path, "--preload", "/dev/null", "--", "redis-server"]).code(1);
     assert!(second.err.contains(path), "two cannot show themselves in one directory: {}", second.err);
