@@ -39,7 +39,7 @@ Exit codes:
   2    wrong usage
   3    what was asked for is not there: a key, a node, a running cluster
   4    a check found the store to be wrong
-  130  interrupted by Ctrl-C, but for what watches or serves until then; or cut short because nobody reads its output any more";
+  130  interrupted by Ctrl-C, except for commands that watch or serve until then; or cut short because nothing reads its output any more";
 
 impl Fail {
     fn of(kind: Kind, message: impl fmt::Display) -> Fail {

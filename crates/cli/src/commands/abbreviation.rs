@@ -24,9 +24,7 @@ pub fn ambiguous(mut command: &Command, words: impl IntoIterator<Item = OsString
             [] => return None,
             [most @ .., last] => {
                 let (short, most) = (format!("{word:?}"), most.join(", "));
-                return Some(Fail::usage(format_args!(
-                    "the command is {short}, with which more than one begins; allowed are {most} and {last}"
-                )));
+                return Some(Fail::usage(format_args!("the command {short} is ambiguous; allowed are {most} and {last}")));
             }
         };
         command = command.find_subcommand(name)?;
@@ -49,10 +47,10 @@ mod tests {
 
     #[test]
     fn what_more_than_one_command_begins_with_is_said_with_all_of_them() {
-        assert_eq!(said(&["t"]).as_deref(), Some("the command is \"t\", with which more than one begins; allowed are top and torture"));
+        assert_eq!(said(&["t"]).as_deref(), Some("the command \"t\" is ambiguous; allowed are top and torture"));
         assert_eq!(
             said(&["--json", "cluster", "re"]).as_deref(),
-            Some("the command is \"re\", with which more than one begins; allowed are restart, resize, remove, replace and recover")
+            Some("the command \"re\" is ambiguous; allowed are restart, resize, remove, replace and recover")
         );
         assert!(said(&["cl", "r"]).is_some_and(|text| text.contains("restart, resize, remove, replace and recover")));
     }

@@ -12,7 +12,7 @@ use super::Cli;
 /// Example: martlet completions bash > ~/.local/share/bash-completion/completions/martlet
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

@@ -18,13 +18,14 @@ use martlet_cluster::output::{Format, GOOD, HEAD, styled};
 use martlet_node::config::EngineKind;
 use serde_json::json;
 
-/// Watch a cluster outlive kill -9: three replicas, load, the primary killed three times, and proof that nothing was lost.
+/// Watch a cluster outlive kill -9 of its primary, under load.
 ///
-/// Everything runs in processes of its own on this host and is gone at the end. The clients keep a history of all requests and replies, and
-/// a checker searches for an order that explains it: if an acknowledged write were lost or a stale value read, there would be none.
+/// The demo starts three replicas on this host, kills the primary three times, and proves that nothing was lost. The clients keep a history of all requests and
+/// replies, and a checker searches for an order that explains it: if an acknowledged write were lost or a stale value read, there would be none. At the end all
+/// processes are gone.
 ///
-/// Two clients read and write the nodes' memory, and two more speak the Redis protocol at the cluster's one address: their connections are opened once, and outlive every kill.
-/// On a network, where nodes have no address in common, these two find another node when theirs is dead.
+/// Two clients read and write the nodes' memory. Two more speak the Redis protocol at the cluster's one address: each opens its connection once, and the
+/// connection outlives every kill. On a network, where nodes have no address in common, these two look for another node when theirs is dead.
 ///
 /// Example: martlet demo --json | jq 'select(.event == "failover")'
 ///
@@ -34,10 +35,10 @@ pub struct Arguments {
     /// How often to kill the primary.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u64>(1..=1000))]
     kills: u64,
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// Where the load gets its chance from; drawn anew if not given.
+    /// Seed of the random load [default: a new one each time].
     #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
     #[command(flatten)]

@@ -17,30 +17,31 @@ use serde_json::json;
 
 use super::Which;
 
-/// Load a running cluster and judge what clients see of it, while you break it.
+/// Put a running cluster under load while you break it, and check what clients see.
 ///
-/// Clients write and read keys of their own, in rounds; after each their history is checked for linearizability, and the keys are removed. Nothing is done to the cluster:
-/// meanwhile kill its nodes, stop its machines, or pull its cables. A round in which nobody answers is no fault, and is said. Exit code 4 when a check fails.
+/// Clients write and read keys of their own, in rounds. After each round their history is checked for linearizability, and the keys are removed. The command
+/// itself does nothing to the cluster: meanwhile, kill its nodes, stop its machines, or pull its cables. A round in which no node answers is reported, but is
+/// no failure. Exit code 4 when a check fails.
 ///
 /// Example: martlet judge --dir /var/lib/martlet/shop --seconds 600
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// For how long, in seconds.
+    /// How long to run, in seconds.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = number::<u64>(1..=2_592_000))]
     seconds: u64,
-    /// How long a round is, in seconds.
+    /// Length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 5, value_parser = number::<u64>(1..=60))]
     round_seconds: u64,
-    /// How many clients on the fabric.
+    /// Number of clients on the fabric.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u16>(0..=64))]
     clients: u16,
-    /// How many clients that speak the Redis protocol: to nodes that want no password.
+    /// Number of clients that speak the Redis protocol. The nodes must not need a password.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u16>(0..=64))]
     redis_clients: u16,
-    /// How long each client rests between two requests, in microseconds.
+    /// Pause of each client between two requests, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1000, value_parser = number::<u64>(0..=1_000_000))]
     rest_us: u64,
-    /// Where the load gets its chance from; drawn anew if not given.
+    /// Seed of the random load [default: a new one each time].
     #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 use super::Which;
 use crate::watch::known::Known;
 
-/// Print what a key holds. Exit code 3 when it holds nothing.
+/// Print the value of a key. Exit code 3 when it has none.
 ///
 /// Example: martlet get greeting
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub struct Get {
     patience: Patience,
 }
 
-/// Let a key hold a value.
+/// Set a key to a value.
 ///
 /// Example: martlet set greeting hello
 #[derive(Debug, Args)]
@@ -37,17 +37,17 @@ pub struct Set {
     key: OsString,
     /// The value.
     value: OsString,
-    /// Only if the key holds nothing. Exit code 3 when it does.
+    /// Only if the key has no value. Exit code 3 when it has one.
     #[arg(long, conflicts_with = "if_holds")]
     if_absent: bool,
-    /// Only if the key holds this. Exit code 3 when it does not.
+    /// Only if the key has this value. Exit code 3 when it has another, or none.
     #[arg(long, value_name = "VALUE")]
     if_holds: Option<OsString>,
     #[command(flatten)]
     patience: Patience,
 }
 
-/// Remove keys. Exit code 3 when none of them was there.
+/// Remove keys. Exit code 3 when none of them exists.
 ///
 /// Example: martlet del greeting farewell
 #[derive(Debug, Args)]
@@ -88,7 +88,7 @@ pub fn get(arguments: &Get, format: Format) -> Outcome {
         }
         _ => {
             format.object(|| json!({"key": text(key), "value": null}));
-            Err(Fail::absent(format_args!("the key {} holds nothing", shown(key))))
+            Err(Fail::absent(format_args!("the key {} has no value", shown(key))))
         }
     }
 }
@@ -102,7 +102,7 @@ pub fn set(arguments: &Set, format: Format) -> Outcome {
     };
     let changed = !matches!(request(&arguments.patience, args)?, Replied::Number(0) | Replied::Nothing);
     format.print(if changed { "OK" } else { "not set" }, || json!({"key": text(key), "changed": changed}));
-    let why = if arguments.if_absent { "holds something already" } else { "does not hold what was expected" };
+    let why = if arguments.if_absent { "already has a value" } else { "does not have the expected value" };
     if changed { Ok(()) } else { Err(Fail::absent(format_args!("the key {} {why}", shown(key)))) }
 }
 
@@ -110,25 +110,24 @@ pub fn del(arguments: &Del, format: Format) -> Outcome {
     let mut args: Vec<&[u8]> = vec![b"DEL"];
     args.extend(arguments.keys.iter().map(|key| key.as_bytes()));
     let Replied::Number(removed) = request(&arguments.patience, &args)? else {
-        return Err(Fail::failed("the node's reply is none for DEL"));
+        return Err(Fail::failed("the node's reply does not fit DEL"));
     };
     format.print(removed, || json!({"removed": removed}));
-    if removed > 0 { Ok(()) } else { Err(Fail::absent("none of the keys was there")) }
+    if removed > 0 { Ok(()) } else { Err(Fail::absent("none of the keys exists")) }
 }
 
 fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
     let directory = Directory::new(&patience.which.dir);
     let cluster = directory.existing_cluster()?;
-    directory.refuse_a_service(
-        "Ask that server itself, at its own port: redis-cli -p PORT GET, SET and DEL, for one that speaks the protocol of Redis",
-    )?;
+    directory
+        .refuse_a_service("Ask that server itself, at its own port: redis-cli -p PORT GET, SET and DEL, if it speaks the Redis protocol")?;
     let mut may_run = false;
     for node in &cluster.config().nodes {
         // One that is stopped serves nothing; one of which nothing is known may run elsewhere.
         may_run |= matches!(Known::of(&directory, &cluster, node.number)?.activity, Some(Activity::Running) | None);
     }
     if !may_run {
-        return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
+        return Err(Fail::absent(format_args!("no node of the cluster in {} is running", directory.path().display())));
     }
     let timeout = Duration::from_millis(patience.timeout);
     let mut client = FabricClient::open(&cluster, Waiting::PATIENT, timeout)?;

@@ -13,7 +13,7 @@ use super::Cli;
 /// Example: martlet man ~/.local/share/man/man1 && man martlet-cluster-up
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The directory to write them to; it is made if it is not there.
+    /// The directory to write them to. It is created if necessary.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

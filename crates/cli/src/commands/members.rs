@@ -15,7 +15,9 @@ use serde_json::json;
 
 use super::Which;
 
-/// Show who is in the present view, and why others are not; who leads; and who counts for commits.
+/// Show the members of the present view, and which of them leads.
+///
+/// It also shows why other nodes are gone, and which nodes have to hold a request before it is acknowledged.
 ///
 /// Example: martlet members --watch
 #[derive(Debug, Args)]

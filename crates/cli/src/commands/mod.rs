@@ -37,7 +37,7 @@ use martlet_cluster::output::{self, BAD, Format, styled};
 #[derive(Debug, Parser)]
 #[command(name = "martlet", version, after_help = fail::EXIT_CODES, max_term_width = 110, propagate_version = true, infer_subcommands = true)]
 pub struct Cli {
-    /// Print one JSON object a line instead of text.
+    /// Print one JSON object per line instead of text.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -19,22 +19,23 @@ use rustix::process::{Resource, Rlimit, Signal};
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
 ///
-/// The first such signal makes it leave the cluster in order, a second one ends it at once. What it logs goes to standard error; RUST_LOG
-/// chooses how much (info unless set). A log that cannot be written, or is not read, never holds the node up: lines are
-/// dropped, and once lines can be written again one says how many. A service manager that has set NOTIFY_SOCKET is told READY=1 when the node counts, and
-/// STOPPING=1 when it begins to leave for good.
+/// The first such signal makes the node leave the cluster in order; a second one ends it at once.
+///
+/// The log goes to standard error. RUST_LOG sets its level (info by default). A log that cannot be written, or is not read, never holds the node up: lines are
+/// dropped, and once lines can be written again, one says how many are missing. A service manager that sets NOTIFY_SOCKET is told READY=1 when the node is a
+/// full member, and STOPPING=1 when it begins to leave for good.
 ///
 /// Example: martlet node --config martlet-cluster/node-0.toml
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The node's TOML file, which names the cluster's; or a directory with the file of one node, such as a host's.
+    /// The node's TOML file, which names the cluster's; or a directory with the file of one node, such as the directory of a host.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Every node of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. Then a node that is not seen
-    /// does not run, and this one may found the cluster without it. Where that is not so, two clusters can come about.
+    /// Declare that every node of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. A node that is not
+    /// seen is then taken not to run, and this one may found the cluster without it. If the declaration is wrong, two clusters can come about.
     #[arg(long)]
     all_here: bool,
-    /// Whether to refuse to listen beyond this host without a password, whatever `redis.protected_mode` in the file says.
+    /// Whether to refuse to listen beyond this host without a password. Overrides `redis.protected_mode` of the file.
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set)]
     protected_mode: Option<bool>,
     /// End as soon as the process that started this one does.
@@ -57,8 +58,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             continue;
         }
         return Err(Fail::usage(format_args!(
-            "{what} in {} is {}, beyond this host, and redis.requirepass is not set: whoever reaches {listen} could read and write everything. Set \
-             redis.requirepass, or listen on 127.0.0.1; where only those reach it who may, set redis.protected_mode = false, or give --protected-mode false",
+            "{what} in {} is {}, beyond this host, and redis.requirepass is not set: anyone who reaches {listen} could read and write everything. Set \
+             redis.requirepass, or listen on 127.0.0.1. If only trusted clients can reach it, set redis.protected_mode = false, or give --protected-mode false",
             arguments.config.display(),
             listen.ip(),
         )));
@@ -87,8 +88,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let restart = successor.as_ref().map(hosts::Successor::handle);
     hooks.milestone = Some(Box::new(move |milestone| match milestone {
-        Milestone::Counts => starter.tell("READY=1\nSTATUS=it counts"),
-        Milestone::Leaves if restart.as_ref().is_some_and(hosts::Restart::is_under_way) => starter.tell("STATUS=it begins again"),
+        Milestone::Counts => starter.tell("READY=1\nSTATUS=full member"),
+        Milestone::Leaves if restart.as_ref().is_some_and(hosts::Restart::is_under_way) => starter.tell("STATUS=restarting"),
         Milestone::Leaves => starter.tell("STOPPING=1"),
     }));
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
@@ -110,7 +111,7 @@ fn node_file(path: &Path) -> Outcome<PathBuf> {
     match files.as_slice() {
         [file] => Ok(file.clone()),
         files => Err(Fail::usage(format_args!(
-            "--config is the directory {}, in which there are {} files called node-N.toml; allowed is a directory with one, or the file",
+            "--config is the directory {}, which has {} files called node-N.toml; allowed is a directory with exactly one, or the file itself",
             path.display(),
             files.len()
         ))),
@@ -165,7 +166,7 @@ fn make_room(clients: usize) -> usize {
     }
     if room < clients {
         tracing::warn!(
-            "redis.maxclients is {clients}, and {room} clients can be served: this process may have {got} file descriptors (ulimit -n)"
+            "redis.maxclients is {clients}, but only {room} clients can be served: this process may have {got} file descriptors (ulimit -n)"
         );
     }
     room

@@ -19,10 +19,10 @@ use super::Which;
 use crate::watch::holders::Holders;
 use crate::watch::known::{Doing, Known, runner_json};
 
-/// Show how a cluster is: its view, who leads, and what each node says about itself.
+/// Show the state of a cluster: its view, its leader, and what each node says of itself.
 ///
-/// It reads the nodes' memory, so no node is asked, and it need not have been started by `martlet cluster`: a service manager's nodes, a program that embeds
-/// a replica, and over RDMA nodes of other hosts are shown as well. Exit code 3 when no node runs.
+/// The command reads the nodes' memory, so no node is asked. It does not matter how they were started: it also shows the nodes of a service manager, programs
+/// that embed a replica, and over RDMA nodes of other hosts. Exit code 3 when no node is running.
 ///
 /// Example: martlet status --json | jq 'select(.event == "node")'
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if server.is_none() && !is_down && observer::primary(&sights).is_none() {
         let dir = directory.path().display();
         format.say(format_args!(
-            "nobody leads: `martlet cluster up --dir {dir}` starts what does not run; where a majority is lost for good, `martlet cluster recover --dir {dir}` shows what can be gone on from"
+            "no node leads: `martlet cluster up --dir {dir}` starts the nodes that are not running; if a majority is lost for good, `martlet cluster recover --dir {dir}` shows what the cluster can go on from"
         ));
     }
     if cluster.config().durability.writes() {
@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         }
     }
     if is_down {
-        let runs = if known.iter().any(|known| doing(known) == Doing::Unreached) { "is reached from here" } else { "runs" };
+        let runs = if known.iter().any(|known| doing(known) == Doing::Unreached) { "can be reached from here" } else { "is running" };
         return Err(Fail::absent(format_args!("no node of the cluster in {} {runs}", directory.path().display())));
     }
     Ok(())
@@ -148,18 +148,18 @@ fn say_awaited(cluster: &Cluster, sights: &[Sight], format: Format) {
         sights.iter().map(|sight| (sight.node, sight.awaited())).filter(|(_, awaited)| !awaited.is_empty()).collect();
     for (node, awaited) in &waiting {
         format.say(format_args!(
-            "node {node} founds no cluster without nodes {awaited:?}, which it does not see and which may run all the same"
+            "node {node} waits for nodes {awaited:?} to found the cluster: it does not see them, but they may be running"
         ));
     }
     if !waiting.is_empty() {
         let claim = match cluster.config().fabric.traits().spans_hosts {
             false => {
-                ". Where every node of the cluster runs in one network namespace, or meets in one rendezvous directory, `martlet node --all-here` does not wait for them \
+                ". If every node of the cluster runs in one network namespace, or meets in one rendezvous directory, `martlet node --all-here` does not wait for them \
                  (docs/containers.md)"
             }
             true => "",
         };
-        format.say(format_args!("start them, or see that they reach each other{claim}"));
+        format.say(format_args!("start them, or make sure that they reach each other{claim}"));
     }
 }
 
@@ -201,7 +201,7 @@ fn what_is_left(on_disk: bool) -> &'static str {
     if on_disk {
         ". `martlet cluster down` and `up` bring back what is on the disks; `--purge` would remove it"
     } else {
-        ", and the data with it. `martlet cluster down` and `up` start anew, empty"
+        ", and the data with it. `martlet cluster down` and `up` start an empty cluster"
     }
 }
 
@@ -241,15 +241,15 @@ fn summarise(
             "view {}, lease {} ms; {}; data held by {}{}{}{}{}\n",
             view.number,
             view.lease_ns / 1_000_000,
-            primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
+            primary.map_or_else(|| styled(BAD, "no node leads"), |sight| format!("node {} leads", sight.node)),
             // A view drops its last replica only when that one is certainly gone.
-            holders.text(|| format!("nobody: the last replica has died{}", what_is_left(cluster.config().durability.writes()))),
+            holders.text(|| format!("no node: the last replica has died{}", what_is_left(cluster.config().durability.writes()))),
             if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
             if caches > 0 { format!("; lease caches: {caches}") } else { String::new() },
             levels(view),
             stuck.map_or_else(String::new, |why| format!(
                 "\n{}",
-                styled(BAD, format_args!("as it is seen from here it does not go on by itself: {why}"))
+                styled(BAD, format_args!("as seen from here, the cluster does not go on by itself: {why}"))
             )),
         ),
         || {

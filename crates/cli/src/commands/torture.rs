@@ -20,11 +20,11 @@ use martlet_cluster::scratch::Scratch;
 use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use serde_json::json;
 
-/// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
+/// Kill, pause, restart, add and remove nodes under load, and check what clients see.
 ///
-/// Faults come in random order and strike random nodes, the primary as often as not. Around each one the clients' history is checked for
-/// linearizability; at the end nothing of the cluster may be left: no process, file, segment or socket. Exit code 4 when a check fails; the
-/// seed repeats the load and the order of the faults.
+/// The command starts a cluster of its own. Faults come in random order and strike random nodes, the primary as often as not. Around each fault the clients'
+/// history is checked for linearizability. At the end nothing of the cluster may be left: no process, file, segment or socket. Exit code 4 when a check fails.
+/// The same seed repeats the load and the order of the faults.
 ///
 /// Example: martlet torture --kills 500 --pauses 200 --restarts 100
 ///
@@ -33,51 +33,52 @@ use serde_json::json;
 /// Example: martlet torture --engine hsuc --nodes 5 --all-but-one 200 --kills 0 --pauses 0 --restarts 0
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many SIGKILLs, each with a new start.
+    /// Number of SIGKILLs, each followed by a restart.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::<u32>(..))]
     kills: u32,
-    /// How many SIGSTOPs, most of them longer than a lease, each with a SIGCONT.
+    /// Number of SIGSTOPs, each followed by a SIGCONT, most of them after more than a lease.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = number::<u32>(..))]
     pauses: u32,
-    /// How many orderly ends, each with a new start.
+    /// Number of orderly restarts.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(..))]
     restarts: u32,
-    /// How many changes of the set of nodes: one is added, and another one removed.
+    /// Number of changes of the set of nodes: each adds one node and removes another.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     changes: u32,
-    /// How many nodes, replicas and coordinators each.
+    /// Number of nodes, each a replica and a coordinator.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u16>(3..=7))]
     nodes: u16,
-    /// How many clients on the fabric.
+    /// Number of clients on the fabric.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u16>(0..=64))]
     clients: u16,
-    /// How many clients that speak the Redis protocol.
+    /// Number of clients that speak the Redis protocol.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(0..=64))]
     redis_clients: u16,
-    /// The first port of the Redis protocol, for such clients.
+    /// First port of the Redis protocol, for the clients that speak it.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// How many clients at the cluster's one address, each with a connection that is opened once and has to outlive every fault but a loss of power [default: 1 where a cluster can
-    /// have such an address, on shm, and loses no power; else 0].
+    /// Number of clients at the cluster's one address. Each opens its connection once, and the connection has to outlive every fault but a loss of power
+    /// [default: 1 with --fabric shm and without --power-losses, otherwise 0].
     #[arg(long, value_name = "N", value_parser = number::<u16>(0..=64))]
     connections: Option<u16>,
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// What an acknowledged request outlives: memory, async or sync; the last two with --engine mu or apus.
+    /// What an acknowledged request outlives: memory, async or sync. async and sync need --engine mu or apus.
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
-    /// How many losses of power: SIGKILL of all nodes at once, and a new start of each. Needs --durability sync.
+    /// Number of losses of power: SIGKILL of all nodes at once, then a restart of each. Needs --durability sync.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     power_losses: u32,
-    /// How often all nodes but one are killed within a millisecond, each with a new start when that one has served alone: on one host, with engines behind views.
+    /// How often to kill all nodes but one within a millisecond. They are restarted once the one that is left has served alone. Only on one host, with an
+    /// engine that needs no majority.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     all_but_one: u32,
-    /// How often the warden of a node's host is killed, restarted, killed with the node, or forged: another process stands in its place and says that all other nodes are dead. Between
-    /// hosts, of which each node takes itself to have one of its own.
+    /// How often to strike the warden of a node's host. It is killed, restarted, killed together with the node, or forged: another process stands in its place
+    /// and says that all other nodes are dead. Only with a fabric that spans hosts; each node then takes itself to be on a host of its own.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     wardens: u32,
-    /// Where load and faults get their chance from; drawn anew if not given.
+    /// Seed of the random load and faults [default: a new one each time].
     #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
     #[command(flatten)]
@@ -125,7 +126,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.wardens > 0 && !arguments.fabric.kind().traits().spans_hosts {
         let (kind, allowed) = (arguments.fabric.kind(), FabricKind::names_with(|traits| traits.spans_hosts));
         return Err(Fail::usage(format_args!(
-            "--wardens is {}, and --fabric {kind}, where nodes need no warden to see each other's deaths; allowed are {allowed}",
+            "--wardens is {}, but with --fabric {kind} nodes need no warden to see each other's deaths; allowed are {allowed}",
             arguments.wardens
         )));
     }
@@ -271,16 +272,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 /// Whether one of the nodes can go on without all others.
 fn check_all_but_one(arguments: &Arguments) -> Outcome {
     let refused = |what: String, allowed: String| {
-        Err(Fail::usage(format_args!("--all-but-one is {}, and {what}; allowed are {allowed}", arguments.all_but_one)))
+        Err(Fail::usage(format_args!("--all-but-one is {}, but {what}; allowed are {allowed}", arguments.all_but_one)))
     };
     let (engine, fabric) = (arguments.engine, arguments.fabric.kind());
     if engine.traits().commits_by_majority() {
         let allowed = EngineKind::names_with(|traits| !traits.commits_by_majority());
-        return refused(format!("--engine {engine}, of whose replicas a majority has to live"), allowed);
+        return refused(format!("with --engine {engine} a majority of the replicas has to live"), allowed);
     }
     if !fabric.traits().memory_outlives_process {
         let allowed = FabricKind::names_with(|traits| traits.memory_outlives_process);
-        return refused(format!("--fabric {fabric}, over which a majority of the coordinators has to live"), allowed);
+        return refused(format!("with --fabric {fabric} a majority of the coordinators has to live"), allowed);
     }
     Ok(())
 }

@@ -117,11 +117,11 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     assert_eq!(of(&shown.objects(), "cluster", "replicas"), [1], "{}", shown.out);
     let missing = json!([{"node": 1, "state": "not reached"}, {"node": 2, "state": "not reached"}]);
     assert_eq!(of(&shown.objects(), "cluster", "replicas_missing"), [missing], "{}", shown.out);
-    let why = "of nodes [0, 1, 2], a majority of which acknowledges requests, only [0] run";
+    let why = "it takes a majority of nodes [0, 1, 2] to acknowledge requests, but only [0] are running";
     assert_eq!((of(&whole, "cluster", "stuck"), of(&shown.objects(), "cluster", "stuck")), (vec![Value::Null], vec![json!(why)]));
     let text = run(&["status", "--dir", &cluster.dir]).ok().out;
     assert!(text.contains("data held by 1 node only of 3 in the view: node 1 not reached, node 2 not reached"), "{text}");
-    assert!(text.contains(&format!("as it is seen from here it does not go on by itself: {why}")), "{text}");
+    assert!(text.contains(&format!("as seen from here, the cluster does not go on by itself: {why}")), "{text}");
     let top = &cluster.run(&["top", "--once"]).ok().objects()[0];
     let states: Vec<&Value> = top["nodes"].as_array().expect("nodes").iter().map(|node| &node["state"]).collect();
     assert_eq!((states, &top["replicas"]), (vec![&json!("running"), &json!("not reached"), &json!("not reached")], &json!(1)));
@@ -138,5 +138,5 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     assert_eq!(cluster.run(&["get", "key", "--timeout", "120000"]).ok().objects()[0]["value"], "value");
     cluster.run(&["cluster", "kill", "0"]).ok();
     let nobody = cluster.run(&["status"]).code(3);
-    assert!(nobody.err.contains("is reached from here"), "{}", nobody.err);
+    assert!(nobody.err.contains("can be reached from here"), "{}", nobody.err);
 }

@@ -331,7 +331,8 @@ fn the_last_one_is_needed(hosts: &Hosts, dead: usize, last: usize, stopped: usiz
     for from in [last, dead] {
         let refused = hosts.martlet(from, &["cluster", "restart", &last.to_string(), "--patience", "5"]).code(1).err;
         assert!(
-            refused.contains(&format!("node {last} is needed, so it has not been restarted: none of the others that run holds the data")),
+            refused
+                .contains(&format!("node {last} is needed, so it has not been restarted: none of the other running nodes holds the data")),
             "{refused}"
         );
     }
@@ -362,7 +363,7 @@ fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_
     assert!(needed.contains("node 0 is needed, so it has not been restarted: no other node is running"), "{needed}");
     let again = run(&["cluster", "restart", "0", "--force", "--patience", "600", "--dir", &dir, "--json"]).ok().objects();
     assert_eq!((&again[0]["event"], &again[0]["pid"]), (&"restarted".into(), &node.id().into()), "{again:?}");
-    assert_eq!(heard(), "STATUS=it begins again", "a service manager that heard of a stop would not expect it back");
+    assert_eq!(heard(), "STATUS=restarting", "a service manager that heard of a stop would not expect it back");
     assert!(heard().starts_with("READY=1\n"));
 
     assert!(Command::new("kill").arg(node.id().to_string()).status().expect("it runs").success());
@@ -395,7 +396,7 @@ fn a_directory_of_no_host_and_addresses_that_nobody_reaches_are_named() {
     let dir = TempDir::new();
     let nowhere = dir.join("none");
     let absent = run(&["host", "invite", "--dir", &nowhere]).code(3).err;
-    assert!(absent.contains("`martlet host init` makes one"), "{absent}");
+    assert!(absent.contains("`martlet host init` creates one"), "{absent}");
     let refused = run(&["host", "init", "shop", "--listen", "0.0.0.0", "--dir", &nowhere]).code(2).err;
     assert!(refused.contains("allowed is an IP address of this host"), "{refused}");
     let name = run(&["host", "init", "no name", "--listen", "127.0.0.1", "--dir", &nowhere]).code(2).err;

@@ -108,13 +108,9 @@ fn a_trial_kills_all_but_one_at_once() {
         (
             "mu",
             "shm",
-            "--all-but-one is 1, and --engine mu, of whose replicas a majority has to live; allowed are primary-backup, hsuc, huc",
+            "--all-but-one is 1, but with --engine mu a majority of the replicas has to live; allowed are primary-backup, hsuc, huc",
         ),
-        (
-            "hsuc",
-            "ethernet",
-            "--all-but-one is 1, and --fabric ethernet, over which a majority of the coordinators has to live; allowed are shm",
-        ),
+        ("hsuc", "ethernet", "--all-but-one is 1, but with --fabric ethernet a majority of the coordinators has to live; allowed are shm"),
     ] {
         let why = run_in(&TempDir::new(), &["torture", "--engine", engine, "--fabric", fabric, "--all-but-one", "1"]).code(2).err;
         assert!(why.contains(wanted), "{why}");
@@ -151,7 +147,7 @@ fn a_trial_strikes_the_wardens_of_the_nodes_hosts_in_every_way() {
     assert_eq!((&passed["event"], &passed["forged"]), (&Value::from("passed"), &Value::from(1)));
     nothing_left(&temp);
     let why = run_in(&temp, &["torture", "--wardens", "1"]).code(2).err;
-    assert!(why.contains("--wardens is 1, and --fabric shm") && why.contains("allowed are"), "{why}");
+    assert!(why.contains("--wardens is 1, but with --fabric shm") && why.contains("allowed are"), "{why}");
 }
 
 /// A demonstration that has come to its load.

@@ -221,9 +221,9 @@ pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
                 let age = Duration::from_nanos(now_ns.saturating_sub(sight.counter(Counter::PublishedNs)));
                 let gap = Duration::from_nanos(sight.counter(Counter::LongestGapNs));
                 let awaited = sight.awaited();
-                let waits = if awaited.is_empty() { String::new() } else { format!(", waits for nodes {awaited:?} that are not connected") };
+                let waits = if awaited.is_empty() { String::new() } else { format!(", waiting for nodes {awaited:?}, which are not connected") };
                 format!(
-                    "node {} is {} in view {}{waits} (its board shows {board}; it has started over {} times; it said so {age:.1?} ago, and was kept from running for \
+                    "node {} is {} in view {}{waits} (its board shows {board}; it has started over {} times; it said so {age:.1?} ago; it was kept from running for \
                      {gap:.1?} at most)",
                     sight.node,
                     role.name(),

@@ -52,26 +52,26 @@ impl<'a> Standing<'a> {
         let of = |role: Roles| self.view.members.iter().filter(move |m| m.roles.has(role)).map(|m| m.id.node.0);
         let holders: Vec<u16> = of(Roles::REPLICA).filter(|number| live(*number)).collect();
         if holders.is_empty() {
-            return Some(format!("none of the {} that run holds the data", if without.is_some() { "others" } else { "nodes" }));
+            return Some(format!("none of the {} holds the data", if without.is_some() { "other running nodes" } else { "running nodes" }));
         }
         let lacks = |what: &str, rest: &[u16]| {
             let there: Vec<u16> = rest.iter().copied().filter(|number| live(*number)).collect();
             let missing = there.len() * 2 <= rest.len();
-            missing.then(|| format!("of nodes {rest:?}, a majority of which {what}, only {there:?} run"))
+            missing.then(|| format!("it takes a majority of nodes {rest:?} to {what}, but only {there:?} are running"))
         };
         if self.engine.traits().commits_by_majority() && self.group != 0 {
             let rest: Vec<u16> = (0..64).filter(|number| !goes(*number) && self.group >> number & 1 == 1).collect();
-            if let Some(why) = lacks("acknowledges requests", &rest) {
+            if let Some(why) = lacks("acknowledge requests", &rest) {
                 return Some(why);
             }
         }
         let rest: Vec<u16> = of(Roles::COORDINATOR).filter(|number| !goes(*number)).collect();
         if !self.fabric.traits().memory_outlives_process {
-            return lacks("decides about membership", &rest);
+            return lacks("decide about membership", &rest);
         }
         // The memory of the dead is at hand as long as a process lives that has it.
         let gone = !rest.iter().any(|number| live(*number));
-        gone.then(|| format!("none of the {} that run is a coordinator", if without.is_some() { "others" } else { "nodes" }))
+        gone.then(|| format!("none of the {} is a coordinator", if without.is_some() { "other running nodes" } else { "running nodes" }))
     }
 }
 
@@ -121,13 +121,13 @@ mod tests {
             }
         }
         let alone = of(&[(0, both), (1, learns)], &[0, 1], 0b1, mu, shm, 0);
-        assert_eq!(alone.as_deref(), Some("none of the others that run holds the data"));
+        assert_eq!(alone.as_deref(), Some("none of the other running nodes holds the data"));
         let minority = of(&three, &[0, 1], 0b111, mu, shm, 0);
-        assert_eq!(minority.as_deref(), Some("of nodes [1, 2], a majority of which acknowledges requests, only [1] run"));
+        assert_eq!(minority.as_deref(), Some("it takes a majority of nodes [1, 2] to acknowledge requests, but only [1] are running"));
         assert_eq!(of(&three, &[0, 1], 0, pb, shm, 0), None, "the last one goes on alone");
         let undecided = of(&three, &[0, 1], 0, pb, verbs, 0);
-        assert_eq!(undecided.as_deref(), Some("of nodes [1, 2], a majority of which decides about membership, only [1] run"));
+        assert_eq!(undecided.as_deref(), Some("it takes a majority of nodes [1, 2] to decide about membership, but only [1] are running"));
         let nobody = of(&[(0, both), (1, Roles::REPLICA)], &[0, 1], 0, pb, shm, 0);
-        assert_eq!(nobody.as_deref(), Some("none of the others that run is a coordinator"));
+        assert_eq!(nobody.as_deref(), Some("none of the other running nodes is a coordinator"));
     }
 }

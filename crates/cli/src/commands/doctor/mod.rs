@@ -21,26 +21,27 @@ use martlet_node::config::{ClusterConfig, DetectorConfig};
 use martlet_node::{clock, sched};
 use serde_json::json;
 
-/// See what this host can do: how it keeps a thread from running, which timeouts follow from that, how its clock is corrected, and which fabrics it has.
+/// Check what this host can do: its scheduling delays, clock and fabrics.
 ///
-/// Run it with the load that the host will have: an idle host keeps nobody waiting.
+/// The command measures for how long the host keeps threads from running, and proposes timeouts that outlast that. It also shows how the clock is corrected,
+/// and which fabrics the host has. Run it under the load that the host will have: an idle host keeps no thread waiting.
 ///
-/// With --peers it looks at the nodes of a cluster of several hosts instead, while they run: how long they take to answer this host, how regularly their hearts
-/// beat, and which timeouts outlast that.
+/// With --peers it looks at the running nodes of a cluster of several hosts instead: how long they take to answer this host, how regularly their hearts beat,
+/// and which timeouts outlast that.
 ///
 /// Example: martlet doctor --seconds 10
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How long to watch each core, in seconds; 2 if absent. With --peers: the nodes, all at once; 60 if absent.
+    /// How long to watch each core, in seconds [default: 2]. With --peers: how long to watch the nodes, all at once [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = number::<u64>(1..=3600))]
     seconds: Option<u64>,
-    /// Look at the nodes of the cluster in --dir, and propose lease_us, heartbeat_us, how many may be missed, and broadcast_timeout_us.
+    /// Look at the nodes of the cluster in --dir, and propose lease_us, heartbeat_us, how many heartbeats may be missed, and broadcast_timeout_us.
     #[arg(long, requires = "dir")]
     peers: bool,
-    /// How often each way to take a writer's permission away is tried on each RDMA device, while the writer writes. On a new card some hundred are wise.
+    /// How often to try, on each RDMA device, each way to take a writer's permission away while it writes. Use some hundreds for a new card.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(1..=10_000))]
     fence_trials: u32,
-    /// The directory of a cluster whose `clock_drift_ppm` this host's clock is compared with. Without it: the usual one over a network.
+    /// The directory of a cluster whose `clock_drift_ppm` to compare this host's clock with. Without it, the usual bound over a network.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -97,7 +98,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (lease_us, detector) = propose(worst);
     format.print(
         format_args!(
-            "\ntimeouts for cluster.toml that outlast this, none shorter than the usual:\n  lease_us = {lease_us}\n  [detector]\n  heartbeat_us = {}\n  broadcast_timeout_us = {}\n",
+            "\ntimeouts for cluster.toml that outlast this, none shorter than the default:\n  lease_us = {lease_us}\n  [detector]\n  heartbeat_us = {}\n  broadcast_timeout_us = {}\n",
             detector.heartbeat_us, detector.broadcast_timeout_us
         ),
         || json!({"event": "timeouts", "lease_us": lease_us, "heartbeat_us": detector.heartbeat_us, "broadcast_timeout_us": detector.broadcast_timeout_us}),
@@ -184,7 +185,7 @@ fn clocks(format: Format, drift: &Drift) {
         }
         Err(error) => {
             format.print(
-                format_args!("how the clock is corrected cannot be told: {error}"),
+                format_args!("cannot tell how the clock is corrected: {error}"),
                 || json!({"event": "clock", "corrected_ppm": null, "error": error.to_string()}),
             );
             0
@@ -199,7 +200,7 @@ fn clocks(format: Format, drift: &Drift) {
     }
     if correctors.is_empty() {
         format.print(
-            format_args!("  no daemon that corrects it can be seen from here; one that is hidden, outside of a container say, can by {KERNEL_PPM} ppm at most"),
+            format_args!("  no daemon that corrects it can be seen from here; a hidden one, outside of a container for example, can correct it by {KERNEL_PPM} ppm at most"),
             || json!({"event": "corrector", "name": null, "slews_ppm": 0, "by": "none is seen"}),
         );
     }
@@ -209,9 +210,9 @@ fn clocks(format: Format, drift: &Drift) {
     let mark = if holds { styled(GOOD, "enough") } else { styled(BAD, "NOT ENOUGH") };
     let advice = match (drift.spans_hosts, holds) {
         (false, _) => "all its processes read one clock".to_owned(),
-        (true, true) => format!("it takes {needed} here"),
+        (true, true) => format!("this host needs {needed}"),
         (true, false) => {
-            format!("it takes {needed} here, or leases may overlap: raise it on all nodes, or have the clock corrected more slowly")
+            format!("this host needs {needed}, or leases may overlap: raise it on all nodes, or have the clock corrected more slowly")
         }
     };
     format.print(

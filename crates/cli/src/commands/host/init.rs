@@ -12,30 +12,30 @@ use martlet_node::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, F
 use super::{Place, Starting, entry, meeting_point, redis_address, report};
 use crate::commands::cluster::take_back;
 
-/// Begin a cluster on this host, alone at first. Others join it: `martlet host invite`.
+/// Begin a cluster, with this host as its first.
 ///
-/// The cluster's file and key, and the file of this host's node, are made in the host's directory, and the node is started. Redis clients need a password, which is
-/// drawn and stands in the node's file.
+/// The command creates the cluster's file and key, and the file of this host's node, in the host's directory, and starts the node. Other hosts join with the token that
+/// `martlet host invite` prints. Redis clients need a password: it is drawn at random and written to the node's file.
 ///
 /// Example: martlet host init shop --listen 10.0.0.1 && martlet host invite shop
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The cluster's name.
     name: String,
-    /// Where the others reach this host: an address of its own, with a port or without [port: 7600].
+    /// Where the other hosts reach this one: an address of this host, with or without a port [default port: 7600].
     #[arg(long, value_name = "ADDRESS", value_parser = meeting_point)]
     listen: SocketAddr,
     /// Where Redis clients reach this host [default: the same address, port 7711].
     #[arg(long, value_name = "ADDRESS", value_parser = redis_address)]
     redis: Option<SocketAddr>,
-    /// Let Redis clients in without a password: where only those reach the port who may.
+    /// Let Redis clients in without a password. Only safe where nobody but trusted clients can reach the port.
     #[arg(long)]
     no_password: bool,
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value = "mu")]
     engine: EngineKind,
-    /// What an acknowledged request outlives: memory, the failure of a minority of the hosts; async and sync, with --engine mu or apus, also a loss of power of all
-    /// hosts at once, but for what was not on disk yet (async) or in whole (sync).
+    /// What an acknowledged request outlives. With memory: the failure of a minority of the hosts. With async or sync, which need --engine mu or apus: also a
+    /// loss of power of all hosts at once. async may then lose what was not on disk yet; sync loses nothing.
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
     #[command(flatten)]

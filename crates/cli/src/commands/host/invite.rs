@@ -11,15 +11,15 @@ use serde_json::json;
 
 use super::Existing;
 
-/// Print a token with which one more host joins the cluster.
+/// Print a token that lets one more host join the cluster.
 ///
-/// A host that has the token can join, once, and has the cluster's key then: carry it as you would carry a password. Any host of the cluster can be asked; it is the one
-/// that keeps the list of nodes that invites, and its node has to run until the other host has joined.
+/// A host with the token can join, once, and then has the cluster's key: treat the token like a password. Run the command on any host of the cluster. The host
+/// that keeps the list of nodes does the inviting, and its node has to run until the new host has joined.
 ///
 /// Example: martlet host invite shop
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// For how long the token can be used, in minutes.
+    /// How long the token can be used, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = number::<u32>(1..=10_080))]
     valid: u32,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let token = hosts::invite(&directory, &cluster, own, valid)?;
         // A token that nobody will answer is worth nothing.
         hosts::answers(&cluster, first, PATIENCE).map_err(|why| {
-            Fail::failed(format_args!("{why}. Does it run? `martlet host start --dir {}` starts it", directory.path().display()))
+            Fail::failed(format_args!("{why}. Is it running? `martlet host start --dir {}` starts it", directory.path().display()))
         })?;
         token.to_string()
     } else {

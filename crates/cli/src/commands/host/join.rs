@@ -11,18 +11,20 @@ use martlet_cluster::output::Format;
 
 use super::{MEETING_PORT, Place, Starting, meeting_point, redis_address, report};
 
-/// Make this host a part of the cluster that the token is from.
+/// Join this host to the cluster that the token comes from.
 ///
-/// The cluster's file and key come from the host that has printed the token, over a connection that is sealed under it. This host's node is started, and the
-/// command returns when it holds the data and counts. When it was broken off before this host had its files, the same command goes on.
+/// The cluster's file and key come from the host that printed the token, over a connection that is sealed with it. Then this host's node is started. The
+/// command returns when the node holds the data and is a full member. If it is interrupted before this host has its files, run it again: it continues where it
+/// stopped.
 ///
 /// Example: martlet host join martlet1-...
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What `martlet host invite` has printed on another host.
+    /// The token that `martlet host invite` printed on another host.
     #[arg(value_parser = token)]
     token: Token,
-    /// Where the others reach this host: an address of its own, with a port or without [default: the address from which the other host is reached, port 7600].
+    /// Where the other hosts reach this one: an address of this host, with or without a port [default: the address from which this host reaches the other one,
+    /// port 7600].
     #[arg(long, value_name = "ADDRESS", value_parser = meeting_point)]
     listen: Option<SocketAddr>,
     /// Where Redis clients reach this host [default: the address of --listen, the port of the other host].

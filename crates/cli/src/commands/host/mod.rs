@@ -21,8 +21,8 @@ use super::cluster::Session;
 
 /// Run a cluster on several hosts that have nothing in common but a network.
 ///
-/// One host begins (`init`), invites others (`invite`), and these join (`join`). Each has a directory of its own with the files of its node; other commands, such as
-/// `martlet status`, take it as --dir on any of the hosts.
+/// One host begins (`init`) and invites others (`invite`), which join (`join`). Each host has a directory of its own, with the files of its node. Other commands, such as
+/// `martlet status`, take that directory as --dir on any of the hosts.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Init(init::Arguments),
@@ -64,9 +64,9 @@ impl Place {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("which host").args(["name", "dir"]).required(true))]
 struct Existing {
-    /// The cluster's name, where its directory is /var/lib/martlet/NAME.
+    /// The cluster's name, if the host's directory is /var/lib/martlet/NAME.
     name: Option<String>,
-    /// The host's directory, where it is another one.
+    /// The host's directory, if it is another one.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl Existing {
         let directory = Directory::new(&self.path());
         if !directory.cluster_file().exists() {
             return Err(Fail::absent(format_args!(
-                "there is no cluster in {}; `martlet host init` makes one, `martlet host join` becomes part of one",
+                "there is no cluster in {}; `martlet host init` creates one, and `martlet host join` joins one",
                 directory.path().display()
             )));
         }
@@ -103,10 +103,10 @@ impl Existing {
 /// How the node of this host is started.
 #[derive(Clone, Copy, Debug, Args)]
 struct Starting {
-    /// Don't start the node: the system's service manager does, with the unit martlet@NAME.
+    /// Do not start the node: the system's service manager starts it, with the unit martlet@NAME.
     #[arg(long)]
     no_start: bool,
-    /// How long to wait until the node counts, in seconds. It takes as long as to send it all data.
+    /// How long to wait until the node is a full member, in seconds. All data has to be sent to it first.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = martlet_cluster::number::number::<u64>(..))]
     patience: u64,
 }
@@ -128,13 +128,13 @@ impl Starting {
 /// An address for nodes to meet at, in words or with the usual port.
 fn meeting_point(text: &str) -> Result<SocketAddr, String> {
     address(text, MEETING_PORT).filter(|at| at.port() < u16::MAX).ok_or_else(|| {
-        format!("allowed is an IP address of this host that the others reach, with a port from 1 to 65534 behind it or without, such as 10.0.0.1 or 10.0.0.1:{MEETING_PORT}")
+        format!("allowed is an IP address of this host that the others can reach, with or without a port from 1 to 65534, such as 10.0.0.1 or 10.0.0.1:{MEETING_PORT}")
     })
 }
 
 fn redis_address(text: &str) -> Result<SocketAddr, String> {
     address(text, REDIS_PORT).ok_or_else(|| {
-        format!("allowed is an IP address of this host that clients reach, with a port from 1 to 65535 behind it or without, such as 10.0.0.1 or 10.0.0.1:{REDIS_PORT}")
+        format!("allowed is an IP address of this host that clients can reach, with or without a port from 1 to 65535, such as 10.0.0.1 or 10.0.0.1:{REDIS_PORT}")
     })
 }
 

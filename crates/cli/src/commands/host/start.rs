@@ -7,14 +7,14 @@ use martlet_cluster::output::Format;
 
 use super::{Existing, Starting, report};
 
-/// Start this host's node in the background, if it does not run, and wait until it holds the data and counts.
+/// Start this host's node in the background, if it is not running.
 ///
-/// Where the unit martlet@NAME starts it, this is not needed.
+/// The command returns when the node holds the data and is a full member. It is not needed where the unit martlet@NAME starts the node.
 ///
 /// Example: martlet host start shop
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How long to wait until the node counts, in seconds. It takes as long as to send it all data.
+    /// How long to wait until the node is a full member, in seconds. All data has to be sent to it first.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]

@@ -19,16 +19,16 @@ use server::{Answer, Limits, Server};
 
 /// Serve the nodes' counters to Prometheus, in the foreground, until Ctrl-C or SIGTERM.
 ///
-/// `GET /metrics` answers in the text exposition format. The nodes' memory is read at each request, so no node is asked, and nodes that do not run are
-/// shown as such (`martlet_up` 0).
+/// `GET /metrics` answers in the text exposition format. Each request reads the nodes' memory, so no node is asked. Nodes that are not running are shown as such
+/// (`martlet_up` 0).
 ///
 /// Example: martlet metrics --once | grep martlet_up
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to listen; with port 0, on any port that is free. There is no password: it is for this host, or a network that is trusted.
+    /// Where to listen; port 0 takes any free port. There is no password: listen on this host only, or on a trusted network.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464", value_parser = address)]
     listen: SocketAddr,
-    /// Whether to refuse to listen beyond this host, where everybody could read the metrics.
+    /// Whether to refuse to listen beyond this host, where anyone could read the metrics.
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, default_value_t = true)]
     protected_mode: bool,
     /// Print what would be served, and end.
@@ -54,8 +54,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     if arguments.protected_mode && !arguments.once && !arguments.listen.ip().to_canonical().is_loopback() {
         return Err(Fail::usage(format_args!(
-            "--listen is {}, beyond this host, and there is no password: whoever reaches it could read the metrics. Listen on 127.0.0.1; where only those reach \
-             it who may, give --protected-mode false",
+            "--listen is {}, beyond this host, and there is no password: anyone who reaches it could read the metrics. Listen on 127.0.0.1. If only trusted \
+             hosts can reach it, give --protected-mode false",
             arguments.listen
         )));
     }

@@ -12,8 +12,8 @@ use serde_json::json;
 
 /// Estimate how often both multicast trees fail at once, so that silence looks like a death.
 ///
-/// Without FILE: for fat trees of the heights 1 to 3, beside what the FiDe paper says. With FILE: for each request of that network, with the trees that `martlet plan`
-/// finds and the probabilities in its [failures]. "bound" is the paper's, "worst case" the same for links that fail independently of each other.
+/// Without FILE, it does so for fat trees of heights 1 to 3, beside what the FiDe paper says. With FILE, it does so for each request of that network, with the trees that
+/// `martlet plan` finds and the probabilities in its [failures]. "bound" is the paper's; "worst case" is the same for links that fail independently of each other.
 ///
 /// Example: martlet plan ccf --processes 3
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ pub struct Arguments {
     /// The network, as a TOML file.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Without FILE: how many hosts send and receive.
+    /// Without FILE: the number of hosts that send and receive.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u64>(2..=32), conflicts_with = "file")]
     processes: u64,
     /// Plan as if this had failed: a switch or a host by its name, or a link as NAME:NAME. May be given several times.

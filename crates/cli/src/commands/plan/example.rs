@@ -6,7 +6,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::output;
 use martlet_cluster::plan::fat_tree;
 
-/// Print a network to begin with: a fat tree, as a file for `martlet plan`.
+/// Print an example of a network, a fat tree, as a file for `martlet plan`.
 ///
 /// Its latencies are those of a small network of 10 Gbit/s; put your own in their place.
 ///
@@ -16,7 +16,7 @@ pub struct Arguments {
     /// Half the network's diameter in links: 1 is a pair of switches, 2 has racks, 3 has racks below a core.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u64>(1..=3))]
     height: u64,
-    /// How many hosts.
+    /// Number of hosts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u64>(2..=32))]
     hosts: u64,
 }

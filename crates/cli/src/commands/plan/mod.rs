@@ -12,11 +12,11 @@ use martlet_cluster::plan::topology::OVERHEAD_BYTES;
 use martlet_cluster::plan::{Plan, Planned, Topology, map, outline};
 use serde_json::json;
 
-/// Plan a network for heartbeats: multicast trees that share no switch, packet sizes, periods and timeouts.
+/// Plan a network for heartbeats: multicast trees, packet sizes, periods and timeouts.
 ///
-/// FILE describes the network and who wants to hear from whom (docs/fide.md has every key; `martlet plan example` prints a file to begin with). For each request the
-/// command finds the best trees without a common switch, says how large and how frequent packets may be, when they arrive, and which timeout follows:
-/// interval + latency + twice the jitter. It only computes: no switch and no host is touched.
+/// FILE describes the network, and which hosts want to hear from which others. docs/fide.md has every key; `martlet plan example` prints a file to begin with.
+/// For each request the command finds the best multicast trees that share no switch. It says how large and how frequent packets may be, when they arrive, and
+/// which timeout follows: interval + latency + twice the jitter. It only computes: it touches no switch and no host.
 ///
 /// Example: martlet plan example > net.toml; martlet plan net.toml --svg net.svg
 #[derive(Debug, Args)]

@@ -49,32 +49,32 @@ const LEADERLESS: Duration = Duration::from_secs(30);
 /// this is a long time.
 const HOPELESS: Duration = Duration::from_secs(5);
 
-/// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
+/// Run an unmodified server in three replicas on this host.
 ///
-/// The server starts once and is forked twice. One replica leads and talks to the clients; what they send is replicated before it is executed, and the other two execute
-/// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
-/// and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the server.
+/// Its clients' connections outlive kill -9. The server starts once and is forked twice. One replica leads and talks to the clients. What they send is
+/// replicated before it is executed, and the other two replicas execute the same. When the leader dies, another replica goes on with its connections, at the
+/// very byte, and a new replica is forked. The command stays in the foreground and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the
+/// server.
 ///
-/// So far this is for Redis 7.0, Valkey, memcached, and nginx that serves files. docs/run.md says what is promised, and what is not.
+/// So far this works for Redis 7.0, Valkey, memcached, and nginx that serves files. docs/run.md says what is promised, and what is not.
 ///
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The library to load into the server; without it, what this program carries, or the one beside it or in ../lib.
+    /// The library to load into the server [default: the one that this program carries, or the one beside it or in ../lib].
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
-    /// How requests are replicated: mu, dare or apus, with which two of three replicas have to live, or hsuc or huc, with which one has to [default: mu].
+    /// Replication engine [default: mu]. With mu, dare or apus, two of the three replicas have to live; with hsuc or huc, one has to.
     #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
     engine: Option<EngineKind>,
-    /// For how long a request may have the server. The replica that has been at one for longer is given up, and the request is executed by none. What takes less is waited for, as
-    /// with the server alone: every client waits meanwhile.
-    /// [default: 600; 30 for nginx and memcached, whose requests are short]
+    /// How long one request may take, in seconds [default: 600; 30 for nginx and memcached, whose requests are short]. A replica that works on a request for
+    /// longer is given up, and no replica executes the request. A shorter request is waited for, as with the server alone: every client waits meanwhile.
     #[arg(long, value_name = "SECONDS", value_parser = number::<u32>(1..=86_400))]
     longest_request: Option<u32>,
-    /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
+    /// A directory for `martlet status --dir` and `martlet top --dir`, which show the replicas. It exists for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with epoll, poll or select.
+    /// Run a server that Martlet does not know. It must execute its requests on one thread, and wait with epoll, poll or select.
     #[arg(long)]
     untried: bool,
     /// The server and its arguments.
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if profile.is_none() && !arguments.untried {
         let path = path.display();
         return Err(Fail::usage(format_args!(
-            "nothing is known of {path}; known are redis-server, valkey-server, nginx and memcached; --untried runs it all the same"
+            "{path} is not a server that Martlet knows; known are redis-server, valkey-server, nginx and memcached; --untried runs it anyway"
         )));
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();

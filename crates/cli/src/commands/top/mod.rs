@@ -28,18 +28,19 @@ use crate::watch::lookout::{Look, Lookout, Node};
 use history::History;
 use page::Page;
 
-/// Watch a cluster: who leads and since when, what each node does, and the last failovers, each with its times.
+/// Watch a cluster: its leader, what each node does, and the last failovers.
 ///
-/// On a terminal it draws anew until q, Esc or Ctrl-C; otherwise, and with --once, it prints what it sees. With --json it prints one object an interval
-/// until Ctrl-C. It reads the nodes' memory, so no node is asked. Exit code 3 when no node runs.
+/// It shows which node leads and since when, what each node does, and how long the last failovers took. On a terminal it redraws the screen until q, Esc or
+/// Ctrl-C. Otherwise, and with --once, it prints what it sees and ends. With --json it prints one object per interval until Ctrl-C. It reads the nodes' memory,
+/// so no node is asked. Exit code 3 when no node is running.
 ///
 /// Example: martlet top --json | jq '.nodes[].requests_per_s'
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Milliseconds between two looks.
+    /// Time between two looks, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = number::<u64>(50..=3_600_000))]
     every: u64,
-    /// Print what is seen once, with rates over one interval, and end.
+    /// Print what it sees once, with rates over one interval, and end.
     #[arg(long)]
     once: bool,
     #[command(flatten)]

@@ -13,9 +13,10 @@ use martlet_cluster::output::Format;
 use martlet_warden::client::{Error, Warden};
 use martlet_warden::{AppId, place};
 
-/// A process that tells programs of this host when others of it die, microseconds after they did.
+/// Tell programs of this host when others die, within microseconds.
 ///
-/// Programs register with it (docs/fide.md: a library for Rust, one for C), or are watched from outside, unchanged. It needs no privilege.
+/// The warden is a process that watches the programs of its host. They register with it (docs/fide.md: a library for Rust, one for C), or are watched from
+/// outside, unchanged. It needs no privilege.
 ///
 /// Example: martlet warden run & martlet warden watch --pid 4711 --app 7; martlet warden monitor 7
 #[derive(Debug, Subcommand)]

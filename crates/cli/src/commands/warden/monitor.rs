@@ -13,18 +13,18 @@ use serde_json::json;
 
 use super::{Place, application};
 
-/// Wait for applications or processes to fail, and print a line for each; end when none is left.
+/// Wait for applications or processes to fail, and print a line for each.
 ///
-/// An application that has not joined yet is waited for.
+/// The command ends when all of them have failed or quit. An application that has not joined yet is waited for.
 ///
 /// Example: martlet warden monitor 7 && systemctl start standby
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("whom").args(["apps", "pid"]).required(true).multiple(true))]
 pub struct Arguments {
-    /// The applications' numbers.
+    /// The numbers of the applications to monitor.
     #[arg(value_name = "APP", value_parser = application)]
     apps: Vec<AppId>,
-    /// A process that need not know of wardens. May be given several times.
+    /// A process to monitor, which need not know of wardens. May be given several times.
     #[arg(long, value_name = "PID", value_parser = number::<i32>(1..=i32::MAX as u64))]
     pid: Vec<i32>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl Handler for Printer {
     }
 
     fn on_warden_lost(&mut self) {
-        self.format.print(styled(WARN, "the warden is gone; looking for the next"), || json!({"event": "warden-lost"}));
+        self.format.print(styled(WARN, "the warden is gone; waiting for the next one"), || json!({"event": "warden-lost"}));
     }
 
     fn on_warden_back(&mut self, registered: Result<(), &Error>) {

@@ -22,24 +22,24 @@ use super::Place;
 
 /// Run this host's warden in the foreground, until SIGTERM or Ctrl-C.
 ///
-/// One a host: a second one at the same socket is refused. When it dies, programs go on watching by what it gave them, and register with the next one by themselves.
-/// What it logs goes to standard error; RUST_LOG chooses how much (info unless set).
+/// A host has one warden: a second one at the same socket is refused. When the warden dies, programs go on watching with what it gave them, and register with
+/// the next one by themselves. The log goes to standard error. RUST_LOG sets its level (info by default).
 ///
 /// Example: martlet warden run --fifo
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     place: Place,
-    /// The socket's mode, which says which users may connect, as four octal digits or three.
+    /// The socket's mode, which says which users may connect, in three or four octal digits.
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     mode: u32,
-    /// Which other hosts to hear, and over which paths: a TOML file (docs/fide.md). Without it, this host is alone.
+    /// A TOML file that says which other hosts to hear, and over which paths (docs/fide.md). Without it, the warden knows this host only.
     #[arg(long, value_name = "FILE")]
     neighbours: Option<PathBuf>,
-    /// Run the threads that hear deaths and other hosts under SCHED_FIFO, for which the process needs CAP_SYS_NICE.
+    /// Run the threads that hear of deaths and of other hosts under SCHED_FIFO. Needs CAP_SYS_NICE.
     #[arg(long)]
     fifo: bool,
-    /// Whether to have the kernel mark deaths before its own words say so: where it permits that, which takes CAP_BPF and CAP_PERFMON at the start; or not.
+    /// Whether to have the kernel mark deaths, which is sooner than its death words. Needs CAP_BPF and CAP_PERFMON at the start.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     marks: Marks,
     /// End as soon as the process that started this one does.
@@ -49,7 +49,7 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Marks {
-    /// Where the kernel permits it.
+    /// If the kernel permits it.
     Auto,
     /// Never.
     Off,
@@ -85,9 +85,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         other => Fail::failed(other),
     })?;
     match (warden.marking(), warden.marks_refused()) {
-        (Marking::Nothing, Some(why)) => tracing::info!(%why, "no marks: deaths are seen by words and by descriptors"),
+        (Marking::Nothing, Some(why)) => {
+            tracing::info!(%why, "the kernel does not mark deaths; they are seen by death words and process descriptors")
+        }
         (Marking::Nothing, None) => {}
-        (marking, _) => tracing::info!(?marking, "the kernel marks deaths for us"),
+        (marking, _) => tracing::info!(?marking, "the kernel marks deaths"),
     }
     // Before any other thread begins.
     drop_capabilities().context("cannot give up the capabilities for marks")?;
@@ -97,8 +99,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let place = |thread| {
         if thread != Thread::Desk {
             match place_current_thread(None, priority, Idle::Park) {
-                Ok(placement) => tracing::info!(?thread, %placement, "a thread that must not wait"),
-                Err(error) => tracing::warn!(?thread, %error, "a thread that must not wait stays where it is"),
+                Ok(placement) => tracing::info!(?thread, %placement, "placed a time-critical thread"),
+                Err(error) => tracing::warn!(?thread, %error, "a time-critical thread could not be placed"),
             }
         }
     };

@@ -24,7 +24,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (life, marking) = warden.board().map_or((0, Marking::Nothing), |board| (board.life(), board.marking()));
     let socket = arguments.place.path().display().to_string();
     let (marks, says) = match marking {
-        Marking::Nothing => ("none", "no marks, as its log says"),
+        Marking::Nothing => ("none", "no marks; its log says why"),
         Marking::Threads => ("threads", "marks of threads"),
         Marking::Processes => ("processes", "marks of threads and of processes"),
     };

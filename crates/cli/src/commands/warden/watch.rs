@@ -9,14 +9,15 @@ use serde_json::json;
 
 use super::{Place, application};
 
-/// Have the warden watch a process that knows nothing of wardens, as this application, until it ends.
+/// Have the warden watch a process that knows nothing of wardens.
 ///
-/// The process runs on unchanged. Programs monitor it by the application's number, as any that joined by itself.
+/// The warden watches it until it ends, under an application's number. Programs monitor it by that number, like an application that joined by itself. The process runs on
+/// unchanged.
 ///
 /// Example: martlet warden watch --pid $(pidof redis-server) --app 7
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The process.
+    /// The process to watch.
     #[arg(long, value_name = "PID", value_parser = number::<i32>(1..=i32::MAX as u64))]
     pid: i32,
     /// The number by which others monitor it, from 1 to 1073741823.
