@@ -307,7 +307,7 @@ impl<W: Write> Writer<W> {
         let what = if self.lost == 1 { "a line is missing here".to_owned() } else { format!("{} lines are missing here", self.lost) };
         let why = match &self.error {
             Some(error) => format!("standard error could not be written to: {error}"),
-            None => "standard error was not taken as fast as they came".to_owned(),
+            None => "standard error was not read as fast as they came".to_owned(),
         };
         note += &format!("  WARN {}: {what}: {why}\n", module_path!());
         if self.put(note.as_bytes()) {
@@ -435,8 +435,7 @@ mod tests {
         queue.lines = mpsc::sync_channel(1).0;
         writer.write_all_of(&receiver, &queue);
         let lines = lines(&writer);
-        let missing =
-            |count: &str| format!("martlet_cluster::log: {count} missing here: standard error was not taken as fast as they came");
+        let missing = |count: &str| format!("martlet_cluster::log: {count} missing here: standard error was not read as fast as they came");
         assert_eq!(lines[..2], ["1", "2"]);
         assert_eq!(lines[lines.len() - 3..], [(most - 1).to_string(), missing("5 lines are"), "late".to_owned()]);
         assert_eq!((queue.waiting.load(Ordering::Relaxed), queue.dropped.load(Ordering::Relaxed)), (0, 1));

@@ -71,7 +71,7 @@ impl Holding {
         let doing = Doing::of(activity, true);
         let is_whole = sight.counter(Counter::Whole) == 1;
         if !is_whole {
-            return Holding::nothing(sight.node, doing, "it is being taught, and holds a part of the state only");
+            return Holding::nothing(sight.node, doing, "it is still receiving the state, and holds only a part of it");
         }
         let as_of = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(sight.counter(Counter::HeldAtNs)));
         Holding {
@@ -89,9 +89,9 @@ impl Holding {
     pub fn unreadable(node: u16, activity: Option<Activity>) -> Holding {
         let doing = Doing::of(activity, false);
         let why = match doing {
-            Doing::Stopped => format!("it is stopped by a signal; `martlet cluster kill {node} --signal CONT` lets it go on"),
-            Doing::Running => "it runs, and cannot be read".into(),
-            Doing::Gone | Doing::Unreached => "it is not reached from here, and may run all the same".into(),
+            Doing::Stopped => format!("it is stopped by a signal; `martlet cluster kill {node} --signal CONT` resumes it"),
+            Doing::Running => "it is running, but cannot be read".into(),
+            Doing::Gone | Doing::Unreached => "it cannot be reached from here, but may be running".into(),
         };
         Holding::nothing(node, doing, why)
     }
@@ -101,7 +101,7 @@ impl Holding {
         let gone = Doing::Gone;
         match found {
             Err(error) => Holding::nothing(node, gone, error),
-            Ok(None) => Holding::nothing(node, gone, "it does not run, and has nothing on a disk"),
+            Ok(None) => Holding::nothing(node, gone, "it is not running, and has nothing on a disk"),
             Ok(Some(OnDisk { generation, process, log, written })) => Holding {
                 place: Place::Disk,
                 generation: Some(generation),
@@ -126,7 +126,7 @@ impl Holding {
 
     /// Why it cannot.
     pub fn why_not(&self) -> &str {
-        self.why.as_deref().unwrap_or("it is stopped by a signal: let it go on first, or end it")
+        self.why.as_deref().unwrap_or("it is stopped by a signal: resume it first, or end it")
     }
 
     /// For how long it has been so.
@@ -150,7 +150,7 @@ impl Holding {
         let later: Vec<u16> = later.collect();
         let unseen = all.iter().any(|other| other.last.is_none());
         match (entries, later.is_empty(), unseen) {
-            (_, false, _) => format!("whatever came after the change of leaders that nodes {later:?} have seen and it has not"),
+            (_, false, _) => format!("everything since the change of leader that nodes {later:?} have seen and it has not"),
             (0, true, false) => "nothing that any node holds".into(),
             (0, true, true) => "nothing that can be seen".into(),
             (1, true, _) => "the last entry".into(),
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(all[0].loss(&all), Some(10));
         assert!(words(0).contains("nodes [2]"), "a later number goes before a longer log: {}", words(0));
         assert_eq!((all[2].loss(&all), all[3].loss(&all)), (Some(20), None));
-        assert_eq!(words(3), "not possible: it does not run, and has nothing on a disk");
+        assert_eq!(words(3), "not possible: it is not running, and has nothing on a disk");
         let same = [disk(0, 0, 5, 90), disk(1, 0, 5, 91)];
         assert_eq!(
             (same[0].words_of_loss(&same), same[1].words_of_loss(&same)),
@@ -196,7 +196,7 @@ mod tests {
         assert!(!stopped.can_be_gone_on_from() && stopped.why_not().contains("--signal CONT"));
         let unreached = Holding::unreadable(1, None);
         assert_eq!((unreached.process(), unreached.can_be_gone_on_from()), ("not reached", false));
-        assert_eq!(unreached.why_not(), "it is not reached from here, and may run all the same");
+        assert_eq!(unreached.why_not(), "it cannot be reached from here, but may be running");
         assert_eq!(Holding::unreadable(1, Some(Activity::Running)).process(), "running");
         let broken = Holding::on_disk(2, Err("FILE: corrupt at byte 64".into()));
         assert_eq!((broken.can_be_gone_on_from(), broken.why_not()), (false, "FILE: corrupt at byte 64"));

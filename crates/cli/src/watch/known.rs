@@ -75,7 +75,8 @@ impl Known {
             // It may run elsewhere, unless it has been started here.
             started_here
         } else {
-            let runs = cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")?;
+            let runs =
+                cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see which nodes are running")?;
             match started_here {
                 _ if !runs => Some(Activity::Gone),
                 // It runs again, without us, or died this very moment.

@@ -248,7 +248,7 @@ impl Lookout {
     /// The error of a command that needs a node that runs.
     pub fn nobody_runs(&self) -> Fail {
         let elsewhere = self.directory.nodes_here(&self.cluster).len() < self.cluster.config().nodes.len();
-        let runs = if elsewhere { "can be reached from here" } else { "runs" };
+        let runs = if elsewhere { "can be reached from here" } else { "is running" };
         Fail::absent(format_args!("no node of the cluster in {} {runs}", self.directory.path().display()))
     }
 

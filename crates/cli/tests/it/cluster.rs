@@ -563,7 +563,7 @@ fn a_copied_directory_is_refused_beside_the_original_and_a_moved_one_is_not() {
     let at = |dir: &str, arguments: &[&str]| run(&[arguments, &["--dir", dir, "--json"]].concat());
     let refused = |dir: &str| {
         let why = at(dir, &["cluster", "up"]).code(1).err;
-        assert!(why.contains("runs already, ") && why.contains("was not started from") && why.contains("is a copy"), "{why}");
+        assert!(why.contains("is already running, ") && why.contains("was not started from") && why.contains("is a copy"), "{why}");
     };
     let [copy, bare, moved] = ["copy", "bare", "moved"].map(|name| cluster.temp.join(name));
     copied(&cluster.dir, &copy);

@@ -81,7 +81,7 @@ fn the_doctor_finds_all_but_the_dead(cluster: &Cluster) {
     assert!(ran.err.contains("not measured: nodes [1]"), "{}", ran.err);
     let peers = of(&ran.objects(), "peer");
     assert_eq!(peers.iter().map(|peer| peer["measured"] == true).collect::<Vec<_>>(), [true, false, true], "{peers:?}");
-    assert!(peers[1]["detail"].as_str().is_some_and(|why| why.contains("does its node run?")), "{}", peers[1]);
+    assert!(peers[1]["detail"].as_str().is_some_and(|why| why.contains("is its node running?")), "{}", peers[1]);
     cluster.up_again().ok();
 }
 
@@ -129,7 +129,7 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     let shown = cluster.run(&["cluster", "recover"]).code(2);
     assert_eq!(of(&shown.objects(), "holds", "process"), ["running", "not reached", "not reached"], "{}", shown.out);
     let why = of(&shown.objects(), "holds", "why");
-    assert_eq!(why, [Value::Null, json!("it is not reached from here, and may run all the same"), why[1].clone()]);
+    assert_eq!(why, [Value::Null, json!("it cannot be reached from here, but may be running"), why[1].clone()]);
     signal("-KILL", &pids[1..]);
     // The others' files are on their hosts, and so is what they are started by.
     let done = cluster.run(&["cluster", "recover", "--from", "0", "--yes", "--patience", "120"]).ok().objects();

@@ -318,7 +318,7 @@ fn a_node_whose_port_is_taken_is_added_on_another_one() {
     assert_eq!((&added["node"], &added["redis"]), (&Value::from(3), &Value::from(address(&cluster, 4))));
     drop(taken);
     let why = change(&cluster, &["add"]).code(2).err;
-    assert!(why.contains(&address(&cluster, 4)) && why.contains("as node 3 does; --redis-port takes another port"), "{why}");
+    assert!(why.contains(&address(&cluster, 4)) && why.contains("as node 3 does; choose another port with --redis-port"), "{why}");
     let why = change(&cluster, &["add", "--node", "3", "--redis-port", "1"]).code(2).err;
     assert!(why.contains("--redis-port is 1, but node 3 belongs to the cluster already and has"), "{why}");
     assert_eq!(members(&cluster), [0, 1, 2, 3]);

@@ -30,7 +30,7 @@ impl Made {
         }
         match path.is_dir() {
             true => Ok(made),
-            false => Err(Fail::failed(format_args!("cannot make {}: it is there, and is no directory", path.display()))),
+            false => Err(Fail::failed(format_args!("cannot make {}: it exists, but is not a directory", path.display()))),
         }
     }
 
@@ -109,7 +109,9 @@ impl Directory {
                 Err(taken) => {
                     if let Some(server) = self.server() {
                         let path = self.0.display();
-                        return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
+                        return Err(Fail::failed(format_args!(
+                            "martlet run runs {server:?} in {path}; choose another directory with --dir"
+                        )));
                     }
                     rustix::fs::flock(&taken, rustix::fs::FlockOperation::LockExclusive).context(self.locking())?;
                     if let Some(lock) = self.locked(taken) {
@@ -127,7 +129,7 @@ impl Directory {
     pub fn try_lock(&self) -> Outcome<Lock> {
         let taken = |_| {
             Fail::failed(format_args!(
-                "another martlet command is changing the cluster there, in {}; try again when it has ended",
+                "another martlet command is changing the cluster in {}; try again when it has ended",
                 self.0.display()
             ))
         };
@@ -220,7 +222,7 @@ mod tests {
         assert!(!ab.join("c/d").exists() && ab.join("c").exists(), "what holds something stays");
         let on_a_file = ab.join("c/mine/e/f");
         assert!(
-            Made::all(&on_a_file).is_err() && Made::all(&ab.join("c/mine")).expect_err("a file").to_string().contains("is no directory")
+            Made::all(&on_a_file).is_err() && Made::all(&ab.join("c/mine")).expect_err("a file").to_string().contains("is not a directory")
         );
     }
 }

@@ -128,7 +128,7 @@ impl Plan {
             && let Some(node) = node_at(service)
         {
             return Err(Fail::usage(format_args!(
-                "--service-port is {service}, which is node {node}'s own: --redis-port is {redis}, and node I serves the Redis protocol on that plus I; allowed is a port beside \
+                "--service-port is {service}, which is node {node}'s own: --redis-port is {redis}, and node I serves the Redis protocol on that plus I; allowed is a port outside \
                  {redis} to {}",
                 redis.saturating_add(self.nodes() - 1)
             )));
@@ -259,7 +259,7 @@ impl Directory {
     /// The cluster.
     pub fn existing_cluster(&self) -> Outcome<Cluster> {
         self.cluster()?.ok_or_else(|| {
-            Fail::absent(format_args!("there is no cluster in {0}; `martlet cluster up --dir {0}` makes one", self.0.display()))
+            Fail::absent(format_args!("there is no cluster in {0}; `martlet cluster up --dir {0}` creates one", self.0.display()))
         })
     }
 
@@ -325,7 +325,7 @@ impl Directory {
         match self.cluster()? {
             None => Ok(()),
             Some(cluster) => Err(Fail::failed(format_args!(
-                "there is a cluster in {0} already, {1:?}; --dir names another directory, and `martlet cluster down --purge --dir {0}` ends that node and removes its files",
+                "there is already a cluster in {0}, {1:?}; choose another directory with --dir, or end that node and remove its files with `martlet cluster down --purge --dir {0}`",
                 self.0.display(),
                 cluster.config().name
             ))),
@@ -563,7 +563,7 @@ mod tests {
         assert!(directory.cluster().expect("readable").is_none());
         let lock = directory.lock().expect("nobody else has it");
         let taken = directory.try_lock().expect_err("it is ours").to_string();
-        assert!(taken.contains("another martlet command is changing the cluster there"), "{taken}");
+        assert!(taken.contains("another martlet command is changing the cluster in"), "{taken}");
         let cluster = directory.create(&plan()).expect("made");
         assert_eq!(cluster.config().nodes.len(), 3);
         assert_eq!(cluster.config().nodes[2].redis, "127.0.0.1:7713");
@@ -607,7 +607,7 @@ mod tests {
         let service = |port| Plan { service_port: Some(port), ..plan() };
         let why = refused(service(7713));
         assert!(why.starts_with("--service-port is 7713, which is node 2's own: --redis-port is 7711"), "{why}");
-        assert!(why.ends_with("allowed is a port beside 7711 to 7713"), "{why}");
+        assert!(why.ends_with("allowed is a port outside 7711 to 7713"), "{why}");
         for beside in [7710, 7714] {
             assert!(service(beside).config().is_ok(), "{beside}");
         }

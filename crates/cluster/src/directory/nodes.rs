@@ -77,7 +77,7 @@ impl Directory {
             let kept = if left.is_empty() {
                 "none can be added".to_owned()
             } else {
-                format!("and files of nodes {left:?} are kept, which were removed; --node takes one of them, and `martlet cluster remove N --purge` removes its files")
+                format!("files of the removed nodes {left:?} are kept; choose one of them with --node, or remove its files with `martlet cluster remove N --purge`")
             };
             Fail::failed(format_args!("the cluster has {} nodes, of {MAX_MEMBERS} that are allowed: {kept}", cluster.config().nodes.len()))
         })
@@ -105,7 +105,7 @@ impl Directory {
             let port = asked.or_else(|| u16::try_from(next).ok().filter(|port| *port > 0));
             let port = port.ok_or_else(|| {
                 Fail::usage(format_args!(
-                    "{flag} is absent, and would be {next}, by the port of node {base}; allowed are ports from 1 to 65535"
+                    "{flag} is absent, and would be {next}, counted from the port of node {base}; allowed are ports from 1 to 65535"
                 ))
             })?;
             Ok(if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
@@ -119,7 +119,7 @@ impl Directory {
         };
         if let Some(other) = config.nodes.iter().find(|node| node.number != number && !redis.is_empty() && node.redis == redis) {
             return Err(Fail::usage(format_args!(
-                "node {number} would serve the Redis protocol on {redis}, as node {} does; --redis-port takes another port",
+                "node {number} would serve the Redis protocol on {redis}, as node {} does; choose another port with --redis-port",
                 other.number
             )));
         }
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(full, "the cluster has 16 nodes, of 16 that are allowed: none can be added");
         cluster = directory.unlist_node(&cluster, 5).expect("unlisted");
         let kept = directory.free_number(&cluster).expect_err("files of 5 are kept").to_string();
-        assert!(kept.contains("files of nodes [5] are kept"), "{kept}");
+        assert!(kept.contains("files of the removed nodes [5] are kept"), "{kept}");
         directory.purge_node(&cluster, 5).expect("purged");
         assert_eq!(directory.free_number(&cluster).expect("room"), 5);
     }

@@ -65,8 +65,8 @@ impl Directory {
     fn is_a_copy(&self, node: u16, how: &str) -> Fail {
         let here = self.path().display();
         Fail::failed(format_args!(
-            "node {node} of this cluster runs already, {how}, and was not started from {here}. If {here} is a copy of that cluster's directory, it is no cluster of its \
-             own: use the original, or remove the copy and let `martlet cluster up` make a new one. If it was copied to be moved, end the cluster with `martlet cluster \
+            "node {node} of this cluster is already running, {how}, and was not started from {here}. If {here} is a copy of that cluster's directory, it is not a cluster of its \
+             own: use the original, or remove the copy and let `martlet cluster up` create a new one. If you copied it to move the cluster, end the cluster with `martlet cluster \
              down` in the original first"
         ))
     }
@@ -78,7 +78,7 @@ impl Directory {
         }
         let until = Instant::now() + RELEASE;
         // One that was killed a moment ago may still have it.
-        while cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")? {
+        while cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see which nodes are running")? {
             if Instant::now() >= until {
                 return Ok(true);
             }

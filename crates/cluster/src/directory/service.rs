@@ -26,12 +26,12 @@ impl Runner {
         match self.activity {
             Activity::Running => None,
             Activity::Stopped => Some(format!(
-                "martlet run{} is stopped by a signal: until it goes on (SIGCONT) no replica is started in the place of one that dies, and the server is not told to end",
+                "martlet run{} is stopped by a signal: until it is resumed (SIGCONT), no replica is started in the place of one that dies, and the server is not told to end",
                 of(&self.pid)
             )),
             Activity::Gone => Some(format!(
-                "martlet run{} has ended: no replica is started any more in the place of one that dies, and nobody passes SIGTERM on. The server goes on for as long as enough \
-                 replicas live; to have it watched over, end it by its own command (redis-cli shutdown), or kill the replicas' processes, and start `martlet run` again",
+                "martlet run{} has ended: no replica is started any more in the place of one that dies, and SIGTERM is not passed on. The server goes on for as long as enough \
+                 replicas live. To have it supervised again, end it with its own command (redis-cli shutdown), or kill the replicas' processes, and start `martlet run` again",
                 of(&self.pid)
             )),
         }
@@ -45,7 +45,7 @@ impl Runner {
 pub fn running_replicas(cluster: &Cluster) -> Outcome<Vec<u16>> {
     let mut running = Vec::new();
     for node in &cluster.config().nodes {
-        if cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number)).context("cannot see who runs")? {
+        if cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number)).context("cannot see which replicas are running")? {
             running.push(node.number);
         }
     }
@@ -61,10 +61,10 @@ impl Directory {
         if let Some(cluster) = self.cluster()? {
             let path = self.0.display();
             let Some(before) = self.server() else {
-                return Err(Fail::failed(format_args!("there is a cluster in {path}; --dir names a directory without one")));
+                return Err(Fail::failed(format_args!("there is a cluster in {path}; choose a directory without one with --dir")));
             };
             if !running_replicas(&cluster)?.is_empty() {
-                return Err(Fail::failed(format_args!("{before:?} runs in {path}; --dir names another directory")));
+                return Err(Fail::failed(format_args!("{before:?} is running in {path}; choose another directory with --dir")));
             }
         }
         write_whole(&self.server_file(), &format!("{server}\n"))?;

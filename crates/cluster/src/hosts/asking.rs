@@ -78,7 +78,7 @@ pub fn answers(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Outco
 /// Why it does not.
 pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
     let entry = cluster.node(NodeId(node)).ok_or_else(|| Fail::absent(format_args!("there is no node {node}")))?;
-    noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not begin again {why}")))
+    noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not restart {why}")))
 }
 
 pub(super) fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<(), Unanswered> {
@@ -98,7 +98,7 @@ pub fn invited(cluster: &Cluster, valid: Duration, patience: Duration) -> Outcom
         Ok(Answer::Invited(token)) => Ok(token),
         Ok(answer) => Err(Fail::failed(format_args!("node {} does not invite {}", first.number, other(first, answer)))),
         Err(why) if why.is_silence() => Err(Fail::failed(format_args!(
-            "node {} keeps the list of nodes and is not reached {why}. {}",
+            "node {} keeps the list of nodes, but cannot be reached {why}. {}",
             first.number,
             when_lost(cluster)
         ))),
@@ -112,7 +112,7 @@ fn when_lost(cluster: &Cluster) -> String {
     let rest: Vec<NodeEntry> = cluster.config().nodes.iter().filter(|node| node.number != first).cloned().collect();
     match Directory::keeper(&rest) {
         Some(next) => format!(
-            "When its host is lost for good, `martlet cluster remove {first}` on this one takes node {first} off the list, and the host of node {} keeps it from then on",
+            "If its host is lost for good, run `martlet cluster remove {first}` on this one: that takes node {first} off the list, and from then on the host of node {} keeps the list",
             next.number
         ),
         None => "It is the only node that can found the cluster".into(),
@@ -151,8 +151,8 @@ pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: D
             answer => {
                 let why = answer.map_or_else(|why| why, |answer| other(&first, answer));
                 return Err(Fail::failed(format_args!(
-                    "node {number} has left the cluster, and is on the list of nodes still, which the host of node {} keeps: it does not take it off {why}. The same command \
-                     goes on from here. {}",
+                    "node {number} has left the cluster, but is still on the list of nodes. The host of node {}, which keeps the list, does not take it off {why}. The same \
+                     command continues from here. {}",
                     first.number,
                     if why.is_silence() { when_lost(cluster) } else { String::new() }
                 )));

@@ -34,10 +34,12 @@ pub enum TalkError {
     #[error("it says: {0}")]
     Refused(String),
     /// What came is not what the secret seals.
-    #[error("what it answers does not open with the secret: it is not the host that has it, or somebody on the way alters what is sent")]
+    #[error(
+        "its answer cannot be opened with the secret: it is not the host that has the secret, or somebody on the way alters what is sent"
+    )]
     Forged,
     /// What came is nothing that a host says.
-    #[error("what it says makes no sense ({0}); is another service listening there?")]
+    #[error("its answer makes no sense ({0}); is another service listening there?")]
     Senseless(String),
 }
 

@@ -41,11 +41,11 @@ impl Invitation {
     /// # Errors
     /// Why there is none that can be taken, for the one that asks with it.
     pub(super) fn find(directory: &Directory, id: &str) -> Result<Invitation, String> {
-        let unknown = || "it has given no such invitation, or long ago; `martlet host invite` there gives one".to_owned();
+        let unknown = || "it has no such invitation, or gave it long ago; `martlet host invite` there gives a new one".to_owned();
         // It becomes part of a path.
         hex::decode::<8>(id).ok_or_else(unknown)?;
         let text = directory.invitation(id).ok_or_else(unknown)?;
-        toml::from_str(&text).map_err(|error| format!("the invitation's file there cannot be understood: {}", error.to_string().trim_end()))
+        toml::from_str(&text).map_err(|error| format!("the invitation's file there cannot be read: {}", error.to_string().trim_end()))
     }
 
     pub(super) fn secret(&self) -> Result<[u8; 16], String> {
@@ -59,14 +59,14 @@ impl Invitation {
     pub(super) fn check(&self, address: Option<SocketAddr>) -> Result<(), String> {
         match &self.taken {
             Some(Taken { address: by, number, complete: true }) => {
-                Err(format!("the invitation has been used: by {by}, which is node {number}. `martlet host invite` gives another one"))
+                Err(format!("the invitation has been used by {by}, which is node {number}. `martlet host invite` gives another one"))
             }
             Some(taken) if address.is_some_and(|address| address != taken.address) => {
                 Err(format!("the invitation is being used by {}. `martlet host invite` gives another one", taken.address))
             }
             _ if now_s() >= self.expires_s => {
                 let ago = now_s() - self.expires_s;
-                Err(format!("the invitation has expired, {ago} s ago by the clock there. `martlet host invite` gives another one"))
+                Err(format!("the invitation expired {ago} s ago, by the clock there. `martlet host invite` gives another one"))
             }
             _ => Ok(()),
         }
@@ -87,7 +87,7 @@ pub fn invite(directory: &Directory, cluster: &Cluster, own: u16, valid: Duratio
         .ok_or_else(|| Fail::failed(format_args!("node {} has no address at which it could answer other hosts", first.number)))?;
     if first.number != own {
         return Err(Fail::usage(format_args!(
-            "this host's node is {own}; hosts are invited from that of node {}, at {}, which keeps the list of nodes",
+            "this host's node is {own}; only the host of node {}, at {}, can invite others, since it keeps the list of nodes",
             first.number,
             at.ip()
         )));

@@ -33,10 +33,10 @@ impl Welcome {
     /// # Errors
     /// When what was given is none of that.
     pub fn files(&self) -> Outcome<(ClusterConfig, Key, NodeConfig)> {
-        let senseless = |what: &str, why: &str| Fail::failed(format_args!("the host has sent {what} that makes no sense: {why}"));
+        let senseless = |what: &str, why: &str| Fail::failed(format_args!("the host sent {what} that makes no sense: {why}"));
         let cluster = ClusterConfig::from_toml(&self.cluster).map_err(|why| senseless("a cluster's file", &why))?;
         let node = NodeConfig::from_toml(&self.node).map_err(|why| senseless("a node's file", &why))?;
-        let key = hex::decode(&self.key).map(Key::new).ok_or_else(|| senseless("a key", "it is no 64 hexadecimal digits"))?;
+        let key = hex::decode(&self.key).map(Key::new).ok_or_else(|| senseless("a key", "it is not 64 hexadecimal digits"))?;
         Ok((cluster, key, node))
     }
 }
@@ -99,7 +99,7 @@ impl Joining {
 fn failed(at: SocketAddr, error: &TalkError) -> Fail {
     match error {
         TalkError::Broken(error) => Fail::failed(format_args!(
-            "the host that has given the token is not reached at {at}: {error}. Does its node run, and does TCP to port {} pass the firewalls between here and there?",
+            "the host that gave the token cannot be reached at {at}: {error}. Is its node running, and does TCP to port {} pass the firewalls between here and there?",
             at.port()
         )),
         TalkError::Refused(why) => Fail::failed(format_args!("the host at {at} refuses: {why}")),

@@ -52,11 +52,11 @@ impl Successor {
         let thread = name.spawn(move || match told.recv() {
             Ok(()) => {
                 let error = command.exec();
-                Fail::failed(format_args!("cannot begin again as {}: {error}", command.get_program().display()))
+                Fail::failed(format_args!("cannot restart as {}: {error}", command.get_program().display()))
             }
             Err(_) => Fail::failed("nobody begins again"),
         });
-        Ok(Successor { restart, go, thread: thread.context("cannot start a thread that waits to begin again")? })
+        Ok(Successor { restart, go, thread: thread.context("cannot start the thread that restarts the node")? })
     }
 
     /// What others ask by.
@@ -95,7 +95,7 @@ impl Restart {
         std::fs::metadata(&self.executable).map_err(|error| format!("{} cannot be run: {error}", self.executable.display()))?;
         match (self.stop.requests(), self.asked.load(Ordering::Acquire)) {
             (0, _) => Ok(()),
-            (_, true) => Err("it has been asked before, and is about to begin again".into()),
+            (_, true) => Err("it has been asked before, and is about to restart".into()),
             (_, false) => Err("it is about to end".into()),
         }
     }

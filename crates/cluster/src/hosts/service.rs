@@ -59,14 +59,14 @@ impl Service {
         let directory = Directory::new(file.parent().unwrap_or(Path::new(".")));
         if directory.cluster_file() != file {
             return Err(Fail::usage(format_args!(
-                "answers_hosts is true, and the cluster's file is {}; allowed is one that is called cluster.toml, in the host's directory",
+                "answers_hosts is true, but the cluster's file is {}; allowed is a file called cluster.toml, in the host's directory",
                 file.display()
             )));
         }
         let entry = settings.entry();
         let at = answers_at(entry).ok_or_else(|| {
             Fail::usage(format_args!(
-                "answers_hosts is true, and node {} has the address {:?} in {}; allowed is an IP address and a port up to 65534, since other hosts are answered at the one after it",
+                "answers_hosts is true, but node {} has the address {:?} in {}; allowed is an IP address and a port up to 65534, since other hosts are answered on the port after it",
                 entry.number,
                 entry.address,
                 file.display()
@@ -179,7 +179,7 @@ impl Service {
                     | Request::Take(_),
                     Some(_),
                 ) => Answer::Refused("an invitation is for joining, and for nothing else".into()),
-                (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining takes an invitation".into()),
+                (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining needs an invitation".into()),
             };
             channel.send(&answer)?;
         }
@@ -190,7 +190,7 @@ impl Service {
         if hello.version != VERSION {
             let Protocol { build, .. } = version::protocol();
             return Err(format!(
-                "{} speaks version {} of the conversation between hosts, and {build} here version {VERSION}: run the same build on both",
+                "{} speaks version {} of the protocol between hosts, but {build} here speaks version {VERSION}: run the same build on both",
                 shown(&hello.build),
                 hello.version
             ));
@@ -211,7 +211,7 @@ impl Service {
         let ours = version::protocol();
         if !ours.suits(theirs) {
             return Err(format!(
-                "the newcomer's build has protocol version {}, feature levels {}; here runs {ours}: run the same build on both",
+                "the newcomer's build has protocol version {}, feature levels {}; this host runs {ours}: run the same build on both",
                 theirs.version, theirs.levels
             ));
         }
@@ -224,7 +224,7 @@ impl Service {
         let cluster = self.cluster()?;
         let first = keeper(&cluster).number;
         if first != self.own.number {
-            return Err(format!("hosts are invited from that of node {first} by now, which keeps the list of nodes"));
+            return Err(format!("the host of node {first} invites others now, since it keeps the list of nodes"));
         }
         let mut invitation = Invitation::find(&self.directory, id)?;
         invitation.check(Some(address))?;
@@ -234,7 +234,7 @@ impl Service {
         };
         let others = || cluster.config().nodes.iter().filter(|node| node.number != number);
         if let Some(other) = others().find(|node| node.meeting_point() == Some(address)) {
-            return Err(format!("node {} is reached at {address} already; --listen names another address", other.number));
+            return Err(format!("node {} already has the address {address}; choose another one with --listen", other.number));
         }
         let redis = redis.unwrap_or_else(|| {
             let own = cluster.config().nodes.iter().find(|node| node.number == self.own.number);
@@ -263,7 +263,7 @@ impl Service {
         let told = |error: Fail| error.to_string();
         let _changing = self.change().map_err(told)?;
         let mut invitation = Invitation::find(&self.directory, id)?;
-        let Some(taken) = &mut invitation.taken else { return Err("nobody has taken the invitation".into()) };
+        let Some(taken) = &mut invitation.taken else { return Err("no host has taken the invitation".into()) };
         taken.complete = true;
         invitation.write(&self.directory, id).map_err(told)
     }
@@ -275,7 +275,7 @@ impl Service {
             let followed = self.follow_once();
             let why = followed.err().unwrap_or_default();
             if why != said && !why.is_empty() {
-                tracing::warn!("the list of the cluster's nodes is the one of before: {why}");
+                tracing::warn!("the list of the cluster's nodes could not be updated: {why}");
             }
             said = why;
             thread::sleep(LIST_EVERY);
@@ -298,17 +298,17 @@ impl Service {
                 return Ok(());
             }
         }
-        tracing::info!(?numbers, "the cluster's nodes are others now");
+        tracing::info!(?numbers, "the cluster's nodes have changed");
         match Own::in_list(list, &self.own) {
             Own::Listed => {}
             Own::Elsewhere(address) => tracing::warn!(
-                "node {} is reached at {address} by the newest list of nodes, and this one at {}: another host has its number",
+                "node {} has the address {address} in the newest list of nodes, but this node has {}: another host has taken its number",
                 self.own.number,
                 self.own.address
             ),
             Own::Removed => {
                 tracing::warn!(
-                    "node {} has been removed from the cluster, whose nodes are {numbers:?} by now: it ends. To come back, its host has to join anew",
+                    "node {} has been removed from the cluster, whose nodes are now {numbers:?}, so it ends. To come back, its host has to join again",
                     self.own.number
                 );
                 self.restart.end();
@@ -330,12 +330,9 @@ impl Service {
         let cluster = self.cluster()?;
         let first = keeper(&cluster).number;
         if first != self.own.number || number == first {
-            return Err(format!(
-                "the list of nodes is kept by the host of node {first} by now, and this is that of node {}",
-                self.own.number
-            ));
+            return Err(format!("the host of node {first} keeps the list of nodes now, and this is the host of node {}", self.own.number));
         }
-        tracing::info!(node = number, "a node is none of the cluster's any more");
+        tracing::info!(node = number, "a node has been removed from the cluster");
         self.directory.unlist_node(&cluster, number).map(|cluster| NodeList::of(&cluster)).map_err(told)
     }
 }

@@ -56,16 +56,19 @@ impl FromStr for Token {
                 text.strip_prefix("martlet").and_then(|rest| rest.split_once('-')).and_then(|(number, _)| number.parse::<u32>().ok());
             return Err(match version {
                 Some(version) => {
-                    format!("the token is of layout {version}; this build reads layout 1: run the same build of martlet on both hosts")
+                    format!("the token has layout {version}, but this build reads layout 1: run the same build of martlet on both hosts")
                 }
-                None => format!("the token does not begin with \"{KIND}\"; allowed is what `martlet host invite` has printed"),
+                None => format!("the token does not begin with \"{KIND}\"; allowed is what `martlet host invite` printed"),
             });
         };
         if digits.len() != 2 * BYTES {
             let length = digits.len();
-            return Err(format!("the token has {length} characters behind \"{KIND}\"; allowed are {}: was it copied in part?", 2 * BYTES));
+            return Err(format!(
+                "the token has {length} characters after \"{KIND}\"; allowed are {}: was only a part of it copied?",
+                2 * BYTES
+            ));
         }
-        let damaged = || "the token is damaged: allowed is what `martlet host invite` has printed, every character of it".to_owned();
+        let damaged = || "the token is damaged; allowed is what `martlet host invite` printed, every character of it".to_owned();
         let bytes: [u8; BYTES] = hex::decode(digits).ok_or_else(damaged)?;
         let (body, check) = bytes.split_at(BYTES - 4);
         if crc32fast::hash(body).to_le_bytes() != check {
@@ -96,7 +99,7 @@ mod tests {
             for at in KIND.len()..text.len() {
                 let other = if text.as_bytes()[at] == b'0' { "1" } else { "0" };
                 assert!(refused(&format!("{}{other}{}", &text[..at], &text[at + 1..])).contains("damaged"));
-                assert!(refused(&text[..at]).contains("copied in part"));
+                assert!(refused(&text[..at]).contains("a part of it copied"));
             }
             assert!(refused(&text.replace("martlet1", "martlet2")).contains("layout 2"));
             assert!(refused("hello").contains("does not begin with"));

@@ -42,7 +42,7 @@ impl Holder {
         let held = self.0.take_if(|held| held.id == id || now >= held.until);
         if let Some(other) = &self.0 {
             return Err(format!(
-                "{} restarts nodes, since {} s: the next command can when that has ended",
+                "{} has been restarting nodes for {} s; try again when it has ended",
                 other.by,
                 now.duration_since(other.since).as_secs()
             ));
@@ -141,14 +141,14 @@ mod tests {
         let s = Duration::from_secs;
         assert_eq!(holder.take("a", "the first", VALID, now), Ok(()));
         let refused = holder.take("b", "the second", VALID, now + s(7)).expect_err("the first has it");
-        assert_eq!(refused, "the first restarts nodes, since 7 s: the next command can when that has ended");
+        assert_eq!(refused, "the first has been restarting nodes for 7 s; try again when it has ended");
         assert_eq!(
             holder.take("b", "the second", Duration::ZERO, now + s(8)),
             Err(refused.replace('7', "8")),
             "nobody gives back another's"
         );
         assert_eq!(holder.take("a", "the first", s(1_000_000), now + s(8)), Ok(()), "it asks anew");
-        assert!(holder.take("b", "the second", VALID, now + s(22)).expect_err("still").contains("since 22 s"));
+        assert!(holder.take("b", "the second", VALID, now + s(22)).expect_err("still").contains("for 22 s"));
         assert_eq!(holder.take("b", "the second", VALID, now + s(23)), Ok(()), "nothing was heard of the first");
         assert!(holder.take("a", "the first", VALID, now + s(24)).is_err());
         assert_eq!(holder.take("b", "the second", Duration::ZERO, now + s(24)), Ok(()));

@@ -168,9 +168,9 @@ fn why_not<F: Backend>(endpoint: &mut ClientEndpoint<F>, cluster: &Cluster, node
         return format!("UDP port {} does not get through, while TCP does: a firewall may be in the way", at.port());
     }
     match TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
-        Ok(_) => "it takes TCP connections and does not introduce itself: its process hangs, or is no node of this cluster".into(),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => "nothing listens there: does its node run?".into(),
-        Err(error) => format!("TCP port {} is not reached ({error}): is the host up, and does its firewall let it by?", at.port()),
+        Ok(_) => "it takes TCP connections but does not introduce itself: its process hangs, or is not a node of this cluster".into(),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => "nothing listens there: is its node running?".into(),
+        Err(error) => format!("TCP port {} cannot be reached ({error}): is the host up, and does its firewall let TCP by?", at.port()),
     }
 }
 
@@ -213,12 +213,12 @@ pub fn run(cluster: &Cluster, seconds: u64, format: Format, interrupt: &Interrup
     let config = cluster.config();
     if !config.fabric.traits().spans_hosts {
         return Err(Fail::usage(format_args!(
-            "--peers is for clusters whose nodes run on several hosts; all nodes of {:?} run on one, over {}",
+            "--peers is for clusters whose nodes run on several hosts; all nodes of {:?} run on one host, over {}",
             config.name, config.fabric
         )));
     }
     let time = Duration::from_secs(seconds);
-    format.say(format_args!("looking at {} nodes for {seconds} s; what has to be outlasted shows only under load", config.nodes.len()));
+    format.say(format_args!("watching {} nodes for {seconds} s; the longest delays show only under load", config.nodes.len()));
     let (nodes, own) = with_fabric!(config.fabric, F => watch::<F>(cluster, time, interrupt)?);
     let mut worst = Worst { late: us(own), ..Worst::default() };
     let mut missing = Vec::new();
@@ -280,7 +280,7 @@ fn tell(cluster: &Cluster, worst: Worst, format: Format) {
              lease_us = {lease_us}   # now {}; a leader bears a stall of {:.1} ms\n  [detector]\n  \
              heartbeat_us = {heartbeat_us}   # now {}; with {missed} missed (cap - failure, as now), a node is presumed dead after {:.1} ms\n  \
              broadcast_timeout_us = {broadcast_timeout_us}   # now {}; that many without a broadcast, of which one is sent each {:.0} ms\n\
-             they are what this host has seen: run it on each, and take the largest of each",
+             this is what this host has seen: run the command on each host, and take the largest value of each setting",
             ms(worst.silence()),
             ms(worst.late),
             ms(worst.round_trip),

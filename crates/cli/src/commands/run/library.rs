@@ -63,7 +63,7 @@ impl Library {
         let found = places.iter().find_map(|place| place.canonicalize().ok()).map(|path| Library { path, _memory: None });
         found.ok_or_else(|| {
             let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-            Fail::absent(format_args!("{NAME} is not there: looked at {}; --preload names it", places.join(", ")))
+            Fail::absent(format_args!("{NAME} was not found; looked at {}; name it with --preload", places.join(", ")))
         })
     }
 

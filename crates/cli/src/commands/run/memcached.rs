@@ -19,19 +19,19 @@ pub const PROFILE: Profile = Profile {
 
 /// Options that cannot be captured, their long names, and why.
 const REFUSED: [(&str, &str, &str); 7] = [
-    ("-d", "--daemon", "martlet run has it stay in the foreground"),
-    ("-P", "--pidfile", "each replica is a process; whoever starts martlet run knows that one's number"),
-    ("-u", "--user", "replicas and martlet run know each other by their user: start martlet run as that one"),
-    ("-e", "--memory-file", "there would be one file for all replicas: leave it out, the memory outlives a replica as it is"),
-    ("-Z", "--enable-ssl", "replicas would draw different keys: end TLS before it, with stunnel for example"),
+    ("-d", "--daemon", "martlet run keeps it in the foreground"),
+    ("-P", "--pidfile", "each replica is a process of its own; watch the process of martlet run instead"),
+    ("-u", "--user", "replicas and martlet run know each other by their user: start martlet run as that user"),
+    ("-e", "--memory-file", "all replicas would share one file: leave it out, since the memory outlives a replica without it"),
+    ("-Z", "--enable-ssl", "replicas would draw different keys: terminate TLS in front of it, with stunnel for example"),
     ("-S", "--enable-sasl", "what its library does is not captured"),
     ("-A", "--enable-shutdown", "send SIGTERM to martlet run"),
 ];
 
 /// Settings of `-o` that cannot be captured, and why.
 const REFUSED_SETTINGS: [(&str, &str); 5] = [
-    ("ext_", "what threads have read from a disk comes to each replica at another moment"),
-    ("idle_timeout", "the thread that it starts waits for a time of its own"),
+    ("ext_", "what threads read from a disk reaches each replica at another moment"),
+    ("idle_timeout", "the thread that it starts keeps time by itself"),
     ("proxy_", "the server would open connections, which are not captured"),
     ("ssl_", "replicas would draw different keys"),
     ("drop_privileges", "replicas could not be forked any more"),

@@ -49,9 +49,9 @@ const LEADERLESS: Duration = Duration::from_secs(30);
 /// this is a long time.
 const HOPELESS: Duration = Duration::from_secs(5);
 
-/// Run an unmodified server in three replicas on this host.
+/// Run an unmodified server in three replicas; connections outlive kill -9.
 ///
-/// Its clients' connections outlive kill -9. The server starts once and is forked twice. One replica leads and talks to the clients. What they send is
+/// All replicas are on this host. The server starts once and is forked twice. One replica leads and talks to the clients. What they send is
 /// replicated before it is executed, and the other two replicas execute the same. When the leader dies, another replica goes on with its connections, at the
 /// very byte, and a new replica is forked. The command stays in the foreground and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the
 /// server.
@@ -237,15 +237,15 @@ impl Supervisor {
                 let Left { holding, counting, .. } = left;
                 let live = if holding == 1 { "lives and holds" } else { "live and hold" };
                 let needs =
-                    if self.needs_majority { format!(", and a majority of {counting} has to live to go on") } else { String::new() };
+                    if self.needs_majority { format!(", and the service needs a majority of the {counting}") } else { String::new() };
                 return Err(Fail::failed(format_args!(
-                    "no replica has led for {} s; of {counting} that count {holding} {live} the state{needs}",
+                    "no replica has led for {} s; of {counting} replicas {holding} {live} the state{needs}",
                     patience.as_secs()
                 )));
             }
             if !self.is_silenced && output::is_broken() {
                 self.is_silenced = true;
-                output::complain("martlet: standard output takes no more events; the service goes on without telling of them");
+                output::complain("martlet: standard output takes no more events; the service goes on without printing them");
             }
             // Not when standard output takes nothing more, which is no reason to end a service.
             if interrupt.take() {
@@ -307,7 +307,7 @@ impl Supervisor {
                     match line.hear(said, user, &self.replicas) {
                         Ok(()) => self.hear(said),
                         Err(why) => {
-                            self.say(format_args!("a message is not believed: {why}"), || json!({"event": "disbelieved", "why": why}));
+                            self.say(format_args!("rejected a message: {why}"), || json!({"event": "disbelieved", "why": why}));
                             return false;
                         }
                     }
@@ -337,9 +337,9 @@ impl Supervisor {
             }
             Said::Keeper { number, replaced } => {
                 let what = match replaced {
-                    true => "another one is in its place",
+                    true => "it has been replaced",
                     false => {
-                        "the system refuses another one, which is tried again each second: should that replica die meanwhile while it leads, its connections end"
+                        "the system refuses to start another one; martlet run tries again every second. If that replica leads and dies before then, its connections end"
                     }
                 };
                 self.say(
@@ -385,11 +385,11 @@ impl Supervisor {
                 // As one that was asked for its version.
                 Some(0) if left.is_empty() => {
                     self.ended.note(0, true, false);
-                    self.say(format_args!("{message}: nothing runs"), || json!({"event": "ended early", "code": 0}));
+                    self.say(format_args!("{message}: nothing is running"), || json!({"event": "ended early", "code": 0}));
                     Ok(())
                 }
                 Some(0) => Err(Fail::failed(format_args!(
-                    "{message} and left processes {left:?} behind, which end as well: a server that leaves the foreground is to be told not to"
+                    "{message} and left processes {left:?} behind, which are ended too. If the server leaves the foreground, tell it not to"
                 ))),
                 Some(code) => Err(Fail::ended(code as u8, message)),
                 None => Err(Fail::failed(message)),

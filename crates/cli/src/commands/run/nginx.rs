@@ -21,12 +21,12 @@ pub const PROFILE: Profile = Profile {
 /// Why what needs a connection of the server's own is refused.
 const CONNECTS: &str = "the server would open connections, which are not captured: let it serve files and answers of its own";
 /// Why what `martlet run` says itself is refused.
-const OURS: &str = "martlet run has it run as one process in the foreground, and says so itself";
+const OURS: &str = "martlet run sets that itself: one process, in the foreground";
 
 /// Directives that cannot be captured: the values that are harmless, and why others are not.
 const REFUSED: [(&str, &[&str], &str); 15] = [
-    ("ssl_certificate", &[], "replicas would draw different keys: end TLS before it, with stunnel for example"),
-    ("aio", &["off"], "what threads beside have read comes to each replica at another moment"),
+    ("ssl_certificate", &[], "replicas would draw different keys: terminate TLS in front of it, with stunnel for example"),
+    ("aio", &["off"], "what other threads read reaches each replica at another moment"),
     ("daemon", &[], OURS),
     ("master_process", &[], OURS),
     ("proxy_pass", &[], CONNECTS),
@@ -39,7 +39,7 @@ const REFUSED: [(&str, &[&str], &str); 15] = [
     ("resolver", &[], CONNECTS),
     ("perl_modules", &[], "what a module does is not captured"),
     ("lua_package_path", &[], "what a module does is not captured"),
-    ("timer_resolution", &[], "it would be interrupted at each replica at another moment"),
+    ("timer_resolution", &[], "it would interrupt each replica at another moment"),
 ];
 
 /// Looks through the configuration, as the server itself prints it.

@@ -14,7 +14,7 @@ pub fn find(name: &str) -> Outcome<PathBuf> {
     let is_program = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     if name.contains('/') {
         let path = PathBuf::from(name);
-        return if is_program(&path) { Ok(path) } else { Err(Fail::absent(format_args!("{name} is no program that may be run"))) };
+        return if is_program(&path) { Ok(path) } else { Err(Fail::absent(format_args!("{name} is not a program that may be run"))) };
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| is_program(path));
@@ -27,7 +27,7 @@ pub fn check(path: &Path) -> Outcome {
     let meta = fs::metadata(path).context(format_args!("cannot look at {name}"))?;
     if meta.permissions().mode() & 0o6000 != 0 {
         return Err(Fail::failed(format_args!(
-            "{name} cannot be captured: it is setuid or setgid, so that the system loads no library into it"
+            "{name} cannot be captured: it is setuid or setgid, so the system loads no library into it"
         )));
     }
     if meta.len() > MOST_BYTES {
@@ -46,7 +46,7 @@ fn why_not(bytes: &[u8]) -> Option<&'static str> {
         return Some("it is a script; name the server that it starts");
     }
     if !bytes.starts_with(b"\x7fELF\x02\x01") {
-        return Some("it is no 64-bit ELF program");
+        return Some("it is not a 64-bit ELF program");
     }
     // A builder of Go programs leaves this mark; they call the kernel themselves.
     if bytes.windows(14).any(|window| window == b"\xff Go buildinf:") {
@@ -136,7 +136,7 @@ mod tests {
     fn what_cannot_be_captured_is_told_apart() {
         let says = |bytes: &[u8], text: &str| assert!(why_not(bytes).is_some_and(|why| why.contains(text)), "{:?}", why_not(bytes));
         says(b"#!/bin/sh\n", "a script");
-        says(b"MZ", "no 64-bit ELF");
+        says(b"MZ", "not a 64-bit ELF");
         says(b"\x7fELF\x02\x01", "statically");
         says(b"\x7fELF\x02\x01 .... \xff Go buildinf: ...", "Go program");
         says(b"\x7fELF\x02\x01 .... liburing.so.2 ...", "io_uring");

@@ -32,7 +32,7 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
     (
         "tls-port",
         &["0"],
-        "the server must not encrypt by itself, since replicas would draw different keys: end TLS before it, with stunnel for example, and give the server `port` alone",
+        "the server must not encrypt by itself, since replicas would draw different keys: terminate TLS in front of it, with stunnel for example, and give the server only `port`",
     ),
     (
         "cluster-enabled",
@@ -49,7 +49,7 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
     (
         "maxmemory-policy",
         &["noeviction"],
-        "how much memory is in use differs between replicas, so that they would evict different keys: it has to be noeviction",
+        "replicas use different amounts of memory, so they would evict different keys: it has to be noeviction",
     ),
     ("sentinel", &[], "a sentinel opens connections, which are not captured: run it beside, not under, `martlet run`"),
 ];
@@ -59,8 +59,8 @@ const REFUSED_REQUESTS: [(&str, &[&str], &str); 8] = [
     ("replicaof", &["no one"], "martlet run has its own replicas"),
     ("slaveof", &["no one"], "martlet run has its own replicas"),
     ("failover", &[], "martlet run has its own replicas"),
-    ("sync", &[], "a Redis replica is sent the data by a child and a pipe"),
-    ("psync", &[], "a Redis replica is sent the data by a child and a pipe"),
+    ("sync", &[], "a Redis replica gets the data from a child process through a pipe, which is not captured"),
+    ("psync", &[], "a Redis replica gets the data from a child process through a pipe, which is not captured"),
     ("migrate", &[], "each replica would open a connection"),
     ("module load", &[], "what a module does is not captured"),
     ("module loadex", &[], "what a module does is not captured"),
@@ -111,9 +111,7 @@ fn check(arguments: &[String]) -> Outcome<Option<PathBuf>> {
         && !file.starts_with("--")
     {
         if file == "-" {
-            return Err(Fail::failed(
-                "the server's configuration comes from standard input, which cannot be looked through: put it into a file",
-            ));
+            return Err(Fail::failed("the server's configuration comes from standard input, which cannot be checked: put it into a file"));
         }
         settings.file(Path::new(file), 0);
         rest = options;

@@ -80,7 +80,7 @@ impl<C> Line<C> {
     pub fn hear(&mut self, said: Said, user: u32, replicas: &Replicas) -> Result<(), String> {
         let Peer { pid, uid } = self.speaker;
         if uid != user {
-            return Err(format!("process {pid} is user {uid}'s, and the server is user {user}'s"));
+            return Err(format!("process {pid} belongs to user {uid}, but the server belongs to user {user}"));
         }
         match (said, self.number) {
             (Said::Hello { number, pid: its }, None) => {
@@ -98,7 +98,7 @@ impl<C> Line<C> {
             }
             (Said::Succeeds { number } | Said::Leads { number, .. } | Said::Keeper { number, .. }, Some(own)) if number == own => Ok(()),
             (Said::Group { group, lacking }, Some(_)) if group >> NUMBERS == 0 && lacking & !group == 0 => Ok(()),
-            _ => Err(format!("process {pid} says what no replica says: {said:?}")),
+            _ => Err(format!("process {pid} sent a message that no replica sends: {said:?}")),
         }
     }
 }
@@ -271,9 +271,9 @@ mod tests {
         refuses(hello(16, 100), "below 16");
         refuses(hello(64, 100), "below 16");
         refuses(hello(1, 100), "which is process 55");
-        refuses(Said::Leads { number: 1, connections: 0 }, "no replica says");
-        refuses(Said::Group { group: 1, lacking: 0 }, "no replica says");
-        assert!(line().hear(hello(0, 100), 8, &replicas).expect_err("another user").contains("is user 7's"));
+        refuses(Said::Leads { number: 1, connections: 0 }, "no replica sends");
+        refuses(Said::Group { group: 1, lacking: 0 }, "no replica sends");
+        assert!(line().hear(hello(0, 100), 8, &replicas).expect_err("another user").contains("belongs to user 7"));
         let mut line = line();
         assert_eq!(line.hear(hello(0, 100), 7, &replicas), Ok(()));
         assert_eq!(line.number, Some(0));

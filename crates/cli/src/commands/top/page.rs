@@ -132,7 +132,7 @@ impl Page {
     fn changes(&mut self, look: &Look, reigns: &Reigns, width: Option<usize>) {
         let changes: Vec<&Reign> = reigns.newest_first().collect();
         if changes.is_empty() {
-            self.0.push(vec![(DIM, "no change of leadership was recorded by the nodes that run".into())]);
+            self.0.push(vec![(DIM, "the running nodes have recorded no change of leadership".into())]);
             return;
         }
         let column = |heading, rank, is_right, cell: &dyn Fn(&Reign) -> Option<String>| Column {
@@ -200,12 +200,12 @@ fn summary(look: &Look) -> Vec<Word> {
     let learners = view.with_roles(Roles::LEARNER).count();
     let mut words = vec![(PLAIN, format!("view {}, lease {}; ", view.number, duration(view.lease_ns)))];
     words.push(match look.leader {
-        None => (BAD, "nobody leads".into()),
+        None => (BAD, "no node leads".into()),
         Some(node) => (GOOD, format!("node {node} leads")),
     });
     words.extend(look.leads_for.map(|leads_for| (PLAIN, format!(", for {}", duration(leads_for.as_nanos() as u64)))));
     words.push((PLAIN, "; data held by ".into()));
-    words.push((PLAIN, look.holders(view).text(|| "nobody".into())));
+    words.push((PLAIN, look.holders(view).text(|| "no node".into())));
     if learners > 0 {
         words.push((PLAIN, format!(", {learners} more receiving it")));
     }
@@ -434,6 +434,6 @@ pub(super) mod tests {
     fn a_cluster_without_a_view_is_said_to_have_none() {
         let text = Page::new(&look(vec![node(0, None)]), &Reigns::default(), &History::default(), Some(80)).as_text();
         let text = anstream::adapter::strip_str(&text).to_string();
-        assert!(text.contains("no node shows a view") && text.contains("no change of leadership was recorded"), "{text}");
+        assert!(text.contains("no node shows a view") && text.contains("have recorded no change of leadership"), "{text}");
     }
 }

@@ -387,7 +387,7 @@ fn a_service_that_has_lost_its_majority_ends_though_a_newborn_lives() {
     assert_eq!(service.command.wait().expect("it ends").code(), Some(1));
     let said = std::fs::read_to_string(&errors).expect("text");
     let _ = std::fs::remove_file(&errors);
-    assert!(said.contains("that count 1 lives and holds the state, and a majority of"), "{said}");
+    assert!(said.contains("replicas 1 lives and holds the state, and the service needs a majority of"), "{said}");
     let left = service.processes();
     assert!(left.is_empty(), "{left:?} still run");
 }
@@ -765,14 +765,14 @@ fn it_ends_with_the_servers_own_exit_code() {
     let well = run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "echo version 1"]).code(0);
     assert_eq!(well.out, "version 1\n");
     assert!(
-        well.err.contains("the server has ended by itself before it could be replicated (exit status: 0): nothing runs"),
+        well.err.contains("the server has ended by itself before it could be replicated (exit status: 0): nothing is running"),
         "{}",
         well.err
     );
     if let Some(python) = python::executable() {
         let leaves = "import os; os.posix_spawn('/bin/sleep', ['sleep', '1000'], {})";
         let left = run(&["run", "--untried", "--preload", library, "--", &python, "-c", leaves]).code(1);
-        assert!(left.err.contains("behind, which end as well: a server that leaves the foreground is to be told not to"), "{}", left.err);
+        assert!(left.err.contains("behind, which are ended too. If the server leaves the foreground, tell it not to"), "{}", left.err);
     }
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
