@@ -18,13 +18,13 @@ use super::endpoint::{self, Endpoint, Place};
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 
-/// What it costs to ask `active` inside a lease, beside the reading of the clock that it contains.
+/// Measure what it costs to ask `active` inside a lease, beside a reading of the clock.
 ///
 /// A member holds a lease on its view, renewed in the background on the same thread, as in a node. A sample is the mean of a batch, and
 /// batches of both kinds take turns, so the two columns can be compared digit by digit.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many samples of each kind.
+    /// Number of samples of each kind.
     #[arg(long, default_value_t = 50_000, value_parser = number::<u32>(100..))]
     samples: u32,
     #[command(flatten)]

@@ -26,14 +26,14 @@ use crate::report::placement::two_cores;
 use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
 
-/// How soon a process is seen to have died, beside the bare probe.
+/// Measure how soon the death of a process is seen, beside the bare probe.
 ///
-/// The victim is a member on the fabric whose acting thread spins, sleeps, works (it walks through 4 MiB, so that the kernel's code for its end is in no cache), or has
-/// 512 MiB resident. The watcher judges its death words as
-/// nodes do, polling them or sleeping on them. All of it is on shared memory: elsewhere no death is certain.
+/// The victim is a member on the fabric whose acting thread spins, sleeps, works (it walks through 4 MiB, so that the kernel's code for its end is in no
+/// cache), or has 512 MiB resident. The watcher judges its death words as nodes do, by polling them or sleeping on them. All of it is on shared memory: on
+/// other fabrics no death is certain.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many kills of each kind.
+    /// Number of kills of each kind.
     #[arg(long, default_value_t = 500, value_parser = number::<u32>(1..))]
     kills: u32,
     #[command(flatten)]

@@ -22,14 +22,14 @@ use crate::report::echo;
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 
-/// What one-sided operations cost.
+/// Measure what one-sided operations cost.
 ///
-/// Single operations are timed in batches where one is about as long as a reading of the clock; between hosts each by itself, as round trips are. Between ordinary hosts bare
-/// UDP echoes of 64 bytes stand beside them, by one thread and by two, the first answer of which counts;
-/// and beside a stream of WRITEs one of plain bytes over TCP. Two such streams to two peers at once show how they share what there is.
+/// Single operations are timed in batches if one takes about as long as a reading of the clock; between hosts each is timed by itself, as round trips are.
+/// Between ordinary hosts, bare UDP echoes of 64 bytes stand beside them, by one thread and by two, of which the first answer counts. Beside a stream of WRITEs
+/// stands one of plain bytes over TCP. Two such streams to two peers at once show how they share what there is.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many samples of each figure.
+    /// Number of samples of each figure.
     #[arg(long, default_value_t = 20_000, value_parser = number::<u32>(100..))]
     samples: u32,
     #[command(flatten)]

@@ -19,20 +19,20 @@ use crate::trial::clients;
 use crate::trial::crowd::Crowd;
 use crate::trial::testbed::Testbed;
 
-/// What it takes a node to join that needs all of a large state, and what a client notices of it.
+/// Measure how a node joins that needs all of a large state, and what a client notices.
 ///
-/// Of a cluster of three, filled by a client, one node leaves for good. One client sets a small key over and over, first for a few seconds, then while a node that has
-/// nothing joins in the place of the one that left. What the newcomer gets a second, from the start of its process until it holds the state, stands beside what one plain TCP
-/// connection carries on the loopback device, and the client's times beside those of before.
+/// A client fills a cluster of three, and one node leaves for good. Then one client sets a small key over and over, first for a few seconds, then while a node
+/// without data joins in the place of the one that left. The report compares the bytes per second that the new node receives, from the start of its process
+/// until it holds the state, with what one plain TCP connection carries on the loopback device. It also compares the client's times with those of before.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// Size of the state, in megabytes: each of the three nodes holds it in its memory. By default 1000, or an eighth of the memory that is available.
+    /// Size of the state, in megabytes. Each of the three nodes holds it in memory [default: 1000, or an eighth of the available memory].
     #[arg(long, value_name = "MB", value_parser = number::<u32>(1..=64_000))]
     state_mb: Option<u32>,
-    /// How many nodes join, one after the other.
+    /// Number of nodes that join, one after the other.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..))]
     joins: u32,
     #[command(flatten)]

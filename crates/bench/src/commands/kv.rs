@@ -22,35 +22,35 @@ use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 use crate::trial::testbed::Testbed;
 
-/// What the store costs, beside an unreplicated one and beside redis-server.
+/// Measure what the store costs, beside an unreplicated one and beside redis-server.
 ///
 /// On the fabric, a cluster of one node and one of three take turns. Over the Redis protocol, the cluster of three and an unreplicated
-/// redis-server without persistence take turns, on the same cores: latency with one client, throughput with 50 (redis-benchmark), and the
-/// memory that a key takes. What is not installed is said to be skipped.
+/// redis-server without persistence take turns, on the same cores. Measured are latency with one client, throughput with 50 (redis-benchmark),
+/// and the memory that a key takes. Comparisons with programs that are not installed are skipped, and the report says so.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// How many requests of each kind.
+    /// Number of requests of each kind.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(100..))]
     requests: u32,
-    /// Bytes of a value.
+    /// Size of a value, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
     value_bytes: u32,
-    /// How many requests on the fabric are outstanding in the throughput figure.
+    /// Number of outstanding requests on the fabric in the throughput figure.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = number::<u32>(1..=256))]
     outstanding: u32,
-    /// How many runs of redis-benchmark of each kind; 0: none.
+    /// Number of runs of redis-benchmark of each kind; 0: none.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = number::<u32>(..))]
     repeats: u32,
-    /// How many keys are set to see what one takes; 0: don't.
+    /// Number of keys to set in order to see how much memory one takes; 0: do not measure it.
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = number::<u32>(..))]
     memory_keys: u32,
-    /// The first port of the Redis protocol; redis-server listens on the fourth.
+    /// First port of the Redis protocol; redis-server listens on the fourth.
     #[arg(long, value_name = "PORT", default_value_t = 29711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// For how long a client on the fabric spins for a reply before it leaves its core to others, in microseconds.
+    /// How long a client on the fabric spins for a reply before it leaves its core to others, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 20, value_parser = number::<u64>(..))]
     client_spin_us: u64,
     #[command(flatten)]

@@ -31,11 +31,11 @@ use martlet_cluster::output::Format;
 
 use crate::report::{Report, reference};
 
-/// Measure, beside reference figures of the same run.
+/// Run a benchmark, beside reference figures of the same run.
 ///
 /// Each figure has p50, p90, p99, p99.9, max and the number of samples. Machines differ, so compare ratios to the reference figures: the
-/// cross-core round trip, a raw write with its fence, a raw CAS, a reading of the clock, and the bare death probe. Where a hypervisor keeps the
-/// cores from this machine the report says how much of their time (stolen_percent), and warns from 2 % on.
+/// cross-core round trip, a raw write with its fence, a raw CAS, a reading of the clock, and the bare death probe. If a hypervisor keeps the
+/// cores from this machine, the report says how much of their time it took (stolen_percent), and warns from 2 % on.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -60,7 +60,7 @@ enum Bench {
     Replicate(replicate::Arguments),
     Run(run::Arguments),
     Turns(turns::Arguments),
-    /// The machine itself: only the reference figures.
+    /// Measure the machine itself: only the reference figures.
     Reference,
 }
 

@@ -14,21 +14,21 @@ use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 use crate::trial::crowd::{Crowd, Load};
 
-/// How long clients of the fabric wait for a PUT to a cluster that runs.
+/// Measure how long clients on the fabric wait for a PUT to a running cluster.
 ///
-/// Each client makes its next request when it has the reply to the last. One waits as `martlet set` does; more of them share a thread, which spins. One of 64 keys is
-/// set, by chance. A tenth of the time besides warms up.
+/// Each client sends its next request when it has the reply to the last. A single client waits as `martlet set` does; several clients share a thread, which
+/// spins. Each request sets one of 64 keys at random. Before the measurement, clients warm up for a tenth of its time.
 ///
 /// Example: martlet bench put --clients 50 --dir /var/lib/martlet/shop
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many clients.
+    /// Number of clients.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=64))]
     clients: u16,
-    /// For how long, in seconds.
+    /// How long to measure, in seconds.
     #[arg(long, value_name = "S", default_value_t = 5, value_parser = number::<u64>(1..=86_400))]
     seconds: u64,
-    /// Bytes of a value.
+    /// Size of a value, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
     value_bytes: u32,
     /// The cluster's directory.

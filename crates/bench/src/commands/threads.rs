@@ -10,22 +10,22 @@ use martlet_node::sched;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "How nodes run")]
 pub struct Threads {
-    /// What a node does when there is no work.
+    /// What a node does when it has no work.
     #[arg(long, value_parser = idle())]
     idle: Option<Idle>,
-    /// With adaptive idling: how long to spin before parking, in microseconds.
+    /// With adaptive idling: how long a node spins before it parks, in microseconds.
     #[arg(long, value_name = "US", value_parser = number::<u64>(..=1_000_000))]
     spin_us: Option<u64>,
     /// How the scheduler treats a node's thread.
     #[arg(long, value_parser = priority())]
     priority: Option<Priority>,
-    /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
+    /// Cores to bind nodes to: none, auto, or a list such as 0,1.
     #[arg(long, value_parser = pin)]
     pin: Option<Pin>,
     /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
     #[arg(long, value_name = "US", value_parser = rehearsals)]
     rehearse_every_us: Option<u64>,
-    /// How long cores may take to wake up, in microseconds, as the kernel is asked meanwhile; 0: they do not halt. Needs the privilege.
+    /// How long cores may take to wake up, in microseconds: the kernel is asked for that during the run. 0: they do not halt. Needs the privilege to ask.
     #[arg(long, value_name = "US", value_parser = number::<u32>(..=1_000_000))]
     wake_latency_us: Option<u32>,
 }

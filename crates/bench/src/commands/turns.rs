@@ -19,25 +19,26 @@ use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 
-/// What it costs a request that its server's core belongs to others too: the machine's own tail, beside which that of a replicated PUT is to be seen.
+/// Measure what it costs a request that its server shares a core with others.
 ///
-/// A thread on one core asks, over one cache line, a thread on the other, which works for a moment and answers. Then the same while the answering thread wakes two
-/// processes now and then that sleep on its core, work for a while and sleep again, as backups do on a host with fewer cores than nodes. Nothing of Martlet takes part but its way
-/// of scheduling threads.
+/// This is the machine's own tail latency, with which that of a replicated PUT is to be compared. A thread on one core asks, over one cache line, a thread on
+/// the other, which works for a moment and answers. Then the same is measured while the answering thread now and then wakes two processes that sleep on its
+/// core, work for a while and sleep again, as backups do on a host with fewer cores than nodes. Nothing of Martlet takes part but its way of scheduling
+/// threads.
 ///
 /// Example: martlet bench turns --every-us 100,500 --work-us 0,25
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many requests of each kind.
+    /// Number of requests of each kind.
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = number::<u32>(100..))]
     requests: u32,
-    /// How long a request is worked on, in nanoseconds: with the way there and back about as long as a PUT takes.
+    /// How long the server works on a request, in nanoseconds. With the way there and back, the default takes about as long as a PUT.
     #[arg(long, value_name = "NS", default_value_t = 600, value_parser = number::<u64>(..=1_000_000))]
     request_ns: u64,
-    /// How often the two processes are woken, in microseconds; several, separated by commas.
+    /// Time between two wakes of the two processes, in microseconds; may be several, separated by commas.
     #[arg(long, value_name = "US", value_delimiter = ',', default_value = "100,500", value_parser = number::<u64>(1..=1_000_000))]
     every_us: Vec<u64>,
-    /// For how long each of them works then, in microseconds; several, separated by commas.
+    /// How long each of them then works, in microseconds; may be several, separated by commas.
     #[arg(long, value_name = "US", value_delimiter = ',', default_value = "0,25", value_parser = number::<u64>(..=1_000_000))]
     work_us: Vec<u64>,
 }

@@ -23,14 +23,15 @@ use crate::report::placement::two_cores;
 use crate::trial::clients;
 use crate::trial::testbed::Testbed;
 
-/// The figures of DARE's evaluation (section 6), of all engines, beside the paper's values.
+/// Measure the figures of DARE's evaluation (section 6), with all engines.
 ///
-/// 8a: latency of reads and writes by size, one client and five servers, beside raw writes of as many bytes to four peers. 8b: replies a second by the number
-/// of clients, with three servers, reads only and writes only, of 64 B and at the last of 2048 B. 8c: the same where 95 and 50 of 100 requests read. 9a: writes
-/// a second over time while servers join, fail and are removed, the leader among them, of the first engine (dare, if none is named), and the longest gap
-/// without a reply of each kind of step. 9b: as 8a, beside what is installed of others over TCP: five servers of etcd, with their files in memory, and a
-/// redis-server with four replicas, two of which acknowledge each write. Each server is a process; each key has 64 bytes. Clients share one thread, each with one request under way. The paper
-/// had a machine for each server and InfiniBand between them: compare its values by their shape, and engines by their ratios.
+/// The paper's values stand beside them. 8a: latency of reads and writes by size, one client and five servers, beside raw writes of as many bytes to four
+/// peers. 8b: replies a second by the number of clients, with three servers, reads only and writes only, of 64 B and at the last of 2048 B. 8c: the same where
+/// 95 and 50 of 100 requests read. 9a: writes a second over time while servers join, fail and are removed, including the leader, with the first engine (dare,
+/// if none is named), and the longest gap without a reply for each kind of step. 9b: as 8a, beside other systems over TCP, if they are installed: five servers
+/// of etcd, with their files in memory, and a redis-server with four replicas, two of which acknowledge each write. Each server is a process; each key has 64
+/// bytes. Clients share one thread, each with one request under way. The paper had a machine for each server and InfiniBand between them: compare its values by
+/// their shape, and engines by their ratios.
 ///
 /// Example: martlet bench dare --figure 8a --plot latency.svg
 #[derive(Debug, Args)]
@@ -38,25 +39,25 @@ pub struct Arguments {
     /// Only this figure of the paper.
     #[arg(long, value_enum)]
     figure: Option<Shown>,
-    /// Which engines take part, one after the other, separated by commas [default: all].
+    /// Engines to measure, one after the other, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     engines: Vec<EngineKind>,
-    /// Of 8a and 9b: how many requests of each size and kind in each round.
+    /// For 8a and 9b: number of requests of each size and kind in each round.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = number::<u32>(100..=1_000_000))]
     samples: u32,
-    /// Of 8a and 9b: how often the engines take turns, each time as new clusters.
+    /// For 8a and 9b: how often the engines take turns, each time as new clusters.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u32>(1..=100))]
     rounds: u32,
-    /// Of 8b and 8c: the most clients; of 9a: how many.
+    /// For 8b and 8c: the largest number of clients. For 9a: the number of clients.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = number::<u16>(1..=64))]
     clients: u16,
-    /// Of 8b and 8c: for how many intervals of 10 ms replies are counted, of each kind and number of clients.
+    /// For 8b and 8c: the number of intervals of 10 ms in which replies are counted, for each kind and number of clients.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::<u32>(5..=100_000))]
     intervals: u32,
-    /// Of 9b: the first of fifteen ports for the servers of others.
+    /// For 9b: the first of fifteen ports for the servers of other systems.
     #[arg(long, value_name = "PORT", default_value_t = 29811, value_parser = number::<u16>(1..=65_000))]
     port: u16,
-    /// Draw the figure into this file too, as SVG.
+    /// Also draw the figure into this file, as SVG.
     #[arg(long, value_name = "FILE", requires = "figure")]
     plot: Option<PathBuf>,
     #[command(flatten)]

@@ -32,59 +32,61 @@ use crate::trial::timeline::Timeline;
 use crate::trial::wardens::{Beat, Wardens};
 use writer::{PATIENCE, ServiceWriter, Writer};
 
-/// From SIGKILL, SIGSTOP or a core dump of the primary to the next acknowledged write, and where each microsecond went.
+/// Measure failovers, from the end of the primary to the next acknowledged write.
 ///
-/// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
-/// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
-/// SLOTS has listed them, and follows redirections. With --service it is one at the cluster's one address, whose connection stays. Just before the signal the bench
-/// looks whether the primary sleeps, since the kernel has to wake it first to die: the two kinds are also reported apart. Each failover is followed by one bare
-/// death probe, so that both see the same machine, and by one bare succession: a process
-/// dies, and somebody who sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection
-/// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
+/// The primary is ended by SIGKILL, SIGSTOP or a core dump, and the report shows where each microsecond went. A client writes, strikes the primary and writes
+/// on. The clock stops at the first reply from another primary, told apart by its view, or over the Redis protocol by the node that replied. With --redis, the
+/// client is one of a Redis Cluster: when its connection ends, it tries the other nodes in the order of CLUSTER SLOTS, and follows redirections. With
+/// --service, it writes at the cluster's one address, and its connection stays.
+///
+/// Just before the signal, the benchmark looks whether the primary sleeps, since the kernel then has to wake it first to die. The two kinds are also reported
+/// apart. Each failover is followed by a bare death probe, so that both see the same machine, and by a bare succession: a process dies, and a process that
+/// sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection and the switch of permission are shown apart, and drawn (Mu,
+/// Figure 6).
 ///
 /// Example: martlet bench failover --failovers 200 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
+    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// What happens to the primary. One that is paused goes on when another has acknowledged a write.
+    /// What happens to the primary. A paused one is resumed once another has acknowledged a write.
     #[arg(long, value_enum, default_value_t = How::Killed)]
     how: How,
-    /// With `mu`: how often followers read their leader's heart, in microseconds; after five reads of a heart that stands still they replace it. By default as the
-    /// detector would, which takes 125 ms; the paper's is about 100. It has to be longer than the host keeps nodes from running.
+    /// With `mu`: how often followers read their leader's heartbeat, in microseconds. After five reads without a new heartbeat they replace the leader. By
+    /// default they follow the detector, which takes 125 ms. The paper's is about 100. The time has to be longer than the host keeps nodes from running.
     #[arg(long, value_name = "US", value_parser = number::<u64>(10..=60_000_000))]
     election_us: Option<u64>,
-    /// How many failovers.
+    /// Number of failovers.
     #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
     failovers: u32,
     /// Write through the Redis protocol instead of the fabric.
     #[arg(long)]
     redis: bool,
-    /// Write at the cluster's one address, on a connection that is opened once and outlives each primary. Only on shm.
+    /// Write at the cluster's one address, on a connection that is opened once and outlives each primary. Only with --fabric shm.
     #[arg(long, conflicts_with = "redis")]
     service: bool,
-    /// The first port of the Redis protocol.
+    /// First port of the Redis protocol.
     #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only. With 0 and `--priority fifo` it comes first after the kill, as the
-    /// nodes do.
+    /// How long the client spins for a reply before it leaves its core to others, in microseconds. Only on the fabric. With 0 and `--priority fifo` it comes
+    /// first after the kill, as the nodes do.
     #[arg(long, value_name = "US", default_value_t = 1_000_000, value_parser = number::<u64>(..))]
     client_spin_us: u64,
-    /// From one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
+    /// Time from one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
     /// so busy that on two cores the primary is often not running when it is killed, and a process that waits for its core dies late.
     #[arg(long, value_name = "US", default_value_t = 20, value_parser = number::<u64>(..))]
     pace_us: u64,
     /// Print the timeline of every failover.
     #[arg(long)]
     timelines: bool,
-    /// Draw how long failovers took into this file too, as SVG.
+    /// Also draw how long failovers took into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Take each node to be on a host of its own, with a warden there, and end the wardens for every other five failovers. On shm there is one warden, which all share.
+    /// Take each node to be on a host of its own, with a warden, and end the wardens for every other five failovers. On shm all nodes share one warden.
     #[arg(long)]
     wardens: bool,
-    /// Have the wardens do without marks.
+    /// Run the wardens without marks.
     #[arg(long, requires = "wardens")]
     unmarked: bool,
     #[command(flatten)]
@@ -114,7 +116,7 @@ enum How {
     Killed,
     /// SIGSTOP, as Mu's authors delayed their leader.
     Paused,
-    /// SIGABRT, by which it dumps core first, though nodes turn that off for themselves.
+    /// SIGABRT, with a core dump first, although nodes turn that off for themselves.
     Dumped,
 }
 

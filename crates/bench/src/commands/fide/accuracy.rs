@@ -20,23 +20,23 @@ use crate::trial::wardens::{Beat, Wardens, until};
 
 /// Figure 4: how often a host that lives is presumed dead, by the timeout.
 ///
-/// Two wardens hear each other over two paths of the loopback device. A program monitors an application of the other host, which lives all the time, and counts how
-/// often it is told of its failure, for each timeout; with idle cores, and with one thread for each core that never sleeps. While the host is presumed dead time does not count.
-/// A failure that is told of as certain ends the command: there is none.
+/// Two wardens hear each other over two paths of the loopback device. A program monitors an application of the other host, which lives all the time, and counts
+/// how often it is told that the application failed. That is done for each timeout, with idle cores, and with one thread for each core that never sleeps. Time
+/// does not count while the host is presumed dead. The command fails if a failure is reported as certain, since there is none.
 ///
 /// Example: martlet bench fide figure4 --seconds 60 --plot accuracy.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// For how long each timeout is watched, idle and busy.
+    /// How long to watch each timeout, idle and busy, in seconds.
     #[arg(long, value_name = "S", default_value_t = 5, value_parser = number::<u64>(1..=86_400))]
     seconds: u64,
     /// The timeouts, in microseconds, separated by commas [default: 13 from 1.1 to 50 times the interval].
     #[arg(long, value_name = "US", value_delimiter = ',', value_parser = number::<u64>(1..=10_000_000))]
     timeouts_us: Vec<u64>,
-    /// Between two heartbeats, in microseconds; the timeouts are longer than this.
+    /// Time between two heartbeats, in microseconds; the timeouts are longer than this.
     #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = number::<u64>(100..=20_000))]
     interval_us: u64,
-    /// Draw it into this file too, as SVG.
+    /// Also draw it into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -56,7 +56,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     timeouts.sort_unstable();
     if let Some(short) = timeouts.iter().find(|timeout| **timeout <= arguments.interval_us) {
         let interval = arguments.interval_us;
-        return Err(Fail::usage(format_args!("--timeouts-us has {short}, and --interval-us is {interval}; allowed is what is longer")));
+        return Err(Fail::usage(format_args!(
+            "--timeouts-us has {short}, but --interval-us is {interval}; allowed are timeouts longer than the interval"
+        )));
     }
     let progress = report.progress("timeouts", 2 * timeouts.len() as u64);
     for is_busy in [false, true] {

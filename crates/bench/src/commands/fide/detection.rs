@@ -17,20 +17,20 @@ use crate::trial::wardens::{Beat, Wardens};
 
 /// Figure 5: how the times from a kill to the upcall are distributed.
 ///
-/// Victims that spin are killed in turn, one for each way to hear of it: on their host, by a monitor that sleeps or polls memory, of a program that is watched unchanged, and on another
-/// host; and one for the bare death probe. Each point is a kill. The paper draws 10^7 points from the product of what it measured of three steps apart, since its servers have no common
-/// clock.
+/// Victims that spin are killed in turn, one for each way to hear of it: a monitor on their host that sleeps, one that polls memory, one of a program that is
+/// watched unchanged, and one on another host. One more is killed for the bare death probe. Each point is a kill. The paper draws 10^7 points from the product
+/// of its measurements of three separate steps, since its servers have no common clock.
 ///
 /// Example: martlet bench fide figure5 --kills 10000 --plot density.svg --plot-cumulative cumulative.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many kills of each kind.
+    /// Number of kills of each kind.
     #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
     kills: u32,
-    /// Draw the densities into this file too, as SVG.
+    /// Also draw the densities into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw the cumulative distributions into this file too, as SVG.
+    /// Also draw the cumulative distributions into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot_cumulative: Option<PathBuf>,
 }

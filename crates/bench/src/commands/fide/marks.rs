@@ -18,15 +18,15 @@ use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::wardens::{Process, until};
 
-/// How soon a warden tells of a death that the kernel marks for it, beside one without marks.
+/// Measure how soon a warden tells of a death with the kernel's marks, and without.
 ///
-/// Two wardens run as processes on this host, with marks and without, and victims register with the one and the other in turn, or are watched unchanged. They are killed by SIGKILL,
-/// or by SIGABRT so that they dump 64 MiB of core. It takes CAP_BPF and CAP_PERFMON.
+/// Two wardens run as processes on this host, one with marks and one without. Victims register with one and the other in turn, or are watched unchanged. They
+/// are killed by SIGKILL, or by SIGABRT, so that they dump 64 MiB of core. Needs CAP_BPF and CAP_PERFMON.
 ///
 /// Example: martlet bench fide marks --kills 100 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many kills of each kind.
+    /// Number of kills of each kind.
     #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..))]
     kills: u32,
 }

@@ -21,10 +21,10 @@ use martlet_warden::{AppId, now_ns};
 use crate::report::Report;
 use crate::trial::wardens::PATIENCE;
 
-/// The figures of FiDe's evaluation (section 6), beside the paper's values.
+/// Measure the figures of FiDe's evaluation (section 6), beside the paper's values.
 ///
-/// How soon and how accurately wardens tell of failures, how stable what they rely on is, and what replication by its consensus costs. Figure 8 and the frequencies of Table 3 are
-/// computed: `martlet plan ccf`.
+/// They show how soon and how accurately wardens tell of failures, how stable the heartbeats are that they rely on, and what replication by FiDe's consensus
+/// costs. Figure 8 and the frequencies of Table 3 are computed by `martlet plan ccf`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]

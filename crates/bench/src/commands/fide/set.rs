@@ -29,36 +29,36 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Figure 6: throughput and latency of SET, by how many failures are tolerated.
 ///
-/// The load is redis-benchmark with 50 clients, as in the paper, and all requests go to the leader. First a plain redis-server; then the replicated store with each engine, with f + 1 nodes where
-/// one has to live and 2 f + 1 where a majority has to; with --unmodified also redis-server in three replicas, by `martlet run`, with each engine that can. The CPU time is that of all
-/// nodes together: they share this machine's cores with the clients, where each of the paper's had a server. Compare engines by their ratios. The paper says that its HUC has 1.22
-/// times the throughput of RedisRaft on average, and 1.7 at most.
+/// The load is redis-benchmark with 50 clients, as in the paper, and all requests go to the leader. First a plain redis-server is measured, then the replicated
+/// store with each engine: with f + 1 nodes if one has to live, and 2 f + 1 if a majority has to. With --unmodified, redis-server in three replicas follows, by
+/// `martlet run`, with each engine that can. The CPU time is that of all nodes together: they share this machine's cores with the clients, while each node of
+/// the paper had a server. Compare engines by their ratios. The paper says that its HUC has 1.22 times the throughput of RedisRaft on average, and 1.7 at most.
 ///
 /// Example: martlet bench fide figure6 --failures 5 --requests 1000000 --plot throughput.svg --plot-latency latency.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Which engines take part, separated by commas [default: all].
+    /// Engines to measure, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     engines: Vec<EngineKind>,
-    /// The most failures that are tolerated.
+    /// The largest number of failures to tolerate.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u16>(0..=7))]
     failures: u16,
-    /// Requests in a run of redis-benchmark; the paper's have 1,000,000.
+    /// Number of requests in a run of redis-benchmark; the paper has 1,000,000.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(1_000..))]
     requests: u32,
-    /// Runs of each kind, each with new processes.
+    /// Number of runs of each kind, each with new processes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..=1_000))]
     repeats: u32,
-    /// Also an unmodified redis-server in three replicas.
+    /// Also measure an unmodified redis-server in three replicas.
     #[arg(long)]
     unmodified: bool,
-    /// The first port of the Redis protocol.
+    /// First port of the Redis protocol.
     #[arg(long, value_name = "PORT", default_value_t = 29711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// Draw the throughput into this file too, as SVG.
+    /// Also draw the throughput into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw the latency into this file too, as SVG.
+    /// Also draw the latency into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot_latency: Option<PathBuf>,
     /// The library to load into an unmodified server, as for `martlet run`.

@@ -20,22 +20,23 @@ use super::paper;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 
-/// Figure 3: how long the slowest heartbeat so far took, over how many there were.
+/// Figure 3: how long the slowest heartbeat took, by the number of heartbeats.
 ///
-/// One thread sends a numbered packet over two paths of the loopback device, at moments of an absolute clock, as wardens send their heartbeats; another one sleeps
-/// until one comes. What counts is the copy that arrives first. Both threads are SCHED_FIFO, where that is allowed, or of the ordinary class; and either nothing else runs, or one
-/// thread for each core that never sleeps. Both threads read the same clock. The paper sent 2.3e12 packets over weeks, between servers whose kernels kept a core for that.
+/// One thread sends a numbered packet over two paths of the loopback device, at moments of an absolute clock, as wardens send their heartbeats; another one
+/// sleeps until one comes. The copy that arrives first counts. Both threads are SCHED_FIFO, if that is allowed, or of the ordinary class. Beside them nothing
+/// runs, or one thread for each core that never sleeps. Both threads read the same clock. The paper sent 2.3e12 packets over weeks, between servers whose
+/// kernels kept a core for that.
 ///
 /// Example: martlet bench fide figure3 --beats 600000 --plot stability.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many heartbeats of each kind.
+    /// Number of heartbeats of each kind.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = number::<u32>(100..))]
     beats: u32,
-    /// Between two heartbeats, in microseconds.
+    /// Time between two heartbeats, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = number::<u64>(20..=1_000_000))]
     interval_us: u64,
-    /// Draw it into this file too, as SVG.
+    /// Also draw it into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -23,25 +23,26 @@ use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::wardens::{Beat, Process, Wardens, until};
 
-/// Table 2: from the crash of an application to the upcall of one that monitors it, and the silence of a whole host.
+/// Table 2: time from a crash, or a host's silence, to the upcall.
 ///
-/// Two wardens run as processes, and hear each other over two paths of the loopback device: both hosts share the cores here, and no wire lies between them. Victims are
-/// killed by SIGKILL. A monitor sleeps until it is told, or polls memory; the parts say when its own warden knew. A host falls silent when its warden is stopped
-/// (SIGSTOP). Beside them stands the bare death probe of the same minutes, and what the paper measured, on its own hardware: a dedicated core in the kernel, XDP, 10 Gbit/s.
+/// Two wardens run as processes, and hear each other over two paths of the loopback device: both hosts share the cores here, and no wire lies between them.
+/// Victims are killed by SIGKILL. The application that monitors them sleeps until it is told, or polls memory; the parts say when its own warden knew. A host
+/// falls silent when its warden is stopped (SIGSTOP). Beside them stand the bare death probe of the same minutes, and what the paper measured on its own
+/// hardware: a dedicated core in the kernel, XDP, 10 Gbit/s.
 ///
 /// Example: martlet bench fide table2 --kills 1000 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many kills of each kind.
+    /// Number of kills of each kind.
     #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
     kills: u32,
-    /// How often a host falls silent.
+    /// Number of times that a host falls silent.
     #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..))]
     silences: u32,
-    /// Between two heartbeats, in microseconds.
+    /// Time between two heartbeats, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = number::<u64>(100..=1_000_000))]
     interval_us: u64,
-    /// By how much a heartbeat may be late, in microseconds: delta. The timeout is the interval and twice this.
+    /// How late a heartbeat may be, in microseconds: delta. The timeout is the interval plus twice this.
     #[arg(long, value_name = "US", default_value_t = 5_000, value_parser = number::<u64>(0..=1_000_000))]
     jitter_us: u64,
 }

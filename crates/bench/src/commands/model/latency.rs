@@ -22,28 +22,27 @@ use crate::model::loggp::{Group, Network, Operation, Operations, PAPER, Point, d
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::stolen;
 
-/// LogGP's parameters of the fabric in use, fitted, and the latency of requests that they predict, beside the measured one (DARE, Table 1, Figure 1 and section
-/// 3.3.3).
+/// Fit LogGP's parameters to the fabric, and compare predicted with measured latency.
 ///
-/// Writes, reads and datagrams between endpoints of this process are timed by size; every other size is fitted, and the rest says how good the fit is. Then a
-/// leader of the engine dare replies to requests without clients, and each reply's median stands beside two forms of the model. In the paper's the issue of one
-/// operation overlaps with the way of another, and it is a lower bound. In the other one operation begins when the one before is done, as stores and loads of
-/// one core do. To either comes what the program itself takes, some for a request and some for each follower, which is fitted once for writes and once for
-/// reads, at 64 B in the two smallest groups.
+/// It covers DARE's Table 1, Figure 1 and section 3.3.3. Writes, reads and datagrams between endpoints of this process are timed by size. Every other size is
+/// fitted, and the rest says how good the fit is. Then a leader of the engine dare replies to requests without clients, and each reply's median stands beside
+/// two forms of the model. In the paper's form, issuing one operation overlaps with the travel of another: it is a lower bound. In the other form, one
+/// operation begins when the one before is done, as stores and loads of one core do. Either form is increased by what the program itself takes, some for a
+/// request and some for each follower. That is fitted once for writes and once for reads, at 64 B in the two smallest groups.
 ///
 /// Example: martlet model latency --servers 3,5,7 --plot operations.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many samples of each size, a fifth of them in each of five rounds.
+    /// Number of samples of each size, a fifth of them in each of five rounds.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
     samples: u32,
-    /// Sizes of groups, separated by commas.
+    /// Group sizes, separated by commas.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5,7", value_parser = number::<u16>(3..=7))]
     servers: Vec<u16>,
-    /// Draw the operations into this file too, as SVG.
+    /// Also draw the operations into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw the requests into this file too, as SVG.
+    /// Also draw the requests into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot_requests: Option<PathBuf>,
     #[command(flatten)]

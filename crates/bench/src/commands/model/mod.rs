@@ -12,7 +12,7 @@ use martlet_cluster::output::Format;
 
 use crate::report::plot::Plot;
 
-/// What the models of DARE's paper say: of latency on this machine, and of reliability.
+/// Compute latency and reliability by the models of DARE's paper.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]

@@ -11,41 +11,42 @@ use serde_json::json;
 use crate::model::reliability::{Group, Raid, Server, TABLE_2, YEAR_HOURS, hazard, nines, rate};
 use crate::report::plot::{Axis, Plot, Series};
 
-/// How likely a group loses its data or its service, by its size, beside disks in arrays (DARE, Table 2 and Figure 7).
+/// Compute how likely a group loses its data or its service, by its size.
 ///
-/// Processor, memory, NIC and network of a server fail independently, with exponential lifetimes; what has failed is back, as something new, by the end of the
-/// next epoch. Data is lost when as many memories fail as a quorum has. Service is lost when fewer servers live than a quorum has; that it lasts longer where a
-/// leader can write to the memory of servers whose processor is dead is shown beside, although Martlet counts such servers for nothing. Nines are those of the
-/// probability that an epoch passes without the loss. Failure rates are those of the paper, the worst that its authors found: give your own.
+/// It covers DARE's Table 2 and Figure 7, beside disks in arrays. Processor, memory, NIC and network of a server fail independently, with exponential
+/// lifetimes. What has failed is replaced by the end of the next epoch. Data is lost when as many memories fail as a quorum has. Service is lost when fewer
+/// servers live than a quorum has. It would last longer if a leader could use the memory of servers whose processor is dead: that is shown beside, although
+/// Martlet does not count such servers. Nines are those of the probability that an epoch passes without the loss. The failure rates are those of the paper, the
+/// worst that its authors found: give your own.
 ///
 /// Example: martlet model reliability --memory-afr 0.02 --cpu-afr 0.05 --plot reliability.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Failures a year of a processor, or its operating system, for each one that there is.
+    /// Failures a year of a processor, or of its operating system.
     #[arg(long, value_name = "RATE", default_value_t = TABLE_2[3].afr, value_parser = afr)]
     cpu_afr: f64,
-    /// Of a server's memory.
+    /// Failures a year of a server's memory.
     #[arg(long, value_name = "RATE", default_value_t = TABLE_2[2].afr, value_parser = afr)]
     memory_afr: f64,
-    /// Of a NIC.
+    /// Failures a year of a NIC.
     #[arg(long, value_name = "RATE", default_value_t = TABLE_2[1].afr, value_parser = afr)]
     nic_afr: f64,
-    /// Of a server's network: links and switches.
+    /// Failures a year of a server's network: links and switches.
     #[arg(long, value_name = "RATE", default_value_t = TABLE_2[0].afr, value_parser = afr)]
     network_afr: f64,
-    /// Of a disk. The paper does not print the one that it uses.
+    /// Failures a year of a disk. The paper does not print the one that it uses.
     #[arg(long, value_name = "RATE", default_value_t = 0.03, value_parser = afr)]
     disk_afr: f64,
-    /// Disks of an array, those for parity among them.
+    /// Number of disks in an array, including those for parity.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(4..=64))]
     disks: u32,
-    /// Hours of an epoch: by its end what failed in the one before has been replaced, a disk too.
+    /// Length of an epoch, in hours. By its end, whatever failed in the epoch before has been replaced, disks too.
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = number::<u32>(1..=720))]
     epoch_h: u32,
     /// The largest group.
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = number::<u16>(3..=31))]
     servers: u16,
-    /// Draw it into this file too, as SVG.
+    /// Also draw it into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

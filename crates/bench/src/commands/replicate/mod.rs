@@ -28,33 +28,34 @@ use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 
-/// What it costs to replicate a request three ways, standing alone and of an application.
+/// Measure what it costs to replicate a request three ways, by itself and with an application.
 ///
-/// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
-/// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
-/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. The settings say how many one-sided operations
-/// to both followers have completed when a request of that size is committed, as the median. Between ordinary hosts bare UDP echoes of 64 bytes
-/// stand beside them, by one thread and by two, the first answer of which counts; they are measured before. Then batches, as many requests as one
-/// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
-/// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
-/// one of its own that waits for the answer (handover). All three are drawn.
+/// First single requests (Mu, Figure 3): a request is proposed when the one before is committed. The leader runs on one core, its two followers share the
+/// other. Beside each size stand raw writes to the same followers, fenced and completed: of as many bytes, and of as many as the request's record has with its
+/// headers, which may be a packet more. The latter are also measured while the followers read what is written, as they read a log. The settings say how many
+/// one-sided operations to both followers have completed when a request of that size is committed, as the median. Between ordinary hosts, bare UDP echoes of 64
+/// bytes are measured before, by one thread and by two, of which the first answer counts.
+///
+/// Then batches (Figure 7): as many requests as one record carries, and several records on their way at once. Then requests to two applications, with a process
+/// for each replica: the key-value store's state, and an order matching engine. Beside each stands how long its execution takes alone. The application runs on
+/// the replica's thread (direct), or on a thread of its own that waits for the answer (handover). All three are drawn.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
-    /// always active. Of several, separated by commas and with --figure 3, each is measured in turn beside raw writes of its own; the settings compare the first
-    /// to the others.
+    /// Replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is always
+    /// active. With --figure 3 it may be several, separated by commas. Each is then measured in turn beside raw writes of its own, and the settings compare the
+    /// first to the others.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = [EngineKind::first_with(Traits::commits_by_majority)])]
     engine: Vec<EngineKind>,
-    /// What a committed request outlives: memory, async or sync; the last two with --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
+    /// What a committed request outlives: memory, async or sync. async and sync need --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
-    /// How many samples of each figure.
+    /// Number of samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = number::<u32>(100..))]
     samples: u32,
-    /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency; attached, what Figure 3 shows of applications.
+    /// Measure only this figure of Mu's paper: 3, latency by size; 7, throughput against latency; attached, what Figure 3 shows of applications.
     #[arg(long, value_enum)]
     figure: Option<Shown>,
-    /// Draw the figure into this file too, as SVG.
+    /// Also draw the figure into this file, as SVG.
     #[arg(long, value_name = "FILE", requires = "figure")]
     plot: Option<PathBuf>,
     #[command(flatten)]

@@ -330,7 +330,7 @@ impl Benchmark {
                 return if status.success() { Ok(()) } else { Err(Fail::wrong(format_args!("redis-benchmark: {status}"))) };
             }
             if let Some(other) = now.difference(sockets).next() {
-                return Err(Fail::wrong(format_args!("redis-benchmark has connected anew: {other}")));
+                return Err(Fail::wrong(format_args!("redis-benchmark has connected again: {other}")));
             }
             std::thread::sleep(Duration::from_millis(1));
         }

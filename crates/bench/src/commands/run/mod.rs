@@ -23,13 +23,15 @@ use super::redis_server::{self, RedisGroup, RedisServer};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 
-/// An unmodified redis-server under `martlet run`: what it costs beside a plain one, and what its clients see of kills.
+/// Measure an unmodified redis-server under `martlet run`, with kills.
 ///
-/// First three take turns, on any cores, under 50 clients (half SET, half GET): a plain redis-server, one with two replicas of Redis' own kind, which it does not wait for, and one in
-/// three replicas. As many requests as they answer, then for all half of what the last could, at random moments, with the CPU time of the process that answers. Then the leader is
-/// killed: beside a bare death probe each time, while one client counts, to the next byte on its connection; while 50 clients count; and while redis-benchmark counts with 50 clients,
-/// which has to end without an error and with the sockets that it began with. All counts have to be exact, and nothing may be left behind; otherwise the command fails. No server keeps
-/// anything on disk.
+/// First three servers take turns, on any cores, under 50 clients (half SET, half GET): a plain redis-server, one with two replicas of Redis' own kind, which
+/// it does not wait for, and one in three replicas under `martlet run`. They get as many requests as they answer, and then all of them half of what the last
+/// could answer, at random moments, with the CPU time of the process that answers.
+///
+/// Then the leader is killed again and again: while one client counts, up to the next byte on its connection, beside a bare death probe each time; while 50
+/// clients count; and while redis-benchmark counts with 50 clients, which has to end without an error and with the sockets that it began with. All counts have
+/// to be exact, and nothing may be left behind; otherwise the command fails. No server keeps anything on disk.
 ///
 /// Example: martlet bench run --kills 100 --json
 #[derive(Debug, Args)]
@@ -37,31 +39,31 @@ pub struct Arguments {
     /// How often the servers take turns under load; 0: never.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(..))]
     turns: u32,
-    /// How long a turn is, in milliseconds.
+    /// Length of a turn, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = number::<u64>(100..=600_000))]
     turn_ms: u64,
-    /// Clients under load.
+    /// Number of clients under load.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::<u16>(1..=1_000))]
     clients: u16,
     /// How often the leader is killed while one client counts; 0: never.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = number::<u32>(..))]
     kills: u32,
-    /// How often while many clients count.
+    /// How often the leader is killed while many clients count; 0: never.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = number::<u32>(..))]
     counted_kills: u32,
-    /// How often while redis-benchmark does.
+    /// How often the leader is killed while redis-benchmark counts; 0: never.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = number::<u32>(..))]
     benchmark_kills: u32,
-    /// Requests in a run of redis-benchmark, which is repeated as long as there are kills to make.
+    /// Number of requests in a run of redis-benchmark. Runs are repeated as long as there are kills to make.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = number::<u32>(10_000..))]
     benchmark_requests: u32,
-    /// How requests are replicated, as for `martlet run`.
+    /// Replication engine, as for `martlet run`.
     #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
     engine: Option<EngineKind>,
     /// The library to load into the server, as for `martlet run`.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
-    /// The port of the replicated server; the others listen at the next four.
+    /// Port of the replicated server; the others listen on the next four.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     port: u16,
 }

@@ -25,16 +25,17 @@ use super::{Seen, apps_in_turn, failure};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::wardens::Process;
 
-/// Whether a warden takes for a death what is none.
+/// Check that a warden never takes a living program for dead.
 ///
-/// Programs go through what looks like a death to somebody: a signal that they handle, the end of one of their threads, a stop and a new start, a signal that a tracer takes away, and
-/// exec. They have registered with acting threads or without, or are watched unchanged. After at most 50 of these each program is killed. A failure that is told of before, or a kill
-/// that is not told of, ends the command with exit code 4. Wardens with marks and without take turns, and each has the whole number; marks take CAP_BPF and CAP_PERFMON.
+/// Programs go through what may look like a death: a signal that they handle, the end of one of their threads, a stop and a resume, a signal that a tracer
+/// takes away, and exec. They are registered with acting threads or without, or are watched unchanged. After at most 50 of these each program is killed. If a
+/// failure is reported before, or a kill is not reported, the command ends with exit code 4. Wardens with marks and without take turns, each for the whole
+/// number. Marks need CAP_BPF and CAP_PERFMON.
 ///
 /// Example: martlet bench fide ends --count 100000
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How many ends that are no deaths, over all kinds, for each of the two wardens.
+    /// Number of ends that are no deaths, over all kinds, for each of the two wardens.
     #[arg(long, default_value_t = 10_000, value_parser = number::<u64>(1..))]
     count: u64,
     /// Go through an end that is a death instead, which has to be found.
