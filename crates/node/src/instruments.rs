@@ -196,11 +196,11 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Learned(view) => self.learned(fabric, view),
             Note::Excluded => self.record(fabric, EventKind::Excluded, view, me, 0),
             Note::CaughtUp(process) => self.record(fabric, EventKind::Caught, view, Some(process), 0),
-            Note::Dropped { process, reason } => tracing::warn!(%process, %reason, "it is to be removed"),
+            Note::Dropped { process, reason } => tracing::warn!(%process, %reason, "a member is to be removed"),
             Note::Unteachable { process, bytes } => tracing::error!(
                 %process,
                 bytes,
-                "it cannot be taught the state, of which this one part is longer than {MAX_PART_BYTES} bytes, the most that is taken"
+                "the state cannot be sent to it: this one part is longer than {MAX_PART_BYTES} bytes, the most that is allowed"
             ),
             Note::AskedPermission => self.record(fabric, EventKind::PermissionAsked, view, me, 0),
             Note::Permitted => self.record(fabric, EventKind::PermissionHeld, view, me, 0),
@@ -210,13 +210,13 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Alone => self.record(fabric, EventKind::Alone, view, me, 0),
             Note::LaneFault { process, fault, .. } => {
                 self.counters.add(Counter::LaneFaults, 1);
-                tracing::error!(?process, fault, "a peer wrote what makes no sense");
+                tracing::error!(?process, fault, "a peer wrote something that makes no sense");
             }
             Note::Unreadable(entry) => tracing::error!("{entry}: another build has written it, and this replica steps aside"),
             Note::Unfit(view) => tracing::error!(view = view.0, "made primary without the whole state: starting over"),
             Note::ClockJumped { by_ns, held } => {
                 if held {
-                    tracing::warn!("the clock has jumped: the lease is given up, and the coordinators are asked anew");
+                    tracing::warn!("the clock has jumped: this node gives its lease up and asks the coordinators again");
                 }
                 self.counters.add(Counter::ClockJumps, 1);
                 self.record(fabric, EventKind::ClockJumped, view, me, by_ns);

@@ -84,7 +84,7 @@ impl Registration {
                 Ok(warden) => warden,
                 Err(error @ Error::System { .. }) => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "the node goes on without the warden of its host: deaths over a network cost a lease");
+                    tracing::warn!(%error, "the node goes on without the warden of its host: after a death over a network, a lease has to run out");
                     return Ok(None);
                 }
             },
@@ -197,12 +197,12 @@ impl Handler for Heard {
     }
 
     fn on_warden_lost(&mut self) {
-        tracing::warn!("the warden of this host is gone; the node looks for the next one");
+        tracing::warn!("the warden of this host is gone; the node waits for the next one");
     }
 
     fn on_warden_back(&mut self, registered: Result<(), &Error>) {
         match registered {
-            Ok(()) => tracing::info!("there is a warden on this host"),
+            Ok(()) => tracing::info!("registered with the warden of this host"),
             Err(error) => self.complaint = Some(error.to_string()),
         }
     }
@@ -285,7 +285,7 @@ impl Post {
     /// Says what is wrong, once.
     fn complain(&mut self, why: &str) {
         if self.complaint != why {
-            tracing::warn!("with the warden of this host: {why}");
+            tracing::warn!("the warden of this host: {why}");
             why.clone_into(&mut self.complaint);
         }
     }

@@ -109,7 +109,7 @@ impl Replica {
         }
         let told = self.hear(call);
         if told.is_none() && !matches!(self.role, Role::Succeeds(_)) {
-            die(&format!("its server asks the system for what the leader's did not ask for: {call:?}"));
+            die(&format!("its server calls the system for something that the leader's did not call for: {call:?}"));
         }
         told
     }
@@ -244,7 +244,7 @@ impl Replica {
         } else if by_stream && let Some(read) = answer.bytes.get(10..) {
             let identity = |status: libc::stat| files::identity(&status).iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
             if !files::status(fd).is_ok_and(|own| identity(own) == read) {
-                die(&format!("its server comes to read {} when it is not any more what the leader's has read", path.to_string_lossy()));
+                die(&format!("its server reads {}, which has changed since the leader's has read it", path.to_string_lossy()));
             }
         }
         Ok((fd, is_told))

@@ -293,7 +293,7 @@ pub fn sync_later(fd: RawFd) {
     let sync = move || {
         // SAFETY: a plain system call.
         if let Err(error) = sys::checked(unsafe { libc::syscall(libc::SYS_fdatasync, copy.as_raw_fd()) }) {
-            complain(&format!("what the server has written is perhaps not on its disk: {error}"));
+            complain(&format!("what the server has written may not be on its disk: {error}"));
         }
         SYNCS.fetch_sub(1, Ordering::Relaxed);
     };
@@ -302,7 +302,7 @@ pub fn sync_later(fd: RawFd) {
     }
     if let Err(error) = std::thread::Builder::new().spawn(sync) {
         SYNCS.fetch_sub(1, Ordering::Relaxed);
-        complain(&format!("what the server has written is perhaps not on its disk: {error}"));
+        complain(&format!("what the server has written may not be on its disk: {error}"));
     }
 }
 

@@ -82,7 +82,7 @@ pub fn prepare() {
         for (fd, what) in own()? {
             let is_pair = || with_run(|run| socket::cookie(fd).ok().and_then(|cookie| run.pairs.other(cookie)).is_some()) == Some(true);
             if what.starts_with("socket:") && !listeners.contains(&fd) && !is_pair() {
-                complain(&format!("descriptor {fd} of the server's is a socket that is no client's: in replicas it leads nowhere"));
+                complain(&format!("descriptor {fd} of the server is a socket that belongs to no client: in replicas it leads nowhere"));
                 replace(&unconnected(fd)?, fd)?;
             }
         }

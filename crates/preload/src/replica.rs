@@ -367,7 +367,7 @@ impl Replica {
         // One that waits for others takes none otherwise, and does not see that there will be none.
         self.take_orders();
         if self.led.look(self.board.beats(), self.control.is_some()) {
-            die("nobody leads, and martlet run, which would have a dead replica replaced, is gone");
+            die("no replica leads, and martlet run, which would replace a dead replica, is gone");
         }
     }
 
@@ -385,7 +385,7 @@ impl Replica {
         self.mind_gap();
         if let Role::Succeeds(before) = &mut self.role {
             if with_replay(|replay| replay.has_gap()) {
-                die("it is to lead, and lacks rounds that it has not been taught so far");
+                die("it is to lead, but lacks rounds that it has not received so far");
             }
             let before = std::mem::take(before);
             self.take_over(before);
@@ -441,13 +441,13 @@ impl Replica {
 
     fn lead(&mut self, here: &mut Here<'_, Machine>, now: u64) -> Step {
         if !here.leads() {
-            die("it leads no more");
+            die("it no longer leads");
         }
         let Role::Leads(lead) = &mut self.role else { return Step::Return(Turn::Idle) };
         if let Some((len, outcome)) = &lead.proposed {
             return match outcome.get() {
                 None => Step::Return(Turn::Idle),
-                Some(false) => die("what it has proposed may be lost, since it leads no more"),
+                Some(false) => die("what it has proposed may be lost, since it no longer leads"),
                 Some(true) => {
                     let len = *len;
                     lead.proposed = None;
@@ -541,7 +541,7 @@ impl Replica {
         let ((last, _), since) = *self.gap_since.get_or_insert((state, now));
         if now.saturating_sub(since) > if with_replay(|replay| replay.is_taught()) { GAP_NS } else { TAUGHT_NS } {
             die(&format!(
-                "it has been told no round behind {last} and needs those up to {}: they are not kept any more, it came too late",
+                "it has received no round after {last} and needs those up to {}, which are not kept any more: it came too late",
                 with_replay(|replay| replay.first_early()) - 1
             ));
         }

@@ -29,7 +29,7 @@ impl Replica {
             if matches!(self.role, Role::Succeeds(_)) {
                 let name = connection.stream.connection;
                 complain(&format!(
-                    "connection {name} ends: what it sent last has crashed the server, or was never done, and is executed by nobody else"
+                    "connection {name} ends: its last request has crashed the server, or was never done, and no other replica executes it"
                 ));
             }
             connection.stream.avoid();

@@ -216,7 +216,7 @@ pub unsafe fn start_again() {
             result
         };
         if result != 0 {
-            crate::sys::die("a helper's thread cannot be started anew");
+            crate::sys::die("a helper's thread cannot be started again");
         }
     }
 }

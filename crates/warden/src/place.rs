@@ -24,10 +24,10 @@ pub fn default_socket() -> PathBuf {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// There is one.
-    #[error("a warden runs at {0} already: one a host")]
+    #[error("a warden is already running at {0}; a host has only one")]
     Running(PathBuf),
     /// The path is too long for a socket, or empty.
-    #[error("the socket's path {0} is none; allowed are paths of 1 to 107 bytes")]
+    #[error("the socket's path {0} is not valid; allowed are paths of 1 to 107 bytes")]
     Path(PathBuf),
     /// The system refuses.
     #[error("{what} {path}: {error}")]
@@ -116,7 +116,7 @@ mod tests {
         let first = listen(&path, 0o600).expect("free");
         assert!(connect(&path).is_ok());
         let second = listen(&path, 0o600).expect_err("taken");
-        assert_eq!(second.to_string(), format!("a warden runs at {} already: one a host", path.display()));
+        assert_eq!(second.to_string(), format!("a warden is already running at {}; a host has only one", path.display()));
         // As SIGKILL does it: the lock goes, the file stays.
         let Listener { socket, path: left, _lock } = &first;
         rustix::fs::flock(_lock, FlockOperation::Unlock).expect("held");

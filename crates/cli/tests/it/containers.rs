@@ -156,7 +156,7 @@ fn nodes_that_see_none_of_the_others_found_nothing_and_serve_nothing(engine: &st
         let others: Vec<usize> = (0..3).filter(|other| *other != node).collect();
         nodes.await_log(
             node,
-            &format!("waiting: nodes {others:?} are not connected, and may run all the same, where this process does not see them"),
+            &format!("waiting: nodes {others:?} are not connected, but may be running where this process does not see them"),
         );
         assert!(nodes.log(node).contains("--all-here") && !nodes.log(node).contains("founds the cluster"), "{}", nodes.log(node));
         let reply = nodes.ask(node, "SET greeting hello\r\n");

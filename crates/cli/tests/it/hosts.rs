@@ -238,7 +238,9 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
     let unheard = hosts.martlet(2, &["host", "invite"]).code(1).err;
     assert!(unheard.contains("node 0 keeps the list of nodes, but cannot be reached at 10.78.0.1:7601"), "{unheard}");
     assert!(
-        unheard.contains("`martlet cluster remove 0` on this one: that takes node 0 off the list, and from then on the host of node 1 keeps the list"),
+        unheard.contains(
+            "`martlet cluster remove 0` on this one: that takes node 0 off the list, and from then on the host of node 1 keeps the list"
+        ),
         "{unheard}"
     );
     let removed = hosts.martlet(2, &["cluster", "remove", "0", "--patience", "600"]).ok().objects();
@@ -248,9 +250,7 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
     let started = hosts.martlet(0, &["host", "start", "--patience", "0"]);
     assert!(matches!(started.code, Some(0 | 1)), "it may not come to count: {}", started.err);
     let log = Path::new(&hosts.dir(0)).join("node-0.log");
-    while !std::fs::read_to_string(&log)
-        .expect("its log")
-        .contains("node 0 has been removed from the cluster, whose nodes are now [1, 2]")
+    while !std::fs::read_to_string(&log).expect("its log").contains("node 0 has been removed from the cluster, whose nodes are now [1, 2]")
     {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

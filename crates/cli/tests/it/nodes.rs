@@ -384,7 +384,7 @@ fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() 
     let log = || fs::read_to_string(file("node-2.log")).expect("a log");
     // It may have founded the first one.
     let founds = || log().split_once("starts over").is_some_and(|(_, since)| since.contains("founds the cluster"));
-    while !log().contains("it puts no empty cluster in its place by itself. `martlet cluster down`, then `up`") {
+    while !log().contains("It puts no empty cluster in its place by itself. `martlet cluster down`, then `up`") {
         assert!(!crate::martlet::processes_about(&file("node-2.toml")).is_empty(), "{}", log());
         assert!(!founds(), "{}", log());
         thread::yield_now();

@@ -117,7 +117,7 @@ fn a_limit_that_a_node_cannot_run_with_is_named_at_its_start() {
         assert_eq!(node.wait().expect("ours").code(), Some(1), "{limit}: {said}");
         assert!(said.contains("error: ") && said.contains(named), "{limit}: {said}");
     };
-    refused("-n 30", "the limit of file descriptors (ulimit -n) is 30; a node of 1 needs 64 at least");
+    refused("-n 30", "the limit of file descriptors (ulimit -n) is 30; a node in a cluster of 1 needs at least 64");
     refused("-s 128", "the limit of the stack (ulimit -s) is 131072 bytes; allowed are 524288 at least");
     refused("-f 100", "(ulimit -f) is 51200 bytes; shared memory is a file to the system");
     refused("-f 65000", "(ulimit -f) is 33280000 bytes; a file of the log on disk takes 67108864 (durability.segment_bytes)");

@@ -133,9 +133,7 @@ fn a_node_says_that_its_keeper_has_died() {
     let keeper = children.split_whitespace().find(is_keeper).expect("it has one");
     assert!(std::process::Command::new("kill").args(["-KILL", keeper]).status().expect("it is there").success());
     let log = std::path::Path::new(&cluster.dir).join("node-0.log");
-    while !std::fs::read_to_string(&log)
-        .expect("its log")
-        .contains("the keeper of this node has died (martlet-keeper), and is not replaced")
+    while !std::fs::read_to_string(&log).expect("its log").contains("the keeper of this node (martlet-keeper) has died and is not replaced")
     {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }

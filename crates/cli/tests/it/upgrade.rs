@@ -126,7 +126,7 @@ fn is_upgraded_under_load(engine: &str) {
     assert_eq!(level(&cluster), 2);
     load.goes_on();
     let said = old.restart_in_vain(&cluster, "1");
-    let wanted = format!("the cluster works at feature level 2, and this is martlet of test {VERSION} 1 1");
+    let wanted = format!("the cluster works at feature level 2, but this is martlet of test {VERSION} 1 1");
     assert!(said.contains(&wanted), "{said}");
     load.goes_on();
     new.restart(&cluster, "1");

@@ -77,7 +77,7 @@ impl Successor {
         if !self.restart.is_under_way() {
             return Ok(());
         }
-        tracing::info!(executable = %self.restart.executable.display(), "begins again");
+        tracing::info!(executable = %self.restart.executable.display(), "restarting");
         // Nothing that is not written yet outlives what follows.
         log::finish();
         self.go.send(()).expect("it waits");

@@ -43,7 +43,7 @@ pub enum DiskError {
         error: RecoverError,
     },
     /// Numbers for processes that come back with one log have run out.
-    #[error("{}: it has been come back with {most} times, the most that is possible; start the node with an empty directory to have it taught", path.display())]
+    #[error("{}: nodes have come back with it {most} times, the most that is possible; start the node with an empty directory, and the others send it the state", path.display())]
     WornOut {
         /// The directory of the life.
         path: PathBuf,
@@ -58,9 +58,9 @@ pub enum DiskError {
 fn advice(error: &RecoverError) -> &'static str {
     match error {
         RecoverError::Ring { .. } => {
-            "set sizes.log_ring_bytes back to what it was: it cannot be changed while there are data that were written with it"
+            "set sizes.log_ring_bytes back to what it was: it cannot be changed while there is data that was written with it"
         }
-        _ => "was it written by another version? Start the node with an empty directory to have it taught",
+        _ => "was it written by another version? Start the node with an empty directory, and the others send it the state",
     }
 }
 
@@ -162,7 +162,7 @@ impl Store {
         let (recovered, log) = self.directory.recover(life)?;
         if let Some((file, at)) = &recovered.torn {
             let path = self.directory.life_path(life).join(file);
-            tracing::warn!(file = %path.display(), at, "the log's tail was torn, as the end of a process leaves it, and has been cut off");
+            tracing::warn!(file = %path.display(), at, "the log's tail was torn, as a process that dies leaves it, and has been cut off");
         }
         Ok((recovered, log))
     }

@@ -57,7 +57,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
             self.stage = match Stage::build(settings.cluster(), self.clocks, app, instruments.clock) {
                 Ok(stage) => stage,
                 Err(error) => {
-                    tracing::warn!(%error, "no stage: this node does not rehearse");
+                    tracing::warn!(%error, "cannot set up rehearsals: this node does not rehearse takeovers");
                     None
                 }
             };

@@ -44,7 +44,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 }
                 LeavingStep::End => {
                     if host.member.core.view().is_some() && host.engine.is_needed() {
-                        tracing::warn!("ends while the others still need its vote: they may serve nobody until it is started again");
+                        tracing::warn!(
+                            "this node ends while the others still need its vote: they may be unable to serve until it is started again"
+                        );
                     }
                     return host.member.excluded;
                 }

@@ -43,7 +43,7 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 const COUNT_INTERVAL_NS: u64 = 100_000_000;
 
 /// What to do about nodes that are waited for since they may run unseen on this host.
-const ALL_HERE_HINT: &str = ", where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
+const ALL_HERE_HINT: &str = " where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
     every node of the cluster runs where this one sees it, start this one with `martlet node --all-here`, as `martlet cluster up` does (docs/containers.md)";
 
 /// What to do about a state that is lost.
@@ -446,7 +446,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             Verdict::Wait => return Ok(Verdict::Wait),
             Verdict::Found(again) => again,
             Verdict::StartOver => {
-                tracing::warn!("{} was made an acceptor, and nobody has a view any more", self.me);
+                tracing::warn!("{} was made an acceptor, but no node has a view any more: starting over", self.me);
                 return Ok(Verdict::StartOver);
             }
             Verdict::ComeBackAs(life) => {
@@ -457,13 +457,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         host.now = clock::now();
         match again {
             None => {
-                tracing::info!("nobody has a view: {} founds the cluster", self.me);
+                tracing::info!("no node has a view: {} founds the cluster", self.me);
                 host.core.bootstrap(host.now, &mut host.fabric);
             }
             Some(again) => {
                 let Refounding { number, ref members, .. } = again;
                 let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
-                tracing::info!(view = number.0, "nobody has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
+                tracing::info!(view = number.0, "no node has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
                 // What the others run is theirs to say.
                 let levels = Levels::only(host.core.level());
                 let member = |id: ProcessId| {

@@ -158,7 +158,7 @@ pub enum RunError {
     },
     /// The cluster works at a feature level that this build cannot work at.
     #[error(
-        "node {node}: the cluster works at feature level {level}, and this is {build}: run a build that can work at that level (docs/operating.md, \"Upgrade\")"
+        "node {node}: the cluster works at feature level {level}, but this is {build}: run a build that can work at that level (docs/operating.md, \"Upgrade\")"
     )]
     Level {
         /// Which node.
@@ -177,7 +177,7 @@ pub enum RunError {
         why: String,
     },
     /// Another build has written an entry of the log that this one cannot read.
-    #[error("node {node}: {entry}: another build has written it, and this is {build} (docs/operating.md, \"Upgrade\")")]
+    #[error("node {node}: {entry}: another build has written it, but this is {build} (docs/operating.md, \"Upgrade\")")]
     Unreadable {
         /// Which node.
         node: NodeId,
@@ -195,7 +195,9 @@ pub enum RunError {
         why: String,
     },
     /// The cluster is to be founded again from this node, which does not hold the whole state.
-    #[error("node {node}: the cluster is to go on from it, and it does not hold the whole state; `martlet cluster recover` shows who does")]
+    #[error(
+        "node {node}: the cluster is to go on from it, but it does not hold the whole state; `martlet cluster recover` shows which nodes do"
+    )]
     NothingHeld {
         /// Which node.
         node: NodeId,
@@ -283,7 +285,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     };
     let _latency = threads.wake_latency_us.and_then(|us| {
         let asked = WakeLatency::at_most(us);
-        asked.inspect_err(|error| tracing::warn!("threads.wake_latency_us is {us}, and cores wake up when they will: {error}")).ok()
+        asked.inspect_err(|error| tracing::warn!("threads.wake_latency_us is {us}, but it has no effect: {error}")).ok()
     });
     let populated_bytes = hooks.policy.keep_memory().map_err(system("cannot tell what is mapped"))?;
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
@@ -345,7 +347,9 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())
             .map_err(system("cannot watch descriptors"))?;
         life.milestones.hook = milestone.take();
-        let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement, &mut second).map_err(system("cannot tell who runs"))?;
+        let end = life
+            .live(settings, (&hooks.stop, &file), &mut bed, &placement, &mut second)
+            .map_err(system("cannot tell which nodes are running"))?;
         drop(bed);
         milestone = life.milestones.hook.take();
         // A node that has come back and has not seen a view comes back again; one that knows a view joins those who have it.
@@ -375,7 +379,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
                     Ok(relisted) => relisted,
                     Err(why @ RelistError::Removed { .. }) => return Err(RunError::Removed { node, why: why.to_string() }),
                     Err(error) => {
-                        tracing::warn!(%error, "the cluster's nodes are taken to be those of before");
+                        tracing::warn!(%error, "the list of nodes in the cluster's file cannot be used; the node keeps the list of before");
                         settings.clone()
                     }
                 };

@@ -96,7 +96,7 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     let (descriptors, needed) = (current(Resource::Nofile), descriptors_needed(nodes));
     if descriptors < needed {
         return Err(format!(
-            "the limit of file descriptors (ulimit -n) is {descriptors}; a node of {nodes} needs {needed} at least, and one for each client"
+            "the limit of file descriptors (ulimit -n) is {descriptors}; a node in a cluster of {nodes} needs at least {needed}, and one more for each client"
         ));
     }
     limits::check_stack()?;
@@ -104,7 +104,7 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     let file_size = current(Resource::Fsize);
     if limits::check_file_size(memory.largest_bytes).is_err() {
         return Err(format!(
-            "the limit of a file's size (ulimit -f) is {file_size} bytes; shared memory is a file to the system, and this cluster's `sizes` take one of {} bytes",
+            "the limit of a file's size (ulimit -f) is {file_size} bytes; shared memory is a file to the system, and this cluster's `sizes` need one of {} bytes",
             memory.largest_bytes
         ));
     }
@@ -125,11 +125,11 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     // What these run into later ends the process: an allocation cannot fail, and the system kills.
     for (resource, what) in [(Resource::As, "the limit of address space (ulimit -v)"), (Resource::Data, "the limit of data (ulimit -d)")] {
         if let Some(most) = getrlimit(resource).current {
-            tracing::warn!("{what} is {most} bytes: a node that reaches it ends; see that redis.maxmemory is well below it");
+            tracing::warn!("{what} is {most} bytes: a node that reaches it ends; keep redis.maxmemory well below it");
         }
     }
     if config.durability.writes() && file_size < u64::MAX {
-        tracing::warn!("the limit of a file's size (ulimit -f) is {file_size} bytes: a snapshot that is larger is taken for a full disk");
+        tracing::warn!("the limit of a file's size (ulimit -f) is {file_size} bytes: a larger snapshot fails as on a full disk");
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ impl SecondProcess {
 
     /// Without it everything works, but connections of clients end only after the memory of a dead node has been taken down.
     fn undertaker() -> Option<Undertaker> {
-        Undertaker::start().inspect_err(|error| tracing::warn!(%error, "no second process")).ok()
+        Undertaker::start().inspect_err(|error| tracing::warn!(%error, "cannot start the second process")).ok()
     }
 
     /// To be called now and then, when there is nothing else to do. One that could not be had at the start is not tried again.
@@ -170,7 +170,7 @@ impl SecondProcess {
         }
         self.next_look = now.after(LOOK_FOR_UNDERTAKER_NS);
         if self.undertaker.as_ref().is_some_and(Undertaker::has_ended) {
-            tracing::warn!("the second process has ended: another one takes its place");
+            tracing::warn!("the second process has ended, and is replaced");
             // The old one's stack goes first.
             self.undertaker = None;
             self.undertaker = Self::undertaker();

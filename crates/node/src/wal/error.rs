@@ -39,7 +39,7 @@ pub enum WalError {
     },
     /// Another build has written it.
     #[error(
-        "{}: written in format {found}, and this build reads {} to {}: start the build that wrote it, or start this node with an empty directory",
+        "{}: written in format {found}, but this build reads {} to {}: start the build that wrote it, or start this node with an empty directory",
         path.display(), char::from(*known.start()), char::from(*known.end())
     )]
     Format {
@@ -51,7 +51,7 @@ pub enum WalError {
         known: RangeInclusive<u8>,
     },
     /// The directory holds somebody else's log.
-    #[error("{}: of node {} of the cluster {:016x}; this is node {} of {:016x}", path.display(), found.node, found.cluster, own.node, own.cluster)]
+    #[error("{}: it belongs to node {} of cluster {:016x}; this is node {} of {:016x}", path.display(), found.node, found.cluster, own.node, own.cluster)]
     Foreign {
         /// The file.
         path: PathBuf,

@@ -44,7 +44,7 @@ fn is_withheld(to: c_int, call: &str) -> bool {
     let is_withheld = own::is_withheld(to);
     if is_withheld {
         sys::complain(&format!(
-            "the server calls {call} onto descriptor {to}, which is the library's or a connection's: it is told that there is none (EBADF); allowed are 0 to {}, and those from {} on",
+            "the server calls {call} onto descriptor {to}, which is the library's or a connection's: the call fails with EBADF; allowed are 0 to {}, and those from {} on",
             OF_LIBRARY.start - 1,
             OF_CONNECTIONS.end
         ));
@@ -93,7 +93,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     // Those who hand the server's connections over share its table of descriptors. A server with one thread has nobody else to share it with, and need not be given one of its own.
     if unshares && (threads::has_helpers() || turnstile::is_on()) {
         sys::complain(
-            "the server calls close_range with CLOSE_RANGE_UNSHARE while it has several threads, which is not captured: it is told EINVAL",
+            "the server calls close_range with CLOSE_RANGE_UNSHARE while it has several threads, which is not captured: the call fails with EINVAL",
         );
         return fail(libc::EINVAL);
     }
@@ -123,7 +123,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 && in_server() && birth::is_born() {
         let _library = InLibrary::enter();
-        sys::complain("the server calls unshare with CLONE_FILES while it serves, which is not captured: it is told EINVAL");
+        sys::complain("the server calls unshare with CLONE_FILES while it serves, which is not captured: the call fails with EINVAL");
         return fail(libc::EINVAL);
     }
     kernel!(SYS_unshare, flags) as c_int

@@ -321,7 +321,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     };
     if is_certain && in_server() && birth::is_born() {
         let _library = InLibrary::enter();
-        sys::complain("the server wants to listen at one more address after its start, which is not captured: it is told that it cannot");
+        sys::complain("the server wants to listen at one more address after its start, which is not captured: the call fails");
         return fail(libc::EADDRNOTAVAIL);
     }
     kernel!(SYS_bind, fd, address, len) as c_int
@@ -332,7 +332,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if in_server() && birth::is_born() {
         let _library = InLibrary::enter();
-        sys::complain("the server wants to open a connection, which is not captured: it is told that it may not");
+        sys::complain("the server wants to open a connection, which is not captured: the call fails");
         return fail(libc::EACCES);
     }
     kernel!(SYS_connect, fd, address, len) as c_int

@@ -38,7 +38,7 @@ unsafe extern "C" fn fork() -> pid_t {
             return unsafe { sys::fork() };
         }
         complain(
-            "the server wants to fork before it serves, which is not captured: it is told that it cannot; one that leaves the foreground is to be told not to",
+            "the server wants to fork before it serves, which is not captured: the call fails. If the server leaves the foreground, tell it not to",
         );
         return fail(libc::ENOSYS);
     }

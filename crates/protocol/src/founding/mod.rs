@@ -42,7 +42,7 @@ use crate::basics::{ProcessId, Time};
 pub use returned::{Lack, Refounding, Returned, Unreadable, refound};
 
 /// Why a process that has [held](Config::has_held) the state founds no empty cluster.
-const LOST: &str = "nobody has a view any more: what this node held before it was excluded is gone, with what the others have acknowledged since; it puts no empty \
+const LOST: &str = "no node has a view any more: what this node held before it was excluded is gone, and so is what the others have acknowledged since. It puts no empty \
                     cluster in its place";
 
 /// How many looks in a row must find nobody with a view.
@@ -183,7 +183,7 @@ impl Unseen {
             return;
         }
         let since = *self.since.get_or_insert(now);
-        let why = format!("nodes {nodes:?} are not connected, and may run all the same");
+        let why = format!("nodes {nodes:?} are not connected, but may be running");
         if now.since(since) >= patience_ns && self.said != why {
             (self.said, self.news) = (why, true);
         }
@@ -467,13 +467,13 @@ impl Disks {
         }
         if present.is_empty() {
             if config.has_begun {
-                self.say("nobody who runs has any data of the cluster since it was founded again".into());
+                self.say("no node that runs has any data of the cluster since it was founded again".into());
                 return None;
             }
             if everybody {
                 return Some(Verdict::Found(None));
             }
-            self.say("nobody who runs has any data; a new cluster is founded when every configured node runs and has none either".into());
+            self.say("no node that runs has any data; a new cluster is founded when every configured node runs and has none either".into());
             return None;
         }
         let named = returned::best(&present).into_iter().flat_map(|(_, log)| &log.members).find(|id| id.node == config.me.node);
@@ -485,14 +485,14 @@ impl Disks {
             Ok(Refounding { members, .. }) if !members.iter().all(|id| config.is_configured(id.node)) => {
                 let unknown: Vec<u16> = members.iter().map(|id| id.node.0).filter(|node| !config.is_configured(NodeId(*node))).collect();
                 self.say(format!(
-                    "nodes {unknown:?} have the newest data, and are not among the cluster's nodes as this process knows them"
+                    "nodes {unknown:?} have the newest data, but are not among the cluster's nodes as this process knows them"
                 ));
                 None
             }
             // The first view needs somebody to decide the next one.
             Ok(Refounding { members, .. }) if !members.iter().any(|id| config.founders.contains(&id.node)) => {
                 let nodes: Vec<u16> = members.iter().map(|id| id.node.0).collect();
-                self.say(format!("nodes {nodes:?} have the newest data, and none of them may found a cluster"));
+                self.say(format!("nodes {nodes:?} have the newest data, but none of them may found a cluster"));
                 None
             }
             Ok(refounding) if !refounding.members.contains(&config.me) && !self.founds_for_others(fixed) => None,
@@ -511,7 +511,7 @@ impl Disks {
 
     /// This process is none of those who go on. Whether it founds the cluster for them: nobody else ever could where the claim is fixed.
     fn founds_for_others(&mut self, fixed: bool) -> bool {
-        self.say("others have newer data, and this node joins them".into());
+        self.say("other nodes have newer data, so this node joins them".into());
         fixed
     }
 
@@ -625,7 +625,7 @@ mod tests {
         let mut back = disks(0, group);
         let all = [shown(1, group), shown(3, group)];
         assert_eq!(back.judge(Time(0), &all, true), None);
-        assert_eq!(back.disks.said, "nodes [3] have the newest data, and are not among the cluster's nodes as this process knows them");
+        assert_eq!(back.disks.said, "nodes [3] have the newest data, but are not among the cluster's nodes as this process knows them");
         back.config.others.push(NodeId(3));
         assert!(matches!(back.judge(Time(0), &all, true), Some(Verdict::Found(_))));
     }

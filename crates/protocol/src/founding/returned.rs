@@ -102,10 +102,10 @@ impl Refounding {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
     /// Nobody who is there has a log.
-    #[error("nobody who runs has any data")]
+    #[error("no node that runs has any data")]
     Logs,
     /// Too few of those who have to confirm the best log.
-    #[error("of the group of the newest log, nodes {group:?}, only {present:?} are here with their data, and {needed} are needed")]
+    #[error("of nodes {group:?}, the group of the newest log, only {present:?} are here with their data, but {needed} are needed")]
     Majority {
         /// The nodes of the group.
         group: Vec<u16>,
@@ -201,7 +201,7 @@ mod tests {
         let Err(lack) = of(&[(1, log(4, 50, &all))]) else { panic!("one of three is no majority") };
         assert_eq!(
             lack.to_string(),
-            "of the group of the newest log, nodes [0, 1, 2], only [1] are here with their data, and 2 are needed"
+            "of nodes [0, 1, 2], the group of the newest log, only [1] are here with their data, but 2 are needed"
         );
         let two = of(&[(1, log(4, 50, &all)), (0, log(3, 80, &all))]).expect("a majority");
         assert_eq!((two.members, two.number, two.complete), (vec![back(0), back(1)], ViewNumber(15), false));

@@ -83,7 +83,7 @@ pub enum Error {
     #[error("the warden refuses: {0}")]
     Refused(String),
     /// Something else than a warden of this version answers.
-    #[error("what answers at {path} is no warden that this program understands: {why}")]
+    #[error("what answers at {path} is not a warden that this program understands: {why}")]
     Strange {
         /// Where.
         path: PathBuf,

@@ -26,7 +26,7 @@ impl Ear {
                 && error != rustix::io::Errno::INTR
             {
                 // What marks say is then seen when eye and desk wake for other reasons.
-                tracing::warn!(%error, "nobody listens for marks any more");
+                tracing::warn!(%error, "marks are not listened for any more");
                 return;
             }
             let [bell, over] = fds.map(|fd| fd.revents().contains(PollFlags::IN));

@@ -79,7 +79,10 @@ fn processes_that_are_not_there_are_named() {
 fn one_warden_at_a_place() {
     let world = World::new();
     let second = daemon::Warden::new(&daemon::Options { socket: world.socket.clone(), mode: 0o600, party: None, marks: false });
-    assert_eq!(second.expect_err("taken").to_string(), format!("a warden runs at {} already: one a host", world.socket.display()));
+    assert_eq!(
+        second.expect_err("taken").to_string(),
+        format!("a warden is already running at {}; a host has only one", world.socket.display())
+    );
 }
 
 /// Sends messages with a descriptor each, and returns what is refused until the warden hangs up.

@@ -123,7 +123,7 @@ impl RedisFront {
             if keeper::has_died() {
                 tracing::error!(
                     address = %succession.service.address,
-                    "the keeper of this node has died (martlet-keeper), and is not replaced: connections at the service's address end when this node dies while it leads. A restart of the node gives it another one"
+                    "the keeper of this node (martlet-keeper) has died and is not replaced: connections at the service's address end if this node dies while it leads. Restart the node to give it another keeper"
                 );
             }
         }
@@ -186,7 +186,7 @@ impl RedisFront {
                 Ok(Some(left)) => got.push((hold, Some(left))),
                 // It has none any more, or none that answers.
                 Err(error) => {
-                    tracing::warn!(%error, process = hold.holder.pid, "no connections are left of a process that led before");
+                    tracing::warn!(%error, process = hold.holder.pid, "no connections are left of the process of an earlier leader");
                     sure_of_death(&hold);
                     got.push((hold, None));
                 }
@@ -194,7 +194,7 @@ impl RedisFront {
                     if is_late {
                         tracing::warn!(
                             process = hold.holder.pid,
-                            "a process that leads no more holds on to its connections, and is killed"
+                            "the process of an earlier leader holds on to its connections, and is killed"
                         );
                         sure_of_death(&hold);
                     }
@@ -258,7 +258,7 @@ impl RedisFront {
                 Ok(false) => {}
                 Err(why) => {
                     lost += 1;
-                    tracing::warn!(%why, "a connection cannot be gone on with, and ends");
+                    tracing::warn!(%why, "a connection cannot be continued, and ends");
                 }
             }
         }
@@ -418,12 +418,12 @@ fn holds<'t, R: Replica<Machine = KvMachine>>(turn: &'t Turn<'_, R>) -> impl Ite
 fn sure_of_death(hold: &Hold) {
     if let Err(error) = make_sure_of_death(hold.holder) {
         // It would be asked again, and its connections wait: that is better than two that write to one.
-        tracing::error!(%error, process = hold.holder.pid, "a process that leads no more cannot be made sure of");
+        tracing::error!(%error, process = hold.holder.pid, "cannot make sure that the process of an earlier leader is dead");
     }
 }
 
 fn tell_unread(error: &std::io::Error) {
-    tracing::error!(%error, "what is noted of connections cannot be read");
+    tracing::error!(%error, "the notes about connections cannot be read");
 }
 
 fn peer_of(socket: &OwnedFd) -> String {

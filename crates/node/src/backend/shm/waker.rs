@@ -68,7 +68,7 @@ impl Listener {
             martlet_fabric::host::process::stand_aside();
             if let Err(error) = listen(&its, &wait, &pass_on) {
                 // Out of memory, perhaps. The main thread's own deadlines still wake it: what comes is then seen late, not never.
-                tracing::error!(%error, "nobody listens any more for a main thread that sleeps");
+                tracing::error!(%error, "no thread listens any more for a main thread that sleeps");
             }
         })?;
         Ok(Listener { state, thread: Some(thread) })

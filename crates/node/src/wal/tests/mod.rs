@@ -210,7 +210,7 @@ fn somebody_elses_directory_is_refused() {
     create(&disk).append(b"ours").expect("a good disk");
     let other = Style { owner: Owner { cluster: 0xc1, node: 4 }, ..STYLE };
     let error = recover(disk.clone(), dir(), other, LIFE).expect_err("node 3's");
-    assert!(error.to_string().ends_with("of node 3 of the cluster 00000000000000c1; this is node 4 of 00000000000000c1"), "{error}");
+    assert!(error.to_string().ends_with("it belongs to node 3 of cluster 00000000000000c1; this is node 4 of 00000000000000c1"), "{error}");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_file_of_another_build_is_named_as_one_and_kept_however_short_it_is() {
         });
         let error = reopen(&disk).expect_err("format 9");
         assert!(
-            error.to_string().starts_with("/disk/life/segment-0000000000000001: written in format 9, and this build reads 2 to 3: "),
+            error.to_string().starts_with("/disk/life/segment-0000000000000001: written in format 9, but this build reads 2 to 3: "),
             "{error}"
         );
         assert_eq!(disk.names(), [name]);

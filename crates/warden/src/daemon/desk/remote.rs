@@ -99,13 +99,13 @@ impl Desk {
             Event::PathLost(host, path) | Event::PathBack(host, path) => {
                 let is_lost = matches!(event, Event::PathLost(..));
                 self.note(host, |health| health.is_path_lost[usize::from(path)] = is_lost);
-                tracing::warn!(host = host.0, path, is_lost, "a path to another host");
+                tracing::warn!(host = host.0, path, is_lost, "the state of a path to another host has changed");
                 self.tell_of_host(host, &Answer::Redundancy { host: host.0, path, is_lost });
             }
             Event::Silent(host) | Event::Heard(host) => {
                 let is_silent = matches!(event, Event::Silent(_));
                 self.note(host, |health| health.is_silent = is_silent);
-                tracing::info!(host = host.0, is_silent, "another host");
+                tracing::info!(host = host.0, is_silent, "the state of another host has changed");
             }
         }
     }
