@@ -50,7 +50,7 @@ fn percent(since: Ticks, now: Ticks) -> u64 {
 pub fn warning(percent: u64) -> Option<String> {
     (percent >= 2).then(|| {
         format!(
-            "the hypervisor kept {percent} % of the time that these cores wanted from them: other guests are busy. Trust no absolute time here; ratios between \
+            "the hypervisor withheld {percent} % of the time that these cores wanted: other guests are busy. Trust no absolute time here; ratios between \
              figures of this run that were taken in turn still hold"
         )
     })
@@ -80,6 +80,6 @@ mod tests {
     #[test]
     fn only_what_can_be_seen_in_figures_is_warned_of() {
         assert_eq!(warning(1), None);
-        assert!(warning(38).is_some_and(|text| text.starts_with("the hypervisor kept 38 % ")));
+        assert!(warning(38).is_some_and(|text| text.starts_with("the hypervisor withheld 38 % ")));
     }
 }

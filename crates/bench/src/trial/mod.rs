@@ -306,7 +306,7 @@ impl Scene<'_> {
         let sights = testbed.await_that(PATIENCE, &unclear, |sights| fate(sights, left).is_some())?;
         if fate(&sights, left) != Some(Fate::Alone) {
             return Err(Fail::failed(format_args!(
-                "node {survivor}, which was to be left, was presumed dead when the others were killed, so nothing was left: a host that is less busy is needed"
+                "node {survivor}, which was to be left, was presumed dead when the others were killed, so nothing was left: use a host that is less busy"
             )));
         }
         await_progress(acknowledged, interrupt)?;

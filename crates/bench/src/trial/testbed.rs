@@ -101,14 +101,15 @@ impl Testbed {
     /// Removes a node from the cluster, for good as far as that one is concerned: it leaves in order, and nothing of it is kept.
     pub fn set_aside(&mut self, number: u16) -> Outcome {
         let entry = self.cluster.config().nodes.iter().find(|node| node.number == number).cloned();
-        let entry =
-            entry.ok_or_else(|| Fail::failed(format_args!("node {number} is none of the cluster's nodes, {:?}", self.numbers())))?;
+        let entry = entry.ok_or_else(|| {
+            Fail::failed(format_args!("node {number} does not belong to the cluster, whose nodes are {:?}", self.numbers()))
+        })?;
         self.signal(number, Signal::TERM)?;
         self.await_end(number)?;
         self.await_whole()?;
         let engine = self.cluster.config().engine;
         let gone = move |sights: &[Sight]| standing::is_without(sights, number, engine);
-        let what = format!("node {number} had left, and the others did not cease to count on it");
+        let what = format!("node {number} had left, but the others still relied on it");
         self.await_that(PATIENCE, &what, gone)?;
         self.directory.clear_data(number)?;
         self.cluster = self.directory.unlist_node(&self.cluster, number)?;
@@ -161,7 +162,7 @@ impl Testbed {
 
     fn ended(&self, number: u16, status: ExitStatus) -> Fail {
         let said = self.directory.log_tail(number, 12);
-        Fail::failed(format_args!("node {number} ended by itself ({status}); the last it said:\n{said}"))
+        Fail::failed(format_args!("node {number} ended by itself ({status}); its last output:\n{said}"))
     }
 
     /// Writes a line to the input of every node that runs and was given one.
@@ -289,21 +290,21 @@ impl Testbed {
         } else {
             view.primary()
         };
-        let primary = primary.map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("nobody leads in view {}", view.number)))?;
+        let primary = primary.map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("no node leads in view {}", view.number)))?;
         Ok((primary, view))
     }
 
     /// A node's process.
     pub fn pid(&mut self, number: u16) -> Outcome<u32> {
         let process = self.node(number).process.as_ref().map(|(child, _)| child.id());
-        process.ok_or_else(|| Fail::failed(format_args!("node {number} does not run")))
+        process.ok_or_else(|| Fail::failed(format_args!("node {number} is not running")))
     }
 
     /// For looks at what a node's acting thread is doing.
     pub fn pulse(&mut self, number: u16) -> Outcome<Pulse> {
         let doing = format!("cannot look at node {number}");
         let Some((child, _)) = &self.node(number).process else {
-            return Err(Fail::failed(format_args!("{doing}: it does not run")));
+            return Err(Fail::failed(format_args!("{doing}: it is not running")));
         };
         std::fs::File::open(format!("/proc/{}/stat", child.id())).map(Pulse).context(doing)
     }
@@ -311,7 +312,7 @@ impl Testbed {
     /// Has a node dump core by the signals that say so.
     pub fn let_dump(&mut self, number: u16) -> Outcome {
         let Some((child, _)) = &self.node(number).process else {
-            return Err(Fail::failed(format_args!("node {number} cannot dump core: it does not run")));
+            return Err(Fail::failed(format_args!("node {number} cannot dump core: it is not running")));
         };
         let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process has a number");
         let most = rustix::process::Rlimit { current: None, maximum: None };
@@ -322,7 +323,7 @@ impl Testbed {
     pub fn signal(&mut self, number: u16, signal: Signal) -> Outcome<Time> {
         let doing = format!("cannot signal node {number}");
         let Some((_, handle)) = &self.node(number).process else {
-            return Err(Fail::failed(format_args!("{doing}: it does not run")));
+            return Err(Fail::failed(format_args!("{doing}: it is not running")));
         };
         let at = clock::now();
         handle.signal(signal).context(doing)?;
@@ -334,7 +335,7 @@ impl Testbed {
     pub fn signal_each(&self, numbers: &[u16], times: &[u64], signal: Signal) -> Outcome<Vec<Time>> {
         let handle = |number: &u16| {
             let running = self.nodes.iter().find(|node| node.number == *number).and_then(|node| node.process.as_ref());
-            running.map(|(_, handle)| handle).ok_or_else(|| Fail::failed(format_args!("cannot signal node {number}: it does not run")))
+            running.map(|(_, handle)| handle).ok_or_else(|| Fail::failed(format_args!("cannot signal node {number}: it is not running")))
         };
         let handles = numbers.iter().map(handle).collect::<Outcome<Vec<_>>>()?;
         std::thread::scope(|scope| {
@@ -380,7 +381,7 @@ impl Testbed {
         match self.await_end(number)? {
             Some(status) if !status.success() => {
                 let said = self.directory.log_tail(number, 12);
-                Err(Fail::failed(format_args!("node {number} was asked to end, and ended with {status}; the last it said:\n{said}")))
+                Err(Fail::failed(format_args!("node {number} was asked to end, and ended with {status}; its last output:\n{said}")))
             }
             _ => Ok(()),
         }

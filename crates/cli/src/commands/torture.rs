@@ -254,7 +254,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let (operations, unknown) = (totals.operations, totals.unknown);
     let (refused, refused_text) = (totals.refused.0, totals.refusals());
     let replaced_text =
-        if replaced > 0 { format!("{replaced} nodes that stood still killed by their successors, ") } else { String::new() };
+        if replaced > 0 { format!("{replaced} nodes that stood still were killed by their successors, ") } else { String::new() };
     let kept_text = if kept > 0 { format!("{stand} of {kept} connections kept, {replaced_text}") } else { String::new() };
     let forged_text =
         if forged > 0 { format!("{disbelieved} of {forged} forged wardens heard to the end and not believed, ") } else { String::new() };

@@ -195,7 +195,7 @@ fn the_figures_of_fide() {
 #[test]
 fn an_end_that_is_told_of_as_a_failure_ends_the_search_for_one_with_exit_code_4() {
     let why = run(&["bench", "--no-reference", "fide", "ends", "--count", "2", "--canary"]).code(4).err;
-    let wanted = "a program that lived was told of as failed, by words, after 1 of 2 times exec; registered, threads act, without marks";
+    let wanted = "a program that lived was reported as failed, by words, after 1 of 2 times exec; registered, threads act, without marks";
     assert!(why.contains(wanted), "{why}");
 }
 

@@ -33,7 +33,7 @@ kinds! {
     PeerUp 2 "peer up" "`process` is connected.",
     DeathSeen 3 "death seen" "The kernel's word: `process` is dead for certain.",
     Suspected 4 "suspected" "`process` is presumed dead.",
-    ViewProposed 5 "view proposed" "This node proposes `view`; `process` is whom it adds or removes.",
+    ViewProposed 5 "view proposed" "This node proposes `view`; `process` is the one that it adds or removes.",
     ViewDecided 6 "view decided" "This node knows that `view` is decided, as its proposer or from another.",
     ViewAcknowledged 7 "view acknowledged" "This node has given up whatever lease it held on views before `view`.",
     ViewActive 8 "view active" "This node found `view` active for the first time.",

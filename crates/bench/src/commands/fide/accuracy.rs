@@ -116,7 +116,7 @@ fn watch(arguments: &Arguments, jitter_us: u64, interrupt: &Interrupt) -> Outcom
             left = left.saturating_sub(began.elapsed());
             if let Some((_, failure)) = seen.0 {
                 if failure.evidence != Evidence::Silence {
-                    return Err(Fail::wrong(format_args!("an application that lives was told of as failed, by {}", failure.evidence)));
+                    return Err(Fail::wrong(format_args!("an application that lives was reported as failed, by {}", failure.evidence)));
                 }
                 count += 1;
                 monitor(&mut near, app)?;

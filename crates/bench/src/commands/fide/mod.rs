@@ -81,7 +81,7 @@ fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
     while seen.0.is_none() {
         warden.poll(Some(wait), &mut seen).map_err(Fail::failed)?;
         if Instant::now() > end {
-            return Err(Fail::failed(format_args!("a failure was not told of within {} s", PATIENCE.as_secs())));
+            return Err(Fail::failed(format_args!("a failure was not reported within {} s", PATIENCE.as_secs())));
         }
     }
     Ok(seen.0.expect("just told"))

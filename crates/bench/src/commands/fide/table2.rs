@@ -176,7 +176,7 @@ pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Vic
         let mut seen = Seen::default();
         warden.poll(Some(Duration::ZERO), &mut seen).map_err(Fail::failed)?;
         if let Some((_, failure)) = seen.0 {
-            return Err(Fail::wrong(format_args!("a victim that was not killed was told of by {}", failure.evidence)));
+            return Err(Fail::wrong(format_args!("a victim that was not killed was reported by {}", failure.evidence)));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -198,7 +198,7 @@ pub(super) fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Vic
         Way::Unchanged => !matches!(failure.evidence, Evidence::Marks | Evidence::Process),
     };
     if wrong {
-        return Err(Fail::wrong(format_args!("a killed victim, {}, was told of by {}", way.name(), failure.evidence)));
+        return Err(Fail::wrong(format_args!("a killed victim, {}, was reported by {}", way.name(), failure.evidence)));
     }
     Ok([told.saturating_sub(killed), failure.at_ns.saturating_sub(killed), told.saturating_sub(failure.at_ns)])
 }
@@ -219,7 +219,7 @@ fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, app: AppI
     wardens.signal(FAR, Signal::CONT)?;
     let (told, failure) = outcome?;
     if failure.evidence != Evidence::Silence {
-        return Err(Fail::wrong(format_args!("a host that was stopped was told of by {}", failure.evidence)));
+        return Err(Fail::wrong(format_args!("a host that was stopped was reported by {}", failure.evidence)));
     }
     until("the host is heard again", || is_alive(near))?;
     far.quit().map_err(Fail::failed)?;

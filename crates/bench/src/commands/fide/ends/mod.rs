@@ -123,7 +123,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let marked = Lone::start(dir.path(), "auto")?;
     match marked.marks() {
         Some(_) => wardens.push(("with marks", marked)),
-        None => report.format().say("the kernel refuses marks (`martlet warden run` says why): only a warden without them is looked at"),
+        None => report.format().say("the kernel refuses marks (`martlet warden run` says why): only a warden without marks is checked"),
     }
     let all: &[(End, Watched)] = if arguments.canary { &CANARY } else { &KINDS };
     let shares = all.len() as u64;
@@ -162,7 +162,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let with: Vec<&str> = wardens.iter().map(|(with, _)| *with).collect();
     report.format().print(
         format_args!(
-            "{} {} ends that are no deaths, {}: none was told of as a failure; {kills} kills, each was told of\n",
+            "{} {} ends that are no deaths, {}: none was reported as a failure; {kills} kills, each was reported\n",
             styled(GOOD, "passed:"),
             arguments.count,
             with.join(" and as many "),
@@ -191,7 +191,7 @@ fn live_through(warden: &mut Warden, program: &mut Program, app: AppId, ends: u6
     let told_falsely = |done: u64, failure: &martlet_warden::client::Failure| {
         let by = failure.evidence;
         Fail::wrong(format_args!(
-            "a program that lived was told of as failed, by {by}, after {done} of {ends} times {end}; {watched}, {with}"
+            "a program that lived was reported as failed, by {by}, after {done} of {ends} times {end}; {watched}, {with}"
         ))
     };
     for done in 1..=ends {
@@ -214,7 +214,7 @@ fn live_through(warden: &mut Warden, program: &mut Program, app: AppId, ends: u6
     }
     if !failure.evidence.is_certain() {
         let by = failure.evidence;
-        return Err(Fail::wrong(format_args!("a program of this host was killed and is told of by {by}; {end}, {watched}, {with}")));
+        return Err(Fail::wrong(format_args!("a program of this host was killed and is reported by {by}; {end}, {watched}, {with}")));
     }
     warden.unmonitor(app);
     Ok(told.saturating_sub(killed))
