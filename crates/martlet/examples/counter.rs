@@ -1,5 +1,6 @@
-//! A replicated counter, `counter CLUSTER_FILE NODE HOST:PORT`. To a line `open` it answers with a session, to `SESSION SEQ` with the counter after one
-//! more, however often the same is asked for and of whichever node leads, and to either with why not. SIGTERM ends it in order.
+//! A replicated counter: `counter CLUSTER_FILE NODE HOST:PORT`. It answers the line `open` with a session, and the line `SESSION SEQ` with the counter after
+//! one more increment. Repeating a line returns the same number, whichever node leads by then. When a line cannot be answered, the reply says why. SIGTERM
+//! makes the node leave in order.
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 

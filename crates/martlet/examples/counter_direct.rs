@@ -1,6 +1,6 @@
-//! The counter of `counter.rs` with its clients on the replica's own thread, where each command is executed without a way through another one:
-//! `counter_direct CLUSTER_FILE NODE HOST:PORT`. To a line `open` it answers with a session, to `SESSION SEQ` with the counter after one more, however often the
-//! same is asked for and of whichever node leads, and to either with why not.
+//! The counter of `counter.rs`, serving its clients on the replica's own thread, so that commands are executed without passing through another thread:
+//! `counter_direct CLUSTER_FILE NODE HOST:PORT`. It answers the line `open` with a session, and the line `SESSION SEQ` with the counter after one more
+//! increment. Repeating a line returns the same number, whichever node leads by then. When a line cannot be answered, the reply says why.
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Two programs that watch each other through the warden of their host: start `martlet warden run`, then this one twice, as `watcher 1 2` and `watcher 2 1`, and
-//! kill one of them. Each says what it is told, and sends the other its number of seconds.
+//! Two programs that watch each other through the warden of their host. Start `martlet warden run`, then start this program twice, as `watcher 1 2` and
+//! `watcher 2 1`, and kill one of them. Each prints what the warden tells it, and once a second sends the other how many seconds it has been running.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Replication for a program's own state, at the price of one write: what a program that embeds Martlet uses.
+//! What a program uses that embeds Martlet: replication for the program's own state, at the price of one write.
 //!
 //! ```no_run
 //! use martlet::{LogIndex, Replica, StateMachine, UnreadablePart};
@@ -29,7 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `docs/embedding.md` says how to, and what is promised. `examples/counter.rs` is a whole program; `examples/exchange` of the workspace a larger one.
+//! `docs/embedding.md` explains how to use this crate and what it promises. `examples/counter.rs` is a whole program; `examples/exchange` in the workspace is a
+//! larger one.
 
 #![forbid(unsafe_code)]
 
@@ -50,8 +51,8 @@ pub use martlet_node::config;
 /// Counters and the events of failovers, as [`Replica::metrics`] returns them.
 pub use martlet_node::counters;
 
-/// What stands in [`StartError`] and [`StopError`], for programs that want to know more than the text says. A configuration's errors are in [`config`], and those of
-/// counters in [`counters`].
+/// The parts of [`StartError`] and [`StopError`], for programs that need more than the text. A configuration's errors are in [`config`], and those of counters
+/// in [`counters`].
 pub mod errors {
     pub use martlet_fabric::PartyError;
     pub use martlet_fabric::Protocol;
@@ -64,19 +65,20 @@ pub mod errors {
     pub use martlet_protocol::replica::journal::RecoverError;
 }
 
-/// A cluster seen from outside, at no cost to it: which view its nodes know, their counters, the events of their failovers.
+/// A cluster seen from outside, at no cost to it: the view that its nodes know, their counters, and the events of their failovers.
 pub mod observe {
     pub use martlet_fabric::{Levels, NodeId, PeerEvent, PeerId};
     pub use martlet_node::client::{OpenError, ReadError};
     pub use martlet_protocol::membership::view::Departed;
     pub use martlet_protocol::membership::{Member, Roles, View};
 
-    /// A client of a cluster on this host whose `fabric` is `shm`, which reads what its nodes show. With another fabric it is never connected with any of them; those
-    /// are seen by `martlet status --json` and `martlet metrics`.
+    /// A client of a cluster on this host whose `fabric` is `shm`. It reads what the nodes show. If the cluster uses another fabric, the client never connects
+    /// to any node: `martlet status --json` and `martlet metrics` show those.
     pub type ClientEndpoint = martlet_node::client::ClientEndpoint;
 }
 
-/// Failure detection for any program, whether or not it holds a replica: the warden of its host (FiDe; `docs/fide.md`). `examples/watcher.rs` is a whole program.
+/// Failure detection for any program, whether or not it holds a replica: a client of its host's warden (FiDe; `docs/fide.md`). `examples/watcher.rs` is a whole
+/// program.
 pub mod fide {
     pub use martlet_warden::board::{Board, Evidence, Seen, Slot, State};
     pub use martlet_warden::client::{ActError, Acting, Error, Failure, Handler, Threads, Warden};

@@ -101,7 +101,7 @@ fn what_cannot_be_is_refused_with_a_reason(way: Way) {
     let (refused, stop) = receiver.recv().expect("told");
     assert_eq!(refused, Err(CallError::OnReplicaThread));
     assert!(stop.is_some_and(|text| text.contains("its own")));
-    // What was refused has not ended anything.
+    // The refused calls have ended nothing.
     assert!(replica.propose(b"y").is_ok());
     assert!(replica.metrics().expect("counters").get(Counter::Pid) == u64::from(std::process::id()));
     replica.stop().expect("it ends in order");
@@ -113,7 +113,7 @@ fn what_cannot_be_is_refused_with_a_reason(way: Way) {
 
 fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(way: Way) {
     let replica = leading("long", way);
-    // What an engine takes can be less than what any takes.
+    // One engine's limit can be lower than the general one.
     let limit = match replica.propose(&[0; MAX_COMMAND_BYTES]) {
         Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES, limit }) => {
             assert_eq!(replica.propose(&vec![0; limit + 1]), Err(CallError::TooLong { bytes: limit + 1, limit }));
@@ -165,7 +165,7 @@ fn a_call_that_comes_while_a_replica_ends_is_told_so(way: Way) {
     let replica = leading("ends", way);
     let (sender, receiver) = channel();
     let its = replica.clone();
-    // On the replica's own thread, which takes the call after it has been asked to end, or never.
+    // Posted from the replica's own thread, which takes this call after it has been asked to end, or never.
     replica.propose_with(b"ab", move |_| {
         its.request_stop();
         its.propose_with(b"c", move |reply| sender.send(reply).expect("awaited"));
@@ -180,7 +180,7 @@ fn reads_that_wait_are_as_few_as_calls_may_wait(way: Way) {
     assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
     let (sender, receiver) = channel();
     let its = replica.clone();
-    // The replica's thread is here, and takes none of them.
+    // The replica's thread is busy here, so it takes none of these calls.
     replica.propose_with(b"ab", move |_| {
         for _ in 0..3 {
             let sender = sender.clone();

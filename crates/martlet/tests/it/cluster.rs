@@ -5,15 +5,15 @@ use martlet::{LogIndex, StateMachine, UnreadablePart};
 
 use crate::config::config;
 
-/// A cluster of so many nodes, whose name tells it from those of other tests and engines.
+/// A cluster of `count` nodes. Its name distinguishes it from the clusters of other tests and engines.
 pub fn cluster(name: &str, engine: EngineKind, count: u16) -> Cluster {
     cluster_that(name, Way { engine, execution: Execution::Speculative }, count)
 }
 
-/// The same of a way of replication.
+/// The same, with a given way of replication.
 pub fn cluster_that(name: &str, way: Way, count: u16) -> Cluster {
     let Way { engine, execution } = way;
-    // Elections that soon hear who is there, and are slow to take anybody for gone.
+    // Elections that soon learn which nodes are there, and are slow to take a node for dead.
     let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2, leader_stays: false };
     let election = engine.traits().elects().then_some(election);
     let suffix = if execution == Execution::Committed { "-on-commit" } else { "" };
@@ -28,7 +28,7 @@ pub struct Way {
     pub execution: Execution,
 }
 
-/// Each of these in every way, as a test of its own.
+/// Runs each of these tests in every way, as a test of its own.
 macro_rules! in_every_way {
     ($($test:ident),+ $(,)?) => {
         in_every_way!(@ primary_backup, PrimaryBackup, Speculative: $($test),+);
@@ -51,7 +51,8 @@ macro_rules! in_every_way {
 }
 pub(crate) use in_every_way;
 
-/// Each of these, with every engine, as a test of its own. What `hsuc` and `huc` read by quorum they read as `primary-backup` does; simulated lives have them all.
+/// Runs each of these tests with every engine, as a test of its own. `hsuc` and `huc` read by quorum as `primary-backup` does, and simulated lives cover them
+/// all.
 macro_rules! with_every_engine {
     ($($test:ident),+ $(,)?) => {
         mod primary_backup {
@@ -70,12 +71,12 @@ macro_rules! with_every_engine {
 }
 pub(crate) use with_every_engine;
 
-/// Several replicas share this process and its cores with other tests.
+/// Thread settings for replicas that share this process and its cores with other tests.
 pub fn threads() -> ThreadsConfig {
     ThreadsConfig { pin: martlet::config::Pin::None, ..ThreadsConfig::default() }
 }
 
-/// Appends each command, and replies with how long the whole is.
+/// Appends each command, and replies with the length of the whole.
 #[derive(Default)]
 pub struct Text(pub Vec<u8>);
 

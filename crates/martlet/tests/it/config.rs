@@ -2,8 +2,8 @@
 
 use martlet::config::{ClusterConfig, Key, NodeEntry};
 
-/// A cluster of so many nodes. Its detectors are patient: what these tests end is gone for certain, and a busy machine must not add failovers
-/// of its own.
+/// A cluster of `count` nodes. Its detectors are patient: the processes that these tests end are known to be dead for certain, and a busy machine must not
+/// cause further failovers.
 pub fn config(name: &str, count: u16) -> ClusterConfig {
     let nodes = (0..count).map(NodeEntry::new).collect();
     let name = format!("embed-{name}-{}", std::process::id());

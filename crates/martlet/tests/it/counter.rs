@@ -1,5 +1,5 @@
-//! A counter as three processes, which are killed, told to end, or lose their disks, and a client that repeats itself until it has an answer. The example in C,
-//! which speaks the same protocol, is tested by this file too.
+//! The counter as three processes that are killed, told to end, or lose their disks, and a client that repeats its request until it has an answer. This file
+//! also tests the example in C, which speaks the same protocol.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -28,12 +28,12 @@ impl Counters {
         std::fs::create_dir_all(&dir).expect("a temporary directory");
         let mut config = ClusterConfig { engine, ..config(name, 3) };
         if engine.traits().elects() {
-            // Its elections go by these beats; a failover more is nothing to this test.
+            // Elections use these heartbeats. One failover more does not matter to this test.
             config.detector = DetectorConfig::default();
         }
         config.durability.mode = durability;
         std::fs::write(dir.join("cluster.toml"), config.to_toml()).expect("our directory");
-        // The whole of 127.0.0.0/8 is this host: with this port, addresses of this process alone, and of this value.
+        // All of 127.0.0.0/8 is this host. With this port, these addresses belong to this process and to this value alone.
         static VALUES: AtomicU16 = AtomicU16::new(0);
         let port = 7000 + (std::process::id() >> 16) as u16 + 100 * VALUES.fetch_add(1, Ordering::Relaxed);
         let watcher = ClientEndpoint::open(&Cluster::new(config).expect("a good configuration")).expect("an endpoint");
@@ -50,7 +50,7 @@ impl Counters {
 
     fn spawn(&mut self, node: usize) {
         let log = std::fs::File::options().create(true).append(true).open(self.log(node)).expect("our directory");
-        // A file that would grow beyond what its process may have is then an error like that of a full disk, and no signal that ends the process.
+        // A write that would grow a file beyond the process's limit then fails like a write to a full disk, instead of ending the process with a signal.
         let child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
             .arg(&self.program)
@@ -62,7 +62,7 @@ impl Counters {
         self.children[node] = Some(child);
     }
 
-    /// What a node says.
+    /// The file that a node logs to.
     fn log(&self, node: usize) -> PathBuf {
         self.dir.join(format!("node-{node}.log"))
     }
@@ -71,7 +71,7 @@ impl Counters {
         std::fs::read_to_string(self.log(node)).expect("our directory")
     }
 
-    /// What is waited for comes from nodes that run: who has ended unasked will not say anything.
+    /// The answers waited for come from running nodes: a node that has ended unasked would never give one.
     fn check(&mut self) {
         for node in 0..self.children.len() {
             let Some(child) = &mut self.children[node] else { continue };
@@ -90,7 +90,8 @@ impl Counters {
         loop {
             self.check();
             while self.watcher.event().is_some() {}
-            // Those that run: a view may still list an earlier life of one that was killed, and a majority of that group may be two of which one is killed next.
+            // Those that run. A view may still list an earlier life of a node that was killed, and a majority of that group may be two nodes, one of which is
+            // killed next.
             let living: Vec<_> = (0..3).filter_map(|node| self.watcher.process(NodeId(node))).collect();
             let whole = |view: View| living.iter().all(|process| view.member(*process).is_some_and(|m| m.roles.has(Roles::REPLICA)));
             if living.len() == 3 && (0..3).all(|node| self.watcher.view(NodeId(node)).is_ok_and(|view| view.is_some_and(whole))) {
@@ -100,7 +101,7 @@ impl Counters {
         }
     }
 
-    /// Asks the nodes in turn until one gives a number. Leaves behind which it was.
+    /// Asks the nodes in turn until one answers with a number, and leaves in `node` which one it was.
     fn ask(&mut self, node: &mut usize, line: &str) -> u64 {
         loop {
             self.check();
@@ -145,7 +146,7 @@ impl Drop for Counters {
     }
 }
 
-/// What the program does: it counts exactly once.
+/// What the program promises: it counts exactly once.
 pub fn counts_exactly_once_through_kills(name: &str, engine: EngineKind, program: &Path) {
     let mut counters = Counters::start(name, engine, DurabilityKind::Memory, program);
     let mut node = 0;
@@ -166,14 +167,14 @@ pub fn counts_exactly_once_through_kills(name: &str, engine: EngineKind, program
     }
 }
 
-/// SIGTERM ends a node in order: it goes with what it has, and the others go on at once.
+/// SIGTERM ends a node in order: it leaves with the state that it has, and the others go on at once.
 pub fn ends_in_order_when_it_is_told_to(name: &str, engine: EngineKind, program: &Path) {
     let mut counters = Counters::start(name, engine, DurabilityKind::Memory, program);
     let mut node = 0;
     let session = counters.ask(&mut node, "open");
     for seq in 1..=3 {
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "and what was counted before is not lost");
-        // The replica that has just answered leads. The last one has nobody to leave to.
+        // The replica that has just answered leads. The last one has no successor to hand over to.
         let leader = node;
         rustix::process::kill_process(counters.pid(leader), rustix::process::Signal::TERM).expect("our own child");
         let status = counters.children[leader].take().expect("it runs").wait().expect("our own child");
@@ -181,7 +182,8 @@ pub fn ends_in_order_when_it_is_told_to(name: &str, engine: EngineKind, program:
     }
 }
 
-/// A node whose disk takes no more leaves with a word about the file, and the others go on; the leader first, and with it gone nobody less than a majority.
+/// A node whose disk accepts no more writes leaves, with a message that names the file, and the others go on. The leader leaves first; after that no less than
+/// a majority is left.
 pub fn leaves_when_its_disk_takes_no_more(name: &str, program: &Path) {
     let mut counters = Counters::start(name, EngineKind::Mu, DurabilityKind::Sync, program);
     let mut node = 0;
@@ -191,7 +193,7 @@ pub fn leaves_when_its_disk_takes_no_more(name: &str, program: &Path) {
         seq += 1;
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
         let victim = if victim_leads { node } else { (node + 1) % 3 };
-        // Its files are longer than that by now: every write to them fails.
+        // Its files are longer than that by now, so every write to them fails.
         let least = rustix::process::Rlimit { current: Some(4096), maximum: None };
         rustix::process::prlimit(Some(counters.pid(victim)), rustix::process::Resource::Fsize, least).expect("our own child");
         let mut child = counters.children[victim].take().expect("it runs");
@@ -208,7 +210,7 @@ pub fn leaves_when_its_disk_takes_no_more(name: &str, program: &Path) {
         seq += 1;
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
         assert_ne!(node, victim);
-        // With another disk it is taught, and belongs again.
+        // With a fresh disk it receives the state from the others, and is a member again.
         std::fs::remove_dir_all(&data).expect("our directory");
         std::fs::remove_file(counters.log(victim)).expect("our directory");
         counters.spawn(victim);

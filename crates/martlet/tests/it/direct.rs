@@ -1,4 +1,4 @@
-//! A program with its turns on the replica's thread, alone in its cluster, and with other threads that call as well.
+//! A program that has its turns on the replica's thread: alone in its cluster, and with other threads that make calls too.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -57,13 +57,13 @@ fn a_program_proposes_reads_and_is_told_in_order(way: Way) {
                 let opened = Rc::clone(&session);
                 here.open_session_with(move |name| *opened.borrow_mut() = Some(name.expect("it leads")));
                 here.propose_with(b"ab", note("proposed"));
-                // It is executed, and may yet be lost; or it is not executed before it cannot be.
+                // The command has been executed and may yet be lost, or it is executed only once it cannot be lost.
                 assert_eq!(here.machine().0, if way.execution == Execution::Committed { &b""[..] } else { b"ab" });
                 here.read_with(|text| text.0.clone(), note("read"));
                 here.read_by_quorum_with(|text| text.0.clone(), note("read by quorum"));
                 here.propose_with(b"c", note("proposed"));
             }
-            // What waits for a session's command is not executed once the program has ended.
+            // A session's command that still waits is not executed once the program has ended.
             _ if heard.borrow().len() == 8 => return true,
             _ if heard.borrow().len() < 4 || session.borrow().is_none() => {}
             _ => {
@@ -105,7 +105,7 @@ fn a_callback_is_never_called_within_a_call(way: Way) {
     let mut asked = [false; 2];
     direct
         .run(|here| {
-            // The callback that answers wants what the program has in hand here.
+            // The callback that answers needs what the program is borrowing here.
             let seen = heard.borrow();
             let answers = Rc::clone(&heard);
             let note = move |result| answers.borrow_mut().push(result);
@@ -137,7 +137,7 @@ fn other_threads_call_as_well_and_wake_the_program(way: Way) {
         let mut roles = replica.roles();
         assert!(roles.any(|change| change.role == Role::Leader), "who is alone leads");
         for call in 1..=CALLS {
-            // The program adds one as well, and is told so by nothing but the waker.
+            // The program adds one as well, and only the waker tells it to.
             asked.send(call).expect("it runs");
             waker.wake();
             replica.propose(b"b").expect("it leads");
@@ -176,7 +176,7 @@ fn what_is_asked_for_at_the_end_is_told_so_before_the_run_returns(way: Way) {
             if !here.leads() && stop.requests() == 0 {
                 return Turn::Idle;
             }
-            // One in time, and then one whenever there is a turn.
+            // One in time, and then another in every turn.
             if stop.requests() > 0 {
                 had_room.push(here.has_room(1));
             }
@@ -213,7 +213,7 @@ fn as_many_calls_wait_as_may_and_in_order(way: Way) {
     let mut asked = false;
     run(direct.expect("it can be prepared"), |here| {
         if !std::mem::replace(&mut asked, true) {
-            // Two wait for their tickets, two for a place there, and one is one too many.
+            // Two wait for their tickets, two for a place there, and the fifth is one too many.
             for _ in 0..5 {
                 let heard = Rc::clone(&heard);
                 here.propose_with(b"a", move |reply| heard.borrow_mut().push(reply.map(|reply| usize::from(reply[0] - b'0'))));
@@ -244,7 +244,7 @@ fn handing_over_to_nobody_is_refused(way: Way) {
 
 fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Way) {
     const UNDER_WAY: usize = 32;
-    /// Of the one who leads first.
+    /// What the first leader's program keeps track of.
     #[derive(Default)]
     struct Load {
         under_way: usize,
@@ -253,12 +253,12 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
         handed_over: Option<Result<(), CallError>>,
     }
     let cluster = cluster_that("direct-load", way, 3);
-    // All of them are in this process, and the first founds the cluster without the others.
+    // All replicas are in this process, and the first founds the cluster without the others.
     let builder = move |node| Replica::builder().cluster(cluster.clone()).node(node).threads(threads()).all_here();
     let others: Vec<_> = [1, 2].map(|node| builder(node).direct(Text::default()).expect("it can be prepared")).into();
     let stops: Vec<_> = others.iter().map(Direct::stop_handle).collect();
     let (found, founded) = channel();
-    // The replica that is there first leads, and it is the lowest.
+    // The first replica to be there leads, and it has the lowest number.
     let first = std::thread::spawn(move || {
         let load: Rc<RefCell<Load>> = Rc::default();
         let (mut asked, mut whole) = (false, false);
@@ -275,7 +275,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                 }
                 let mut now = load.borrow_mut();
                 if now.refused >= 100 && now.handed_over.is_some() {
-                    // Enough; what is under way has its answer too before it ends.
+                    // Enough. Calls that are under way are answered too before it ends.
                     if now.under_way == 0 {
                         stop.request_once();
                     }
@@ -284,7 +284,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                 if let Some(Err(CallError::NotHandedOver { .. })) = now.handed_over
                     && here.leads()
                 {
-                    // A successor that gets no processor can be overtaken, even by the one that hands over: that is told, and asked for again.
+                    // A successor that gets no processor time can be overtaken, even by the replica that hands over. The caller is told so, and asks again.
                     (asked, now.handed_over) = (false, None);
                 }
                 if now.taken >= 500 && !std::mem::replace(&mut asked, true) {
@@ -321,7 +321,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                 let mut asked = false;
                 direct
                     .run(|here| {
-                        // The one that leads then reads what there is, linearizably, and both may go.
+                        // The new leader reads the state linearizably, and then both may end.
                         if first.is_finished() && here.leads() && !std::mem::replace(&mut asked, true) {
                             let seen = Rc::clone(&seen);
                             here.read_with(|text| text.0.len() as u64, move |length| *seen.borrow_mut() = Some(length));
@@ -331,7 +331,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                                 *read.lock().expect("no panic") = Some(length);
                                 stop.request_once();
                             }
-                            // The other one has read meanwhile, or leads now.
+                            // The other replica has read meanwhile, or leads now.
                             Some(Err(CallError::ShuttingDown)) => {}
                             Some(Err(CallError::NotLeader { .. })) => asked = false,
                             Some(Err(other)) => panic!("{other}"),

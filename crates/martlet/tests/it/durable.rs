@@ -5,7 +5,7 @@ use martlet::{Replica, Role, SessionCommand, StartError};
 
 use crate::cluster::{Text, cluster, threads};
 
-/// A directory that goes with the value.
+/// A directory that is deleted when the value is dropped.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -13,13 +13,13 @@ impl Scratch {
         Scratch(std::env::temp_dir().join(format!("martlet-embed-{name}-{}", std::process::id())))
     }
 
-    /// Starts the only node of this cluster from what stands here.
+    /// Starts the cluster's only node from what is in this directory.
     fn start(&self, cluster: &Cluster) -> Result<Replica<Text>, StartError> {
         let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
         builder.durability(DurabilityKind::Sync).directory(&self.0).start(Text::default())
     }
 
-    /// The same, until it leads.
+    /// The same, and waits until it leads.
     fn lead(&self, cluster: &Cluster) -> Replica<Text> {
         let replica = self.start(cluster).expect("it starts");
         assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
@@ -61,7 +61,7 @@ fn what_was_acknowledged_with_sync_is_there_after_an_end_and_so_are_the_sessions
     assert!(error.contains("durability.mode is \"sync\"") && error.contains("\"primary-backup\""), "{error}");
 }
 
-/// The files of a directory, and of those in it.
+/// The files in a directory and in its subdirectories.
 fn files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries: Vec<_> = std::fs::read_dir(path).expect("there").map(|entry| entry.expect("an entry").path()).collect();
     entries.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()

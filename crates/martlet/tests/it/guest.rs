@@ -1,4 +1,4 @@
-//! A replica in a program that has not asked it for anything changes nothing of the program's process.
+//! A replica changes nothing of the process that it runs in unless the program asks for it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,10 +10,10 @@ use rustix::process::{DumpableBehavior, dumpable_behavior};
 
 use crate::cluster::{Text, cluster};
 
-/// For the process in which a test runs its replica: a test's own process has other tests' threads and replicas in it.
+/// Set for the child process in which a test runs its replica: the test's own process contains other tests' threads and replicas.
 const PART: &str = "MARTLET_TEST_GUEST";
 
-/// What there is of a process that a replica could change, as the system tells it: its limits, what it does with signals, whether it may be dumped, its
+/// Everything about a process that a replica could change, as the system reports it: its limits, how it handles signals, whether it may be dumped, its
 /// children, and how the calling thread is scheduled.
 fn of_the_process() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -25,11 +25,11 @@ fn of_the_process() -> String {
     }
     let stat = read("/proc/thread-self/stat");
     let (name, rest) = stat.rsplit_once(") ").expect("a name in brackets");
-    // From the third field on: priority, nice, real-time priority, policy.
+    // From the third field on: priority, nice value, real-time priority, policy.
     let fields: Vec<&str> = rest.split(' ').collect();
     writeln!(state, "{name}; scheduling {} {} {} {}", fields[15], fields[16], fields[37], fields[38]).expect("a string");
     let sched = read("/proc/thread-self/sched");
-    // The length of its time slice; not on every kernel.
+    // The length of its time slice, which not every kernel reports.
     for line in sched.lines().filter(|line| line.starts_with("se.slice") || line.starts_with("policy")) {
         writeln!(state, "{line}").expect("a string");
     }
@@ -52,7 +52,7 @@ fn of_the_process() -> String {
     state
 }
 
-/// Runs a replica both ways, and looks before, meanwhile and afterwards.
+/// Runs a replica both ways, and records the state of the process before, meanwhile and afterwards.
 fn look(builder: impl Fn() -> Builder) -> Vec<String> {
     let mut seen = vec![of_the_process()];
     let replica = builder().start(Text::default()).expect("it starts");
@@ -60,7 +60,7 @@ fn look(builder: impl Fn() -> Builder) -> Vec<String> {
     replica.propose(b"a").expect("it leads");
     seen.push(of_the_process());
     replica.stop().expect("in order");
-    // Its handle may have the process's signals, which the next replica is to have.
+    // The handle may hold the process's signals, which the next replica needs.
     drop(replica);
     seen.push(of_the_process());
     let direct = builder().direct(Text::default()).expect("it can be prepared");

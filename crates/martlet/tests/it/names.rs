@@ -1,4 +1,4 @@
-//! Whatever stands in a public signature can be named through this crate alone: each is taken apart here, down to what is not ours.
+//! Everything in a public signature can be named through this crate alone. Each type is taken apart here, down to those that are not ours.
 
 use std::io;
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ fn of_run(error: RunError) -> Option<PathBuf> {
     }
 }
 
-/// As a program may that wants to tell its operator which disk to look at.
+/// What a program might do that tells its operator which disk to look at.
 fn of_start(error: StartError) -> Option<PathBuf> {
     match error {
         StartError::Run(error) => of_run(error),

@@ -1,7 +1,8 @@
-//! Reads by quorum of real processes that are killed, and stopped for longer than a lease.
+//! Reads by quorum from real processes that are killed, or stopped for longer than a lease.
 //!
-//! The child processes are this test itself, each with a counter. To a line `add` one answers with the counter after one more, to `read` with what it has read by
-//! quorum, and to either with an error's name; to `replicas` with how many its view has, if that lists itself.
+//! The child processes run this test binary itself, each with a counter. A child answers the line `add` with the counter after one more increment, and `read`
+//! with what it has read by quorum; when it cannot, it answers with the error's name. It answers `replicas` with how many replicas its view has, if the view
+//! lists it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +28,7 @@ fn what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before_throu
     reads_are_never_older(engine, FabricKind::Shm);
 }
 
-/// Between processes that reach each other by packets only, as on hosts of their own.
+/// Between processes that reach each other by packets only, as if each were on its own host.
 mod over_udp {
     use super::*;
 
@@ -48,7 +49,7 @@ fn answer(replica: &Replica<Plain<u64>>, line: &str) -> String {
         "add" => replica.propose(b"").map(|reply| u64::from_le_bytes(reply.as_slice().try_into().expect("8 bytes"))),
         "read" => replica.read_by_quorum(|counter| *counter.value()),
         "replicas" => {
-            // One that has just begun may know a view of an earlier life of its node, in which all are there.
+            // A node that has just begun may know a view that lists an earlier life of the node, and in which all nodes are there.
             let listed = |metrics: Reading| if metrics.get(Counter::Standing) == 0 { 0 } else { metrics.get(Counter::Replicas) };
             return replica.metrics().map_or_else(|error| error.to_string(), |metrics| listed(metrics).to_string());
         }
@@ -91,12 +92,13 @@ impl Processes {
     fn start(engine: EngineKind, fabric: FabricKind) -> Processes {
         let dir = std::env::temp_dir().join(format!("martlet-quorum-{engine}-{fabric}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
-        // A replica that is stopped is soon taken for gone.
+        // A replica that is stopped is soon taken for dead.
         let mut config = ClusterConfig { engine, fabric, ..config(&format!("quorum-{engine}-{fabric}"), NODES as u16) };
         config.detector = DetectorConfig::default();
         config.lease_us = fabric.traits().default_lease_us;
         if fabric.traits().needs_address {
-            // Addresses of the loopback device that nobody else uses, whatever runs beside: a node that has been killed comes back to its own.
+            // Addresses of the loopback device that nothing else uses, whatever runs beside this test: a node that has been killed comes back to its own
+            // address.
             let of = std::process::id();
             let place = |node| 1 + 10 * engine as u32 + node;
             for (node, entry) in (0..).zip(&mut config.nodes) {
@@ -125,7 +127,7 @@ impl Processes {
         Pid::from_child(self.children[node].as_ref().expect("it runs"))
     }
 
-    /// Waits until all know a view in which all are replicas.
+    /// Waits until all nodes know a view in which all of them are replicas.
     fn settle(&self) {
         for node in 0..NODES {
             while self.try_ask(node, "replicas").ok() != Some(NODES.to_string()) {
@@ -144,13 +146,13 @@ impl Processes {
         heard(client)
     }
 
-    /// Asks the nodes in turn, from this one on and without those that are stopped, until one gives a number. Leaves behind which it was.
+    /// Asks the nodes in turn, starting with `node` and skipping the stopped one, until one answers with a number. Leaves in `node` which one it was.
     fn ask(&self, node: &mut usize, stopped: Option<usize>, line: &str) -> u64 {
         loop {
             if stopped != Some(*node) {
                 match self.try_ask(*node, line).map(|answer| answer.parse()) {
                     Ok(Ok(number)) => return number,
-                    // To be asked again, or elsewhere.
+                    // Ask again, or ask another node.
                     Ok(Err(_)) | Err(_) => std::thread::sleep(Duration::from_micros(200)),
                 }
             }
@@ -169,7 +171,7 @@ impl Drop for Processes {
     }
 }
 
-/// A line that comes over a connection.
+/// A line read from a connection.
 fn heard(client: TcpStream) -> std::io::Result<String> {
     let mut answer = String::new();
     match BufReader::new(client).read_line(&mut answer)? {
@@ -181,7 +183,7 @@ fn heard(client: TcpStream) -> std::io::Result<String> {
 fn reads_are_never_older(engine: EngineKind, fabric: FabricKind) {
     let mut processes = Processes::start(engine, fabric);
     let (mut leader, mut least) = (0, 0);
-    // Of a call whose answer was lost nobody knows whether it took effect, so the counter may be further on.
+    // If an answer was lost, nothing tells whether the call took effect, so the counter may be further on.
     let read = |processes: &Processes, leader: &mut usize, stopped, least: &mut u64| {
         let seen = processes.ask(leader, stopped, "read");
         assert!(seen >= *least, "{seen} was read after {least} had been acknowledged or read");
@@ -214,7 +216,7 @@ fn reads_are_never_older(engine: EngineKind, fabric: FabricKind) {
                 add(&processes, &mut leader, Some(victim), &mut least);
                 read(&processes, &mut leader, Some(victim), &mut least);
             }
-            // They wait in its sockets, and are the first that it finds when it goes on: with all that it knew when it was stopped.
+            // These requests wait in its sockets. They are the first thing that it finds when it goes on, with everything that it knew when it was stopped.
             let waiting: Vec<TcpStream> = (0..4).map(|_| processes.connect(victim).expect("its kernel takes it")).collect();
             waiting.iter().for_each(|mut client| writeln!(client, "read").expect("its kernel takes it"));
             kill_process(processes.pid(victim), Signal::CONT).expect("our own child");

@@ -21,16 +21,16 @@ fn start(cluster: &Cluster, node: u16) -> Replica<Text> {
     Replica::builder().cluster(cluster.clone()).node(node).listen(address).threads(threads()).start(Text::default()).expect("it starts")
 }
 
-/// Three replicas, and who of them leads.
+/// Three replicas, and which of them leads.
 fn three(cluster: &Cluster) -> (Vec<Replica<Text>>, usize) {
     let replicas: Vec<_> = (0..3).map(|node| start(cluster, node)).collect();
-    // The replica that is there first leads, but with an election of its own the lowest takes its place.
+    // The first replica to be there leads, except that an engine with its own election lets the lowest number take over.
     let elects = cluster.config().engine.traits().prefers_lowest;
     let first = settled(&replicas, |leader| !elects || leader == 0);
     (replicas, first)
 }
 
-/// Waits until a replica leads that is `right` and all of them hold the whole state, and returns who leads.
+/// Waits until a replica leads for which `right` holds and all replicas hold the whole state, and returns which one leads.
 fn settled(replicas: &[Replica<Text>], right: impl Fn(usize) -> bool) -> usize {
     loop {
         let leader = replicas.iter().position(|r| r.role().role == Role::Leader).filter(|leader| right(*leader));
@@ -43,9 +43,9 @@ fn settled(replicas: &[Replica<Text>], right: impl Fn(usize) -> bool) -> usize {
     }
 }
 
-/// Hands leadership over to `to`, or to any other one. A successor that gets no processor can be overtaken, even by the one that hands over, or be let go of and have to be taught
-/// again: that is told, and asked for again.
-/// Returns whether it went where it was to go, and not to a third one.
+/// Hands leadership over to `to`, or to any other replica. A successor that gets no processor time can be overtaken, even by the replica that hands over, or be
+/// removed and have to receive the state again. The caller is told so, and asks again. Returns whether leadership went to the intended replica, and not to a
+/// third one.
 fn hand_over(leader: &Replica<Text>, to: Option<u16>) -> bool {
     loop {
         let done = to.map_or_else(|| leader.transfer_leadership(), |to| leader.transfer_leadership_to(to));
@@ -66,7 +66,7 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(way: W
 
     let follower = (first + 1) % 3;
     let named = Some(Leader { node: first as u16, address: Some(format!("127.0.0.{}:7000", first + 1)) });
-    // It has heard of it when it says so itself.
+    // A replica that says that it follows this leader has heard of it.
     assert!(replicas[follower].roles().any(|change| change.role == Role::Follower { leader: named.clone() }));
     assert_eq!(replicas[follower].propose(b"x"), Err(CallError::NotLeader { leader: named.clone() }));
     assert_eq!(replicas[follower].read(|_| ()), Err(CallError::NotLeader { leader: named.clone() }));
@@ -77,18 +77,18 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(way: W
     let roles = replicas[first].roles();
     hand_over(&replicas[first], None);
     let second = settled(&replicas, |leader| leader != first);
-    // The old leader went out and came back; or, where it can, only stepped aside.
+    // The old leader left and came back, or, where the engine allows it, only stepped aside.
     let seen: Vec<Role> = std::iter::from_fn(|| roles.try_next()).map(|change| change.role).collect();
     assert_eq!(seen[0], Role::Leader);
     assert!(matches!(seen.last(), Some(Role::Follower { .. })), "{seen:?}");
     assert_eq!(seen.contains(&Role::Rejoining), !way.engine.traits().elects(), "{seen:?}");
-    // A repeated command is known there, and nothing is lost.
+    // The new leader knows the repeated command, and nothing is lost.
     assert_eq!(once(second, 1, b"ab").as_deref(), Ok(&b"2"[..]));
     assert_eq!(once(second, 2, b"c").as_deref(), Ok(&b"3"[..]));
     assert_eq!(replicas[second].query(b"").as_deref(), Ok(&b"abc"[..]));
     assert_eq!(replicas[second].query_by_quorum(b"").as_deref(), Ok(&b"abc"[..]));
 
-    // The old leader was taught the state, and gets it all.
+    // The old leader received the state, and catches up completely.
     while replicas[first].read_stale(|text| text.0.clone()).as_deref() != Ok(&b"abc"[..]) {
         std::thread::yield_now();
     }
@@ -102,13 +102,13 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(way: W
 
 fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Way) {
     let (replicas, first) = three(&cluster_that("load", way, 3));
-    // An election while they start may have made any of them the leader.
+    // An election while they were starting may have made any of them the leader.
     let to = (first + 2) % 3;
     let (sender, answers) = channel();
     let mut handover: Option<std::thread::JoinHandle<_>> = None;
     let (mut under_way, mut taken, mut refused) = (VecDeque::new(), 0u64, 0u64);
     let mut went_there = None;
-    // Until some have been refused after it was handed over.
+    // Until some calls have been refused after leadership was handed over.
     while refused < 100 || went_there.is_none() {
         if let Some(done) = handover.take_if(|thread| thread.is_finished()) {
             went_there = Some(done.join().expect("no panic"));
@@ -148,7 +148,7 @@ fn one_that_leads_later_has_a_larger_fencing_token(way: Way) {
     let token = |leader: usize| replicas[leader].role().fencing_token.expect("it leads");
     let mut tokens = vec![token(leader)];
     assert!(tokens[0] > 0);
-    // Handed over, once as often as there are replicas: one of them leads again.
+    // Leadership is handed over as often as there are replicas, so one of them leads for a second time.
     for _ in 0..replicas.len() {
         let before = leader;
         hand_over(&replicas[before], None);
@@ -156,7 +156,7 @@ fn one_that_leads_later_has_a_larger_fencing_token(way: Way) {
         assert_eq!(replicas[before].role().fencing_token, None, "who leads no more has none");
         tokens.push(token(leader));
     }
-    // It ends without a word to the others, who see that it is gone.
+    // It ends without telling the others, who notice that it is gone.
     replicas[leader].propose_with(b"x", |_| panic!("as it was told"));
     assert!(matches!(replicas[leader].join(), Err(StopError::Panicked(_))));
     let rest: Vec<_> = replicas.iter().enumerate().filter(|(at, _)| *at != leader).map(|(_, r)| r.clone()).collect();
@@ -165,7 +165,7 @@ fn one_that_leads_later_has_a_larger_fencing_token(way: Way) {
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
 
-/// Where leadership cannot go.
+/// Cases in which leadership cannot be handed over.
 #[test]
 fn a_successor_that_cannot_be_is_refused() {
     let (replicas, first) = three(&cluster("nowhere", EngineKind::Mu, 3));

@@ -1,4 +1,5 @@
-//! The application that a node serves for the program that embeds it: other threads' calls, and the program's own turn where it has one on this thread.
+//! The application that a node runs for the program that embeds it: it takes other threads' calls, and gives the program its own turn where it has one on this
+//! thread.
 
 use std::cell::OnceCell;
 use std::marker::PhantomData;
@@ -16,12 +17,12 @@ use crate::counters::Reading;
 /// A program's own turn on the replica's thread.
 pub(super) struct Program<'a, M: StateMachine> {
     pub body: &'a mut Body<'a, M>,
-    /// There from before the first turn.
+    /// Set before the first turn.
     pub handle: &'a OnceCell<super::Replica<M>>,
 }
 
 impl<M: StateMachine> Program<'_, M> {
-    /// Gives the program its turn. Returns how many calls it made, and what it came to.
+    /// Gives the program its turn. Returns how many calls it made, and what the turn came to.
     fn turn<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, served: &mut Served<M>, replica: &mut R) -> (usize, Turn)
     where
         M: 'a,
@@ -33,13 +34,13 @@ impl<M: StateMachine> Program<'_, M> {
     }
 }
 
-/// What a node runs, for as long as this run lasts.
+/// What a node runs, for the length of one run.
 pub(super) struct Serving<'a, M: StateMachine> {
     served: &'a mut Served<M>,
     program: Option<Program<'a, M>>,
-    /// The program has had its turn in this turn of the node's.
+    /// Whether the program has had its turn in the node's present turn.
     had_turn: bool,
-    /// When it wants its next one at the latest: soon, if it has been told something since.
+    /// When the program wants its next turn at the latest: at once if it has been told something since its last one.
     due: Time,
 }
 
@@ -58,12 +59,12 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         let served = &mut *self.served;
         served.closed = false;
         served.observe(replica);
-        // A process that reads the counters of this node comes as a client, and asks for nothing.
+        // A process that reads this node's counters connects as a client, and makes no requests.
         while replica.client_event().is_some() {}
         let mut taken = served.take_calls(replica);
         if let Some(program) = &mut self.program {
             self.had_turn = true;
-            // What it was told until now it hears of here.
+            // In this turn the program sees everything that it has been told so far.
             served.has_told = false;
             let (asked, turn) = program.turn(served, replica);
             taken += asked;
@@ -88,7 +89,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         if !std::mem::take(&mut self.had_turn)
             && let Some(program) = &mut self.program
         {
-            // This life takes no more calls. What has just been answered is the program's to pass on.
+            // This life takes no more calls. The program gets a turn to pass on what has just been answered.
             served.closed = true;
             program.turn(served, replica);
         }
@@ -98,7 +99,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         sent
     }
 
-    /// Calls that have not been taken are left for the next life, or are told that there is none.
+    /// Leaves calls that have not been taken for the next life. If there is none, they are told so.
     fn end_life<R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) {
         while replica.client_event().is_some() {}
         self.had_turn = false;
@@ -130,7 +131,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
 struct On<'t, 'a, M, R> {
     served: &'t mut Served<M>,
     replica: &'t mut R,
-    /// How many calls the program has made that were taken.
+    /// How many of the program's calls were taken.
     asked: usize,
     machine: PhantomData<&'t Lent<'a, M>>,
 }
@@ -215,7 +216,7 @@ mod tests {
 
     type OfCount<'a> = Agent<ShmFabric, PrimaryBackup, Serving<'a, Count>>;
 
-    /// A node that leads, has this program, and lives for as long as `then` takes.
+    /// Runs a node that leads and has this program, for as long as `then` takes.
     fn leads(body: &mut Body<'_, Count>, then: impl FnOnce(&mut OfCount<'_>)) {
         let (inbox, calls) = Inbox::new(10, true).expect("descriptors");
         let shared = Arc::new(Shared { inbox, roles: Roles::new() });
@@ -315,7 +316,7 @@ mod tests {
             }
             assert!(heard.borrow().is_empty());
             assert_eq!(agent.host.machine.0.inner().0, 0, "nothing is executed");
-            // As in the next life.
+            // As in the node's next life.
             agent.cycle.serving = true;
             agent.turn();
             assert_eq!(heard.take(), [Ok(vec![1]), Ok(vec![2])]);

@@ -1,4 +1,4 @@
-//! What wakes a replica's thread that sleeps.
+//! Wakes a replica's thread that sleeps.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use martlet_fabric::host::descriptors::{duplicate, open};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-/// Rung for a replica's thread when there is something for it.
+/// Rung when there is something for a replica's thread to do.
 ///
-/// `pending` is true from the moment somebody is about to make `rung` readable until the replica's thread has read it. So it is never
-/// left readable while nobody knows of it, which would keep a node awake, and never silent while something waits.
+/// `pending` is true from the moment that a thread is about to make `rung` readable until the replica's thread has read it. So `rung` is never left readable
+/// without `pending` being set, which would keep the node awake for ever, and it never stays silent while there is something to do.
 pub(super) struct Bell {
     pending: AtomicBool,
     rung: OwnedFd,
-    /// An epoll instance with that in it, among which a program and a node put descriptors of their own.
+    /// An epoll instance that holds `rung`, to which the program and the node add descriptors of their own.
     sleep: OwnedFd,
     /// Whether the replica's thread ever sleeps.
     rings: bool,
 }
 
-/// What the bell and a program's descriptors are called among the events; the node's own have another name.
+/// The names of the bell and of a program's descriptors among the events. The node's own descriptors have another name.
 const BELL: u64 = 0;
 const PROGRAMS_OWN: u64 = 1;
 
@@ -33,27 +33,27 @@ impl Bell {
         Ok(Bell { pending: AtomicBool::new(false), rung, sleep, rings })
     }
 
-    /// There is something for the replica's thread, which looks for it in its next turn.
+    /// Says that there is something for the replica's thread to do. The thread looks for it in its next turn.
     pub fn ring(&self) {
-        // Pairs with the exchange in `hush`: what was done before is looked for after.
+        // Pairs with the exchange in `hush`: what the caller did before this one, the replica's thread sees after that one.
         if self.rings && !self.pending.swap(true, Ordering::AcqRel) {
-            // It fails only when the counter is full, and then it is readable as well.
+            // The write fails only when the counter is full, and then `rung` is readable as well.
             let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());
         }
     }
 
-    /// To be called by the replica's thread before it looks.
+    /// The replica's thread calls this before it looks for something to do.
     pub fn hush(&self) {
         if self.pending.load(Ordering::Relaxed) {
             let mut count = [0; 8];
-            // A thread that is about to ring has not yet: then the bell is still to come, and `pending` stays.
+            // If the read fails, a thread has set `pending` but has not written yet. Its write is still to come, so `pending` stays set.
             if rustix::io::read(&self.rung, &mut count).is_ok() {
                 self.pending.swap(false, Ordering::AcqRel);
             }
         }
     }
 
-    /// From now on that descriptor, too, wakes the thread for as long as it is readable.
+    /// From now on this descriptor, too, wakes the thread for as long as it is readable.
     pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match epoll::add(&self.sleep, fd, epoll::EventData::new_u64(PROGRAMS_OWN), epoll::EventFlags::IN) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -61,12 +61,12 @@ impl Bell {
         }
     }
 
-    /// What a node watches while its thread sleeps.
+    /// The descriptor that a node watches while its thread sleeps.
     pub fn events(&self) -> io::Result<OwnedFd> {
         duplicate(&self.sleep)
     }
 
-    /// Sleeps until it is rung, or a descriptor of the program's or the node's is readable, or so much time has passed. `false`: the kernel refuses.
+    /// Sleeps until the bell is rung, a descriptor of the program or the node is readable, or this much time has passed. `false`: the kernel refuses to wait.
     pub fn sleep(&self, at_most_ns: u64) -> bool {
         let mut found = Vec::with_capacity(4);
         let timeout = rustix::event::Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
@@ -80,13 +80,13 @@ impl Bell {
     }
 }
 
-/// Wakes a replica's thread from any other: its program has something to do there that no descriptor tells of.
+/// Wakes a replica's thread from any other thread, when its program has something to do there that no descriptor announces.
 #[derive(Clone)]
 pub struct Waker(pub(super) Arc<Bell>);
 
 impl Waker {
-    /// The program has its turn soon, and sees then what the caller has done before. Costs a system call when the thread may sleep and nobody has woken it
-    /// since its last turn, and none otherwise.
+    /// Gives the program a turn soon. In that turn it sees what the caller did before this call. The call costs a system call when the replica's thread may
+    /// sleep and nothing has woken it since its last turn, and none otherwise.
     pub fn wake(&self) {
         self.0.ring();
     }

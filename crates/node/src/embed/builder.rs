@@ -20,10 +20,10 @@ use crate::runner::{Ended, Hooks, OnStart, ProcessPolicy, RunError, Started, run
 use crate::signals;
 use crate::stop::Stop;
 
-/// How many calls may wait when the builder is not told otherwise.
+/// How many calls may wait unless the builder is told otherwise.
 const CALLS: usize = 4096;
 
-/// How a replica is to be started: by [`Builder::start`] on a thread of its own, or by [`Builder::direct`] on the program's.
+/// How a replica is started: by [`Builder::start`] on a thread of its own, or by [`Builder::direct`] on one of the program's.
 #[derive(Debug, Default)]
 pub struct Builder {
     cluster: Option<Source>,
@@ -61,7 +61,7 @@ impl Builder {
         self
     }
 
-    /// Everything that a node goes by, read and validated: instead of [`Builder::cluster`], [`Builder::node`] and [`Builder::threads`].
+    /// A node's whole configuration, read and validated. Use it instead of [`Builder::cluster`], [`Builder::node`] and [`Builder::threads`].
     #[must_use]
     pub fn settings(mut self, settings: Settings) -> Builder {
         self.cluster = Some(Source::Settings(Box::new(settings)));
@@ -75,8 +75,8 @@ impl Builder {
         self
     }
 
-    /// Where clients of this program reach this process, as `host:port`: what the others tell those who ask for the leader. The program
-    /// listens there itself. Without it, the address in the cluster's configuration.
+    /// Where clients of this program reach this process, as `host:port`. The other replicas name this address to callers that ask for the leader. The program
+    /// itself listens there. Without it, the address in the cluster's configuration.
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Builder {
         self.listen = Some(address.into());
@@ -90,54 +90,56 @@ impl Builder {
         self
     }
 
-    /// What an acknowledged command outlives: the same for all replicas of the cluster. Without it, as the cluster's configuration says. Beyond memory it
-    /// takes [`EngineKind::Mu`], and what the machine [transfers](StateMachine::transfer) is its snapshot: see `docs/durability.md`.
+    /// What an acknowledged command survives: the same for all replicas of the cluster. Without it, as the cluster's configuration says. Any mode beyond memory
+    /// requires an engine with a journal, [`EngineKind::Mu`] or [`EngineKind::Apus`]. A snapshot on disk consists of what the machine
+    /// [transfers](StateMachine::transfer): see `docs/durability.md`.
     #[must_use]
     pub fn durability(mut self, durability: DurabilityKind) -> Builder {
         self.durability = Some(durability);
         self
     }
 
-    /// Where this replica keeps its data, if it keeps any on a disk: a directory of its own. Without it, as the configuration says.
+    /// A directory of its own in which this replica keeps its data, if it keeps any on disk. Without it, as the configuration says.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Builder {
         self.directory = Some(directory.into());
         self
     }
 
-    /// On which core the replica's thread runs, and what it does without work.
+    /// On which core the replica's thread runs, and what it does when there is no work.
     #[must_use]
     pub fn threads(mut self, threads: ThreadsConfig) -> Builder {
         self.threads = Some(threads);
         self
     }
 
-    /// The longest that a blocking call takes; without it, as long as it takes: as long as no majority of the coordinators lives, for one.
+    /// The longest that a blocking call may take. Without it, a call takes as long as it needs: while no majority of the coordinators lives, for instance, it
+    /// waits.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How many calls may wait at once for the replica's thread, or for room in the log; 4096 when not set.
+    /// How many calls may wait at once, for the replica's thread or for room in the log; 4096 when not set.
     #[must_use]
     pub fn max_waiting(mut self, calls: usize) -> Builder {
         self.calls = Some(calls);
         self
     }
 
-    /// Claims that every process of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. Then a replica
-    /// that is not seen does not run, and the cluster is founded without it. Without this claim a cluster of several nodes on one host is founded when all of
-    /// them are there: see `docs/containers.md`.
+    /// Claims that every process of the cluster runs where this process can see it: in this network namespace, or with the same rendezvous directory. Then a
+    /// replica that is not seen is known not to run, and the cluster is founded without it. Without this claim a cluster of several nodes on one host is
+    /// founded only when all of them are there: see `docs/containers.md`.
     #[must_use]
     pub fn all_here(mut self) -> Builder {
         self.all_here = true;
         self
     }
 
-    /// What the replica may change of this process. Without it, [nothing](ProcessPolicy::GUEST): a program that is a replica and nothing else gives it
-    /// [everything](ProcessPolicy::OWN). The replica's own thread ([`Builder::start`]) is placed as `threads` says in any case; a thread of the program's
-    /// ([`Builder::direct`]) where the policy or [`Builder::threads`] or [`Builder::settings`] says so.
+    /// What the replica may change of this process. Without it, [nothing](ProcessPolicy::GUEST). A program that is a replica and nothing else gives it
+    /// [everything](ProcessPolicy::OWN). The replica's own thread ([`Builder::start`]) is placed as `threads` says in any case. A thread of the program
+    /// ([`Builder::direct`]) is placed only where the policy, [`Builder::threads`] or [`Builder::settings`] says so.
     #[must_use]
     pub fn process_policy(mut self, policy: ProcessPolicy) -> Builder {
         self.policy = Some(policy);
@@ -176,14 +178,14 @@ impl Builder {
         Ok(Settings::new(cluster, node)?.with_all_here(all_here))
     }
 
-    /// Starts the replica with an empty state, on a thread of its own. It returns when the replica is on the fabric: it has a role then, and no part in the
-    /// cluster yet. [`Replica::roles`] tells when it has.
+    /// Starts the replica with an empty state, on a thread of its own. Returns when the replica is on the fabric: it has a role then, but is not yet part of
+    /// the cluster. [`Replica::roles`] tells when it is.
     ///
     /// # Errors
-    /// See [`StartError`]. Nothing is left behind then.
+    /// See [`StartError`]. After an error nothing is left behind.
     pub fn start<M: StateMachine>(self, machine: M) -> Result<Replica<M>, StartError> {
         let mut prepared = self.prepare(machine)?;
-        // The thread is the replica's.
+        // The thread belongs to the replica, so the replica may place it.
         prepared.policy.place_thread = true;
         let on_start = prepared.handle_maker();
         let (report, reported) = sync_channel(1);
@@ -213,7 +215,7 @@ impl Builder {
         }
     }
 
-    /// Prepares a replica with an empty state for running on the program's own thread, together with the program: [`Direct::run`] does that. Nothing runs so far.
+    /// Prepares a replica with an empty state to run on one of the program's threads, together with the program. Nothing runs until [`Direct::run`].
     ///
     /// # Errors
     /// See [`StartError`].
@@ -232,7 +234,7 @@ impl Builder {
         let system = |what| move |error| StartError::System { what, error };
         let threads = &settings.node().threads;
         let rings = matches!(threads.idle, Idle::Park | Idle::Adaptive);
-        // A caller whose core is the replica's would wait for itself.
+        // On a single core, a caller that spins would keep the replica from running.
         let spin = match threads.idle {
             Idle::Spin | Idle::Adaptive if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) => {
                 Duration::from_micros(threads.spin_us)
@@ -246,7 +248,7 @@ impl Builder {
     }
 }
 
-/// A replica that is yet to run.
+/// A replica that does not run yet.
 pub(super) struct Prepared<M> {
     settings: Settings,
     machine: M,
@@ -259,7 +261,7 @@ pub(super) struct Prepared<M> {
 }
 
 impl<M: StateMachine> Prepared<M> {
-    /// What makes its handle, on the thread that it runs on.
+    /// Returns a function that makes the replica's handle. It is called on the thread that the replica runs on.
     pub fn handle_maker(&self) -> impl FnOnce(&Started) -> Replica<M> + Send + use<M> {
         let (shared, stop, timeout, spin) = (Arc::clone(&self.shared), self.stop.clone(), self.timeout, self.spin);
         move |started: &Started| {
@@ -268,16 +270,16 @@ impl<M: StateMachine> Prepared<M> {
         }
     }
 
-    /// Runs it on this thread until its end.
+    /// Runs the replica on this thread until its end.
     pub fn serve(self, started: OnStart, program: Option<Program<'_, M>>) -> Result<Ended, StopError> {
         let shared = Arc::clone(&self.shared);
         let ended = self.serve_lives(started, program);
-        // Everybody has been answered.
+        // By now every call has been answered.
         shared.roles.change(Role::Stopped, 0);
         ended
     }
 
-    /// Runs the node, and again when the node has left only to hand its leadership over.
+    /// Runs the node, and runs it again if it has left only to hand its leadership over.
     fn serve_lives(self, started: OnStart, mut program: Option<Program<'_, M>>) -> Result<Ended, StopError> {
         let Prepared { settings, machine, shared, calls, stop, policy, .. } = self;
         let mut machine = Replicated::new(machine);
@@ -288,7 +290,7 @@ impl<M: StateMachine> Prepared<M> {
             let wake = wake.map_err(|error| RunError::System { node: settings.id(), what: "cannot wait for calls", error })?;
             let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take(), milestone: None, policy };
             let program = program.as_mut().map(|program| Program { body: &mut *program.body, handle: program.handle });
-            // What the machine, a callback or the program did before it panicked is never used again.
+            // Unwind safety: what the machine, a callback or the program did before it panicked is never used again.
             let ended = catch_unwind(AssertUnwindSafe(|| run(&settings, Serving::new(&mut served, program), Lent(&mut machine), hooks)));
             let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
             machine.give_up_calls().into_iter().for_each(|job| job.end(Err(CallError::NotLeader { leader: None })));
@@ -301,7 +303,7 @@ impl<M: StateMachine> Prepared<M> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())

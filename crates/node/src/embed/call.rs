@@ -16,20 +16,20 @@ use super::entry::MAX_COMMAND_BYTES;
 use super::error::CallError;
 use crate::counters::Reading;
 
-/// What a program gives to be told by, on whichever thread it calls.
+/// A program's callback that may be called on any thread.
 pub(super) type FromAnywhere<T> = dyn FnOnce(Result<T, CallError>) + Send;
-/// What a program gives to be told by that calls on the replica's thread, where it is told.
+/// A callback of a program that makes its calls on the replica's thread, and is called there.
 pub(super) type FromHere<T> = dyn FnOnce(Result<T, CallError>);
 
-/// The one that is to be told what came of a call: exactly once, whatever happens.
+/// The callback that is told the outcome of a call: exactly once, whatever happens.
 pub(super) struct Done<T, F: ?Sized + FnOnce(Result<T, CallError>) = FromAnywhere<T>> {
     tell: Option<Box<F>>,
-    /// Whether it has taken effect here.
+    /// Whether the call has taken effect here.
     executed: bool,
     answer: PhantomData<fn(T)>,
 }
 
-/// The same on the replica's thread, whoever is told.
+/// The same on the replica's thread, whichever kind of callback it is.
 pub(super) type DoneHere<T> = Done<T, FromHere<T>>;
 
 impl<T> Done<T> {
@@ -37,7 +37,7 @@ impl<T> Done<T> {
         Done::of(Box::new(tell))
     }
 
-    /// It has come to the replica's thread.
+    /// Converts it when the call has come to the replica's thread.
     pub fn here(mut self) -> DoneHere<T> {
         Done { tell: self.tell.take().map(|tell| tell as Box<FromHere<T>>), executed: self.executed, answer: PhantomData }
     }
@@ -54,7 +54,7 @@ impl<T, F: ?Sized + FnOnce(Result<T, CallError>)> Done<T, F> {
         Done { tell: Some(tell), executed: false, answer: PhantomData }
     }
 
-    /// From here on an end without an answer leaves the outcome open.
+    /// Notes that the command has been executed: if the replica ends without an answer, the outcome is unknown.
     pub fn executed(mut self) -> Self {
         self.executed = true;
         self
@@ -68,7 +68,7 @@ impl<T, F: ?Sized + FnOnce(Result<T, CallError>)> Done<T, F> {
 }
 
 impl<T, F: ?Sized + FnOnce(Result<T, CallError>)> Drop for Done<T, F> {
-    /// The replica has ended.
+    /// Dropped without an answer, since the replica has ended.
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             tell(Err(if self.executed { CallError::OutcomeUnknown } else { CallError::ShuttingDown }));
@@ -94,7 +94,7 @@ impl Proposal<'_> {
         }
     }
 
-    /// The session that it is about, if that is open already.
+    /// The session that the proposal is about, if it is open already.
     pub fn session(&self) -> Option<u64> {
         match self {
             Proposal::InSession(SessionCommand { session, .. }) | Proposal::Close { session } => Some(*session),
@@ -102,7 +102,7 @@ impl Proposal<'_> {
         }
     }
 
-    /// Why no engine would take it, whatever the log's size.
+    /// The error if the command is longer than any engine accepts, whatever the size of its log.
     pub fn too_long(&self) -> Option<CallError> {
         let (bytes, limit) = (self.bytes(), MAX_COMMAND_BYTES);
         (bytes > limit).then_some(CallError::TooLong { bytes, limit })
@@ -111,7 +111,7 @@ impl Proposal<'_> {
 
 /// A proposal that waits, with a copy of its command.
 pub(super) struct Kept {
-    /// With an empty command.
+    /// The proposal with an empty command.
     what: Proposal<'static>,
     command: Vec<u8>,
 }
@@ -140,15 +140,15 @@ impl From<Proposal<'_>> for Kept {
     }
 }
 
-/// Something read from the machine.
+/// A read of the machine.
 pub(super) trait ReadJob<M> {
     /// Reads.
     fn look(&mut self, machine: &M);
-    /// Hands on what was read, or why not.
+    /// Hands on what was read, or the error.
     fn end(self: Box<Self>, result: Result<(), CallError>);
 }
 
-/// A call from any thread. They are taken one after the other: who waits for room keeps those behind it waiting.
+/// A call from any thread. Calls are taken one after the other: one that waits for room keeps those behind it waiting.
 pub(super) enum Call<M> {
     Propose {
         proposal: Kept,
@@ -156,25 +156,25 @@ pub(super) enum Call<M> {
     },
     Read {
         job: Box<dyn ReadJob<M> + Send>,
-        /// What is read is handed on once a majority was asked, whatever else says that this replica leads.
+        /// Whether what is read is handed on only after a majority has been asked, whatever else says that this replica leads.
         by_quorum: bool,
     },
-    /// Leadership is to be handed over: to this node, or to whoever comes next.
+    /// Hands leadership over: to this node, or to the next replica.
     HandOver {
         to: Option<NodeId>,
         done: Done<()>,
     },
 }
 
-/// What is answered at once, whatever waits: somebody may want to see why it does.
+/// A call that is answered at once, even while other calls wait: its purpose may be to find out why they wait.
 pub(super) enum Aside<M> {
-    /// This replica's state as it is, whoever leads.
+    /// Shows this replica's state as it is, whichever replica leads.
     Look(Box<dyn ReadJob<M> + Send>),
     Metrics(Done<Box<Reading>>),
 }
 
 impl<M> Aside<M> {
-    /// The end of one that was not looked at.
+    /// Ends a call that was not executed.
     fn refuse(self, why: CallError) {
         match self {
             Aside::Look(job) => job.end(Err(why)),
@@ -201,7 +201,7 @@ impl<M> From<Call<M>> for Task<M> {
 }
 
 impl<M> Task<M> {
-    /// The end of a call that was not executed.
+    /// Ends a call that was not executed.
     pub fn refuse(self, why: CallError) {
         match self {
             Task::Propose { done, .. } => done.tell(Err(why)),
@@ -217,7 +217,7 @@ pub(super) struct Calls<M> {
     pub aside: Receiver<Aside<M>>,
 }
 
-/// A typed read: `look` is called once, and what it returned goes to `done`.
+/// A typed read: `look` is called once, and what it returns goes to `done`.
 pub(super) struct Look<L, R, F: ?Sized + FnOnce(Result<R, CallError>)> {
     look: Option<L>,
     seen: Option<R>,
@@ -251,13 +251,13 @@ pub(super) struct Inbox<M> {
     aside: Sender<Aside<M>>,
     waiting: AtomicUsize,
     limit: usize,
-    /// A proposal finds no room in the log, and others wait behind it.
+    /// Whether a proposal finds no room in the log, and other calls wait behind it.
     full: AtomicBool,
     pub bell: Arc<Bell>,
 }
 
 impl<M> Inbox<M> {
-    /// In which so many calls may wait, and whose bell rings for a thread that sleeps, if it ever does.
+    /// An inbox in which `limit` calls may wait. Its bell rings for a thread that sleeps, if that thread ever does.
     pub fn new(limit: usize, rings: bool) -> io::Result<(Inbox<M>, Calls<M>)> {
         let bell = Arc::new(Bell::new(rings)?);
         let (sender, in_order) = channel();
@@ -266,12 +266,12 @@ impl<M> Inbox<M> {
         Ok((Inbox { sender, aside, waiting: AtomicUsize::new(0), limit, full: AtomicBool::new(false), bell }, calls))
     }
 
-    /// Hands a call to the replica's thread. It is answered in any case.
+    /// Hands a call to the replica's thread. The call is answered in any case.
     pub fn put(&self, call: Call<M>) {
         self.pass(&self.sender, call, |call, why| Task::from(call).refuse(why));
     }
 
-    /// Hands over what is to be answered at once. It is answered in any case.
+    /// Hands over a call that is to be answered at once. It is answered in any case.
     pub fn put_aside(&self, aside: Aside<M>) {
         self.pass(&self.aside, aside, Aside::refuse);
     }
@@ -295,15 +295,15 @@ impl<M> Inbox<M> {
         self.limit
     }
 
-    /// Whether a proposal waits for room in the log from now on.
+    /// Notes whether a proposal waits for room in the log.
     pub fn note_full(&self, full: bool) {
-        // Relaxed: it only chooses what is said. Written when it changes, since callers read it.
+        // Relaxed: it only chooses an error's text. Written only when it changes, since callers read it.
         if self.full.load(Ordering::Relaxed) != full {
             self.full.store(full, Ordering::Relaxed);
         }
     }
 
-    /// A call has been taken.
+    /// Notes that a call has been taken.
     pub fn took(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -319,20 +319,20 @@ struct Slot<T> {
 }
 
 impl<T: Send + 'static> Wait<T> {
-    /// The calling thread waits; the other half is told.
+    /// Returns the half with which the calling thread waits, and the half that is told the answer.
     pub fn new() -> (Wait<T>, Done<T>) {
         let slot = Arc::new(Slot { answer: Mutex::new(None), there: AtomicBool::new(false), thread: std::thread::current() });
         let its = Arc::clone(&slot);
         let done = Done::new(move |answer| {
             *its.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-            // Release pairs with the acquire in `wait`: who sees this sees the answer.
+            // This release pairs with the acquire in `wait`: a thread that sees the flag sees the answer.
             its.there.store(true, Ordering::Release);
             its.thread.unpark();
         });
         (Wait(slot), done)
     }
 
-    /// Spins for `spin`, as answers come within microseconds, then sleeps. `None`: `timeout` has passed.
+    /// Spins for `spin`, because answers come within microseconds, and then sleeps. `None`: `timeout` has passed.
     pub fn wait(self, spin: Duration, timeout: Option<Duration>) -> Option<Result<T, CallError>> {
         let start = Instant::now();
         while !self.0.there.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
 //! A program's own loop on its replica's thread: *direct* threading (Mu, section 7.1).
 //!
-//! The program lends a thread and a function, and has a turn whenever the replica has one. What it proposes there is executed there, without a queue, a wake-up
-//! or another core in between. Calls of other threads come in as they do where the replica has a thread of its own.
+//! The program lends the replica a thread and a function, and has a turn whenever the replica has one. What it proposes in its turn is executed there, without
+//! a queue, a wake-up or another core in between. Calls of other threads come in as they do where the replica has a thread of its own.
 
 use std::cell::OnceCell;
 use std::io;
@@ -29,18 +29,18 @@ use crate::stop::Stop;
 /// What a program's turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It had something to do, and may have more at once: the replica does not rest.
+    /// The program had something to do, and may have more at once: the replica does not rest.
     Worked,
-    /// It had nothing to do, and waits for a call's answer, for a descriptor that is [watched](Direct::watch), or to be [woken](Waker::wake).
+    /// The program had nothing to do. It waits for a call's answer, for a descriptor that is [watched](Direct::watch), or to be [woken](Waker::wake).
     Idle,
-    /// The same, but it wants another turn in so much time at the latest.
+    /// The same, but the program wants another turn after this time at the latest.
     IdleFor(Duration),
 }
 
-/// What a program lends the replica's thread.
+/// The function that a program lends to the replica's thread.
 pub(super) type Body<'a, M> = dyn FnMut(&mut Here<'_, M>) -> Turn + 'a;
 
-/// A replica that is yet to run, on the thread that calls [`Direct::run`]. [`Builder::direct`](super::Builder::direct) makes it.
+/// A replica that does not run yet. It will run on the thread that calls [`Direct::run`]. [`Builder::direct`](super::Builder::direct) makes it.
 pub struct Direct<M>(pub(super) Prepared<M>);
 
 impl<M> std::fmt::Debug for Direct<M> {
@@ -50,34 +50,34 @@ impl<M> std::fmt::Debug for Direct<M> {
 }
 
 impl<M: StateMachine> Direct<M> {
-    /// Has the program's turn come soon whenever this descriptor is readable: a socket, or an epoll instance with all of them. A thread that sleeps is woken, and
-    /// does not sleep for as long as it is readable: so a turn reads until there is nothing more, or takes out of its epoll instance what it leaves unread. It is
-    /// watched until all its copies are closed.
+    /// Gives the program a turn soon whenever this descriptor is readable. It may be a socket, or an epoll instance that holds all the program's sockets. If
+    /// the thread is asleep, it is woken, and it does not sleep for as long as the descriptor is readable. So a turn should read until nothing is left, or
+    /// remove from its epoll instance what it leaves unread. The descriptor is watched until all its copies are closed.
     ///
     /// # Errors
-    /// What the system says: that it has no memory left, or that this is a descriptor for which nobody can wait, such as a file's.
+    /// The system's error: it has no memory left, or this is a descriptor that cannot be waited for, such as a file's.
     pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
         self.0.shared.inbox.bell.watch(fd.as_fd())
     }
 
-    /// By which any other thread has the program's turn come soon.
+    /// A handle by which any other thread can give the program a turn soon.
     pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.0.shared.inbox.bell))
     }
 
-    /// The handle by which the replica's end can be asked for, from anywhere, signal handlers included: before it runs, too.
+    /// A handle by which the replica's end can be asked for, from anywhere, signal handlers included, and even before the replica runs.
     pub fn stop_handle(&self) -> Stop {
         self.0.stop.clone()
     }
 
-    /// Runs the replica on this thread until it is asked to end, and the program with it: `turn` is called in each turn of the replica's, whatever that is just
-    /// then, from when it is on the fabric on. It must not block; while it runs, everything waits that waits for this replica.
+    /// Runs the replica, and the program with it, on this thread until it is asked to end. From the moment that the replica is on the fabric, `turn` is called
+    /// in each of the replica's turns, whatever role it has then. `turn` must not block: while it runs, everything that depends on this replica waits.
     ///
     /// The thread is placed as [`Builder::threads`](super::Builder::threads) says, and stays so.
     ///
-    /// When the end has been asked for, and whenever the replica is to begin anew, `turn` is still called after answers have come, so that they can be passed on;
-    /// what it asks for then is answered in the next life, or is told that there is none ([`CallError::ShuttingDown`]). All callbacks have been called when
-    /// this returns.
+    /// When the end has been asked for, and whenever the replica is about to start over, `turn` is still called after answers have come, so that the program
+    /// can pass them on. Calls that it makes then are answered in the replica's next life, or told that there is none ([`CallError::ShuttingDown`]). All
+    /// callbacks have been called when this returns.
     ///
     /// # Errors
     /// [`StopError::Run`] when the replica did not start, or could not go on, and [`StopError::Panicked`] when the state machine, a callback or `turn` has
@@ -105,11 +105,11 @@ pub(super) trait Inside<M> {
     fn show(&mut self, service: Service);
 }
 
-/// The replica, on its own thread, during a turn of the program's.
+/// The replica, on its own thread, during a turn of the program.
 ///
-/// Its calls promise what those of [`Replica`] do, and their callbacks hear the same. They are called on this thread, each exactly once and never within a call:
-/// a refusal comes at the end of this turn, an answer when what it depends on is replicated, mostly in this turn too. Commands are executed in the order of the
-/// calls.
+/// Its calls promise what those of [`Replica`] do, and their callbacks are told the same. Callbacks run on this thread, each exactly once and never within a
+/// call. A refusal comes at the end of this turn. An answer comes when what it depends on is replicated, mostly in this turn too. Commands are executed in the
+/// order of the calls. calls.
 pub struct Here<'t, M> {
     inside: &'t mut (dyn Inside<M> + 't),
     handle: &'t Replica<M>,
@@ -126,7 +126,8 @@ impl<'t, M: StateMachine> Here<'t, M> {
         Here { inside, handle }
     }
 
-    /// Proposes a command. It is executed before this returns, unless it has to wait or is refused; `done` is called with its reply when that is replicated.
+    /// Proposes a command. It is executed before this returns, unless it has to wait or is refused. `done` is called with its reply once the command is
+    /// replicated.
     pub fn propose_with(&mut self, command: &[u8], done: impl FnOnce(Result<Vec<u8>, CallError>) + 'static) {
         self.inside.propose(Proposal::Plain { command }, DoneHere::new_here(done));
     }
@@ -148,15 +149,15 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.inside.propose(Proposal::Close { session }, done);
     }
 
-    /// Reads the state, linearizably, as [`Replica::read`] does: `look` runs before this returns, unless it has to wait or is refused, and `done` is called with
-    /// what it saw when nobody else can have led then.
+    /// Reads the state, linearizably, as [`Replica::read`] does. `look` runs before this returns, unless the read has to wait or is refused. `done` is called
+    /// with what `look` saw, once it is certain that no other replica can have led then.
     pub fn read_with<R: 'static>(&mut self, look: impl FnOnce(&M) -> R + 'static, done: impl FnOnce(Result<R, CallError>) + 'static) {
         self.look(look, done, false);
     }
 
-    /// Reads the state, linearizably and by a quorum, as [`Replica::read_by_quorum`] does: `look` runs before this returns, unless it has to wait or is refused,
-    /// and `done` is called with what it saw when a majority that was asked after that knew of nobody else who could lead: over shared memory mostly in
-    /// this turn.
+    /// Reads the state, linearizably and by a quorum, as [`Replica::read_by_quorum`] does. `look` runs before this returns, unless the read has to wait or is
+    /// refused. `done` is called with what `look` saw, once a majority that was asked afterwards knew of no other replica that could lead. Over shared memory
+    /// that is mostly in this turn.
     pub fn read_by_quorum_with<R: 'static>(
         &mut self,
         look: impl FnOnce(&M) -> R + 'static,
@@ -175,12 +176,12 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.inside.ask(Task::Read { job, by_quorum });
     }
 
-    /// Hands leadership over, as [`Replica::transfer_leadership`] and [`Replica::transfer_leadership_to`] do: to that node, or to whoever comes next.
+    /// Hands leadership over, as [`Replica::transfer_leadership`] and [`Replica::transfer_leadership_to`] do: to the given node, or to the next replica.
     pub fn transfer_leadership_with(&mut self, to: Option<u16>, done: impl FnOnce(Result<(), CallError>) + 'static) {
         self.inside.ask(Task::HandOver { to: to.map(NodeId), done: DoneHere::new_here(done) });
     }
 
-    /// This replica's state as it is, whoever leads, as [`Replica::read_stale`] shows it.
+    /// This replica's state as it is, whichever replica leads, as [`Replica::read_stale`] shows it.
     pub fn machine(&self) -> &M {
         self.inside.machine()
     }
@@ -193,7 +194,7 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.inside.reading()
     }
 
-    /// Tells of the service that this replica leads: it stands among the counters from when they are next published on.
+    /// Describes the service that this replica leads. The description is among the counters from their next publication on.
     pub fn show(&mut self, service: Service) {
         self.inside.show(service);
     }
@@ -208,27 +209,29 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.handle.role()
     }
 
-    /// Whether a command of so many bytes would be executed at once. Otherwise it waits, of which [`Builder::max_waiting`](super::Builder::max_waiting)
-    /// calls may: a program that then leaves its clients' requests unread needs no answer to who asks too much.
+    /// Whether a command of this many bytes would be executed at once. Otherwise it would wait, and no more calls may wait than
+    /// [`Builder::max_waiting`](super::Builder::max_waiting) says. A program that stops reading its clients' requests while there is no room never has to turn
+    /// a client away for asking too much.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.inside.has_room(bytes)
     }
 
-    /// Watches another descriptor, as [`Direct::watch`] does: of a connection that has just come, say.
+    /// Watches another descriptor, as [`Direct::watch`] does: that of a new connection, for instance.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Direct::watch`].
     pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
         self.handle.0.shared.inbox.bell.watch(fd.as_fd())
     }
 
-    /// When this turn began, on the host's clock since its start, in nanoseconds.
+    /// When this turn began: nanoseconds on the host's clock, which began when the host started.
     pub fn now_ns(&self) -> u64 {
         self.inside.now().0
     }
 
-    /// The replica as other threads see it. Its calls come to this one by a queue; those that wait are refused here ([`CallError::OnReplicaThread`]). To drop it
-    /// ends nothing, and nobody can wait for the end by it but by [`Replica::roles`]: who called [`Direct::run`] does.
+    /// The replica as other threads see it. Its calls come to this thread through a queue. On this thread its blocking calls are refused
+    /// ([`CallError::OnReplicaThread`]). Dropping it ends nothing, and it cannot be used to wait for the end, except by [`Replica::roles`]: the caller of
+    /// [`Direct::run`] does that.
     pub fn replica(&self) -> Replica<M> {
         self.handle.clone()
     }

@@ -1,22 +1,22 @@
-//! What stands in an entry of the log.
+//! The contents of a log entry.
 
 use martlet_protocol::basics::LogIndex;
 
-/// The longest command, in bytes. With the engine `mu` it is about a quarter of `sizes.log_ring_bytes`, less headers, where that is less: with the default sizes
-/// it is, slightly.
+/// The longest command, in bytes. With a majority engine (`mu`, `dare`, `apus`) the limit is about a quarter of `sizes.log_ring_bytes`, less headers, where
+/// that is lower. With the default sizes it is slightly lower.
 pub const MAX_COMMAND_BYTES: usize = 1 << 20;
-/// What an entry holds beside its command, at most.
+/// The most bytes that an entry holds besides its command.
 pub(super) const HEADER_BYTES: usize = 25;
 
 /// An entry of the log, in the form in which it is proposed and applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
-    /// A command that nobody will repeat.
+    /// A command that is never repeated.
     Plain { command: &'a [u8] },
     /// A command of a session, which may be repeated.
     InSession { session: u64, seq: u64, confirmed: u64, command: &'a [u8] },
-    /// A new session, named by the entry's index; another one goes if there are too many. The primary says which, since a replica that is
-    /// being taught cannot know.
+    /// A new session, named by the entry's index. If there are too many sessions, another one is evicted. The primary says which, since a replica that is still
+    /// receiving the state cannot know.
     Open { evicted: Option<LogIndex> },
     /// The end of a session.
     Close { session: u64 },

@@ -9,9 +9,9 @@ use crate::runner::RunError;
 /// The leader, as a replica that does not lead knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Its number in the cluster.
+    /// Its node's number in the cluster.
     pub node: u16,
-    /// Where its clients reach it, as its builder's [`listen`](super::Builder::listen) said or the cluster's configuration; `None`: nowhere.
+    /// Where its clients reach it, as its builder's [`listen`](super::Builder::listen) or the cluster's configuration says. `None`: it has no such address.
     pub address: Option<String>,
 }
 
@@ -26,29 +26,29 @@ fn who(leader: &Option<Leader>) -> String {
     leader.as_ref().map_or("nobody is known to lead".to_owned(), |leader| format!("{leader} leads"))
 }
 
-/// Why a call came to nothing. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect; after any other it has not, but for
-/// [`CallError::Confirmed`] and [`CallError::ReplyTooLong`], after which it has.
+/// Why a call failed. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect. After [`CallError::Confirmed`] and
+/// [`CallError::ReplyTooLong`] it has; after any other error it has not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// This replica does not lead. Ask who does.
+    /// This replica does not lead. Ask the leader.
     #[error("not the leader: {}", who(leader))]
     NotLeader {
-        /// The leader, if that is known.
+        /// The leader, if it is known.
         leader: Option<Leader>,
     },
-    /// The log has no room for more, since a follower is slow, or this replica's disk is; and as many calls wait as may.
+    /// The log has no room, because a follower or this replica's disk is slow, and no more calls may wait.
     #[error("the log is full, and {waiting} calls wait already, the most that may")]
     LogFull {
         /// How many wait.
         waiting: usize,
     },
-    /// As many calls wait as may, and the replica gets on with them.
+    /// No more calls may wait. This replica is making progress with those that do.
     #[error("{waiting} calls wait already, the most that may")]
     Busy {
         /// How many wait.
         waiting: usize,
     },
-    /// The command is longer than what one entry may hold.
+    /// The command is longer than one entry can hold.
     #[error("a command of {bytes} bytes; allowed are up to {limit}")]
     TooLong {
         /// Its length.
@@ -56,26 +56,26 @@ pub enum CallError {
         /// The longest that is allowed.
         limit: usize,
     },
-    /// Leadership was lost, or the time allowed ran out, while the command was being replicated: it may have taken effect, or may yet. A
-    /// session's command can be asked for again, of whoever leads then.
+    /// Leadership was lost, or the time allowed ran out, while the command was being replicated: it may have taken effect, or may yet. A session's command can
+    /// be asked for again, whichever replica leads then.
     #[error("the outcome is unknown: the command may have taken effect, or may yet")]
     OutcomeUnknown,
-    /// The time allowed ran out on a read, or on handing leadership over, which may still take effect then.
+    /// The time allowed ran out on a read, or on a handover of leadership, which may still take effect.
     #[error("no answer in the time allowed")]
     TimedOut,
     /// This replica is shutting down, or has.
     #[error("this replica is shutting down")]
     ShuttingDown,
-    /// A blocking call from a completion callback, which would wait for itself.
+    /// This was a blocking call from a completion callback, where it would wait for itself.
     #[error("a blocking call from the replica's own thread would wait for itself: use the one that takes a callback")]
     OnReplicaThread,
-    /// The session is not among those that are kept: it was never opened, or closed, or so many were opened since that it was forgotten.
+    /// The session is not among those that are kept: it was never opened, it was closed, or so many sessions were used since that it was forgotten.
     #[error("session {session} is not known any more: whether its last commands took effect cannot be told")]
     SessionUnknown {
         /// Which.
         session: u64,
     },
-    /// A session's command out of turn. Commands of a session are executed in the order of their numbers.
+    /// A session's command came out of turn. Commands of a session are executed in the order of their numbers.
     #[error("command {seq} of session {session} is out of turn: {next} is next")]
     OutOfTurn {
         /// Which session.
@@ -85,7 +85,7 @@ pub enum CallError {
         /// The number whose turn it is.
         next: u64,
     },
-    /// A session's command whose reply its client had confirmed, so that it is not kept any more. It took effect once.
+    /// The client has confirmed the reply to this session's command, so the reply is not kept any more. The command took effect once.
     #[error("the reply to command {seq} of session {session} has been confirmed, and is not kept any more")]
     Confirmed {
         /// Which session.
@@ -93,7 +93,8 @@ pub enum CallError {
         /// The command's number.
         seq: u64,
     },
-    /// A session's command that was executed before, with a reply too long to be kept. It took effect once, and who asked first may have had the reply.
+    /// This session's command was executed before, with a reply too long to be kept. It took effect once, and the call that asked for it first may have had the
+    /// reply.
     #[error("command {seq} of session {session} took effect, and its reply of {bytes} bytes was too long to be kept")]
     ReplyTooLong {
         /// Which session.
@@ -103,7 +104,7 @@ pub enum CallError {
         /// The reply's length.
         bytes: u64,
     },
-    /// The session has so many replies that its client has not confirmed, or such long ones, that no more are kept for it.
+    /// The client has left so many of the session's replies unconfirmed, or such long ones, that no more are kept for it.
     #[error("session {session} has {kept} replies that were not confirmed: confirm some first")]
     TooManyUnconfirmed {
         /// Which session.
@@ -111,13 +112,13 @@ pub enum CallError {
         /// How many.
         kept: usize,
     },
-    /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it, or that one was lost on the way.
+    /// Leadership cannot be handed over: no other replica holds the whole state, or the chosen successor does not hold it, or it was lost on the way.
     #[error("nobody who may take over holds the whole state")]
     NoSuccessor,
-    /// Leadership is being handed over to another replica than the one asked for now.
+    /// Leadership is already being handed over, to another replica than this call asks for.
     #[error("leadership is being handed over to another replica already")]
     HandingOver,
-    /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where nobody is known to lead, it may yet.
+    /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where no leader is known, it may still go there.
     #[error("leadership was lost before it was handed over: {}", who(leader))]
     NotHandedOver {
         /// The leader now, if that is known; it may be this replica again.
@@ -129,7 +130,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Why a call is refused when so many wait that no more may; `full`: for room in the log.
+    /// The error of a call that is refused because no more calls may wait; `full`: because they wait for room in the log.
     pub(super) fn too_many(full: bool, waiting: usize) -> CallError {
         if full { CallError::LogFull { waiting } } else { CallError::Busy { waiting } }
     }
@@ -141,19 +142,19 @@ pub enum StartError {
     /// The builder was not told something that it needs.
     #[error("{what} is not set: call `{call}` on the builder")]
     Missing {
-        /// What.
+        /// What is missing.
         what: &'static str,
-        /// By which call it is set.
+        /// The builder's call that sets it.
         call: &'static str,
     },
     /// The builder was given a value that is not allowed.
     #[error("{key} is {value}; allowed is {allowed}")]
     Value {
-        /// Of what.
+        /// The setting.
         key: &'static str,
         /// The value.
         value: String,
-        /// What it may be.
+        /// What is allowed.
         allowed: &'static str,
     },
     /// The configuration is not valid.
@@ -171,7 +172,7 @@ pub enum StartError {
     /// The node does not start.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The replica's thread panicked before it had started: the state machine did, perhaps, which was given what stood on disk.
+    /// The replica's thread panicked before it had started. A possible cause is the state machine, which was given what was on disk.
     #[error("the replica's thread panicked at its start: {0}")]
     Panicked(String),
 }
@@ -182,10 +183,10 @@ pub enum StopError {
     /// The node could not go on.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The state machine or a callback panicked on the replica's thread. The other replicas have taken it for gone.
+    /// The state machine or a callback panicked on the replica's thread. The other replicas have taken the replica for dead.
     #[error("the replica's thread panicked: {0}")]
     Panicked(String),
-    /// Somebody else waits for its end already, or this is the replica's own thread.
+    /// Another thread is already waiting for the replica's end, or this is the replica's own thread.
     #[error("another thread waits for the end of this replica, or this is its own")]
     Elsewhere,
 }

@@ -1,4 +1,4 @@
-//! Entries and parts that somebody else wrote, for the fuzz targets.
+//! Checks entries and parts that another process wrote, for the fuzz targets.
 
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{StateMachine as _, UnreadablePart};
@@ -51,8 +51,8 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Entries and parts come in any order. What is refused leaves nothing behind once the machine has been cleared, as whoever is taught anew does; two replicas
-/// that take the same hold the same, and so does a third that is taught by one of them.
+/// Entries and parts come in any order. What is refused leaves nothing behind once the machine has been cleared, as it is before a replica receives the state
+/// again. Two replicas that accept the same input hold the same state, and so does a third that receives its state from one of them.
 pub(crate) fn check(bytes: &[u8]) {
     let (mut one, mut other) = (Replicated::new(List::default()), Replicated::new(List::default()));
     let (mut rest, mut index) = (Rest(bytes), 0);

@@ -1,4 +1,4 @@
-//! The state machine that a program supplies, and what stands around it in the log: sessions.
+//! The state machine that a program supplies, and what surrounds it in the log: sessions.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,15 @@ use super::sessions::{Sessions, Turn};
 
 /// The state that is replicated. Every replica executes the same commands in the same order, and so holds the same state.
 ///
-/// It must be deterministic: nothing counts but the state and the arguments; no clock, no chance, no order of a `HashMap`. Its methods are called
-/// on the replica's own thread and hold everything up while they run: some microseconds are well spent there, and what takes as long as the detector waits
-/// looks like a death, unless it says that it works: [`StateMachine::keep_alive`].
-/// A panic ends the replica.
+/// It must be deterministic: only the state and the arguments may matter, and no clock, no random number, no order of a `HashMap`. Its methods are called on
+/// the replica's own thread and hold everything else up while they run. A few microseconds are fine. A method that takes as long as the detector waits looks
+/// like a death, unless it reports that it is working: [`StateMachine::keep_alive`]. A panic ends the replica.
 pub trait StateMachine: Send + 'static {
-    /// Executes one command and appends its reply. `index` is the command's place in the log, the same on every replica, and growing.
+    /// Executes one command and appends its reply. `index` is the command's place in the log. It is the same on every replica, and grows.
     ///
-    /// On the leader this happens before the command is replicated, or with `execution = "committed"` in the cluster's file once it is committed; the reply goes out when it is
-    /// both. Any bytes must do: nobody but this
-    /// method looks at them. A reply to a session's command is kept until it is confirmed if it has no more than
-    /// [`MAX_KEPT_REPLY_BYTES`](super::MAX_KEPT_REPLY_BYTES); a longer one goes out once.
+    /// The leader executes a command before it is replicated, or, with `execution = "committed"` in the cluster's file, once it is committed. The reply goes
+    /// out when the command is both executed and replicated. The method must accept any bytes, because nothing else looks at them. The reply to a session's
+    /// command is kept until it is confirmed, if it has no more than [`MAX_KEPT_REPLY_BYTES`](super::MAX_KEPT_REPLY_BYTES); a longer one goes out once.
     fn apply(&mut self, index: LogIndex, command: &[u8], reply: &mut Vec<u8>);
 
     /// Answers a question without changing anything, for [`Replica::query`](super::Replica::query). Not needed where
@@ -32,37 +30,37 @@ pub trait StateMachine: Send + 'static {
         let _ = (query, reply);
     }
 
-    /// Appends the whole state.
+    /// Appends the whole state to `out`.
     fn snapshot(&self, out: &mut Vec<u8>);
 
-    /// Takes the state that [`StateMachine::snapshot`] wrote in place of its own.
+    /// Replaces the machine's state with one that [`StateMachine::snapshot`] wrote.
     ///
-    /// The bytes are as a replica of this cluster wrote them: they came sealed, and nobody outside the cluster can write there. But it may run another program than
-    /// this one, or be at fault, and that must not bring this one down. So no bytes may make it panic or use memory without bound.
+    /// The bytes are as a replica of this cluster wrote them: they came sealed, and nothing outside the cluster can write there. But that replica may run
+    /// another version of the program, or be faulty, and that must not bring this one down. So no bytes may make this method panic or use memory without bound.
     ///
     /// # Errors
-    /// When the bytes are no such state. What the machine holds then means nothing: it is [cleared](StateMachine::clear) before anything else, and with `mu`
+    /// When the bytes are no such state. What the machine holds then has no meaning: it is [cleared](StateMachine::clear) before anything else, and with `mu`
     /// another replica is asked for the state.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart>;
 
-    /// Forgets everything: a fresh machine, as it was when the replica was started for the first time.
+    /// Forgets everything. The machine is then as it was when the replica was started for the first time.
     fn clear(&mut self);
 
-    /// The machine belongs to the process of this pulse from now on; it is called anew when a replica starts over. A method that may take longer than some
-    /// milliseconds keeps a clone and [reports to it](Pulse::worked) what it has done, every few ten microseconds: then the others see that this process
-    /// works and do not take it for dead. Calls that wait for a reply wait all the same.
+    /// Says that from now on the machine belongs to the process of this pulse. It is called again whenever a replica starts over. A method that may take longer
+    /// than some milliseconds keeps a clone of the pulse and [reports its progress to it](Pulse::worked), every few tens of microseconds. Then the others see
+    /// that this process is working and do not take it for dead. Calls that wait for a reply still have to wait.
     fn keep_alive(&mut self, pulse: &Pulse) {
         let _ = pulse;
     }
 
-    /// Appends the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, or
-    /// `None` when that was the last. Cursors stay below 2^63. A part of more than a gigabyte is taken by nobody.
+    /// Appends the next part of the state, beginning at `cursor` (0 at the start) and about `budget` bytes long. Returns the cursor after it, or `None` when
+    /// that was the last part. Cursors stay below 2^63. A part of more than a gigabyte is accepted by no replica.
     ///
-    /// Between two parts commands are executed, here and at the replica that is being taught. There they find the parts installed so far and
-    /// nothing else, so what they do to the rest is void, and they must not do to an installed part what they would not do with the whole
-    /// state. This holds where a command concerns one part alone.
+    /// Commands are executed between two parts, both here and at the replica that receives them. That replica holds only the parts installed so far. What a
+    /// command does there to the rest of the state has no effect in the end, but a command must not do anything to an installed part that it would not do with
+    /// the whole state. This holds where each command concerns one part alone.
     ///
-    /// The default sends the snapshot in one part, which holds the leader up for as long as it takes: for states up to some hundred kilobytes.
+    /// The default sends the snapshot in one part, which holds the leader up for as long as it takes. It suits states of up to some hundred kilobytes.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let _ = (cursor, budget);
         self.snapshot(out);
@@ -77,8 +75,8 @@ pub trait StateMachine: Send + 'static {
         self.restore(part)
     }
 
-    /// Equal for equal states. For tests and comparisons of replicas; may be slow. The default goes over the snapshot, which must then be the
-    /// same for the same state.
+    /// Equal for equal states. For tests and for comparing replicas; may be slow. The default hashes the snapshot, which must then be the same for the same
+    /// state.
     fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
         self.snapshot(&mut bytes);
@@ -91,12 +89,12 @@ pub(super) fn digest_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Cursors from here on are those of the sessions; below, the machine's. The sessions come last: a reply that they keep is computed by a machine
-/// that has been taught whole.
+/// Cursors from here on belong to the sessions, and those below to the machine. The sessions come last, so that every reply that they keep is computed by a
+/// machine that has received its whole state.
 const SESSIONS: u64 = 1 << 63;
-/// The first byte of a part: what it is a part of.
+/// The first byte of a part says what it is a part of.
 const OF_MACHINE: u8 = 1;
-/// That of what is no part, of a machine that could not read an entry.
+/// The first byte of what is not a part: the machine that wrote it could not read an entry.
 const NO_PART: u8 = 0;
 const OF_SESSIONS: u8 = 2;
 
@@ -105,22 +103,23 @@ pub(super) struct Replicated<M> {
     inner: M,
     sessions: Sessions,
     reply: Vec<u8>,
-    /// The first entry that could not be read.
+    /// The first entry that this machine could not read.
     unreadable: Option<UnreadableEntry>,
-    /// Where a leader executes on commit: its calls that wait for entries to be applied, in their order, and what has come of those before them.
+    /// Used by a leader that executes on commit. `under_way`: its calls that wait for entries to be applied, in their order. `through`: the outcomes of earlier
+    /// calls.
     under_way: VecDeque<UnderWay<M>>,
     through: VecDeque<Through<M>>,
 }
 
 /// A call that waits for an entry to be applied.
 enum UnderWay<M> {
-    /// It is to have the reply to the entry of this place.
+    /// The call gets the reply to the entry with this index.
     Reply(LogIndex),
-    /// It looks at the state behind the entries that were proposed before it, and at nothing later.
+    /// The call looks at the state after the entries that were proposed before it, and before any later one.
     Look(Box<dyn ReadJob<M>>),
 }
 
-/// What has come of one.
+/// The outcome of such a call.
 pub(super) enum Through<M> {
     Reply(Vec<u8>),
     Looked(Box<dyn ReadJob<M>>),
@@ -146,12 +145,12 @@ impl<M: StateMachine> Replicated<M> {
         &self.sessions
     }
 
-    /// The reply to the entry that has this place will be [taken](Self::take_through).
+    /// Keeps the reply to the entry with this index, for [`take_through`](Self::take_through).
     pub fn await_reply(&mut self, index: LogIndex) {
         self.under_way.push_back(UnderWay::Reply(index));
     }
 
-    /// Has a read look at the state behind all entries that are awaited now. Hands it back when there are none: it may look at once.
+    /// Has a read look at the state after all entries that are awaited now. If there are none, hands the read back: it may look at once.
     pub fn await_look(&mut self, job: Box<dyn ReadJob<M>>) -> Option<Box<dyn ReadJob<M>>> {
         if self.under_way.is_empty() {
             return Some(job);
@@ -160,7 +159,7 @@ impl<M: StateMachine> Replicated<M> {
         None
     }
 
-    /// What has come of the first call whose outcome has not been taken. `None`: its entry has not been applied.
+    /// The outcome of the first call whose outcome has not been taken. `None`: its entry has not been applied yet.
     pub fn take_through(&mut self) -> Option<Through<M>> {
         if self.through.is_empty() {
             self.look();
@@ -168,7 +167,7 @@ impl<M: StateMachine> Replicated<M> {
         self.through.pop_front()
     }
 
-    /// Nothing is waited for any more: the leader that proposed those entries leads no longer. Returns the reads, which nothing has come of.
+    /// Stops waiting: the leader that proposed those entries no longer leads. Returns the reads, which have no outcome.
     pub fn give_up_calls(&mut self) -> Vec<Box<dyn ReadJob<M>>> {
         let through = self.through.drain(..).filter_map(|through| match through {
             Through::Looked(job) => Some(job),
@@ -181,7 +180,7 @@ impl<M: StateMachine> Replicated<M> {
         through.chain(under_way).collect()
     }
 
-    /// All entries before the reads that are next have been applied.
+    /// Lets the reads at the front look: all entries before them have been applied.
     fn look(&mut self) {
         while let Some(UnderWay::Look(_)) = self.under_way.front() {
             let Some(UnderWay::Look(mut job)) = self.under_way.pop_front() else { break };
@@ -190,15 +189,15 @@ impl<M: StateMachine> Replicated<M> {
         }
     }
 
-    /// Executes an entry and appends the reply to it: that of the machine, or the session's name.
+    /// Executes an entry and appends its reply: that of the machine, or the session's name.
     pub fn execute(&mut self, index: LogIndex, entry: Entry<'_>, reply: &mut Vec<u8>) {
         match entry {
             Entry::Plain { command } => self.inner.apply(index, command, reply),
             Entry::InSession { session, seq, confirmed, command } => {
-                // The primary proposes no command twice; but an entry may find its session taught with it already done.
+                // The primary proposes no command twice. But the session may have been transferred to this replica with the command already executed.
                 match self.sessions.turn(session, seq) {
                     Ok(Turn::Done(known)) => reply.extend_from_slice(known),
-                    // Nobody who holds the sessions proposes a command out of its turn. Should one stand in the log all the same, everybody passes over it.
+                    // A primary that holds the sessions proposes no command out of turn. Should one be in the log all the same, every replica skips it.
                     Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. } | CallError::OutOfTurn { .. }) => {}
                     _ => {
                         let start = reply.len();

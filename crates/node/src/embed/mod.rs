@@ -1,20 +1,20 @@
 //! Replication for a program's own state: the program supplies a [`StateMachine`], and starts a [`Replica`] of it in each of its processes.
 //!
-//! The state machine lives on one thread: the replica's own ([`Builder::start`]), or one that the program lends it and has its own turns on
-//! ([`Builder::direct`]). Calls come to it from any thread and are answered, once what they depend on is replicated and this replica is known to lead, by a return
-//! or by a callback on that thread. `docs/embedding.md` says what is promised.
+//! The state machine lives on one thread: the replica's own ([`Builder::start`]), or one that the program lends to the replica and on which the program has its
+//! own turns ([`Builder::direct`]). Calls may be made from any thread. A call is answered once what it depends on is replicated and this replica is known to
+//! lead. The answer is a return value, or a callback on the replica's thread. `docs/embedding.md` says what is promised.
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
-//! | `machine` | the program's state machine, and what stands around it in the log |
+//! | `machine` | the program's state machine, and what surrounds it in the log |
 //! | `plain` | a machine whose state is one value |
 //! | `sessions` | what makes retries exactly-once |
-//! | `entry` | what stands in an entry of the log |
+//! | `entry` | the contents of a log entry |
 //! | `call` | calls on their way to the replica's thread, and back |
 //! | `bell` | what wakes that thread |
 //! | `direct` | calls of a program that has its turns on that thread |
 //! | `served` | the replica's side of calls, whichever way they come |
-//! | `verdict` | who leads, and what has come of handing that over |
+//! | `verdict` | which replica leads, and the outcome of handing leadership over |
 //! | `app` | what a node runs: the two ways in |
 //! | `role`, `error` | what a replica is; what can go wrong |
 //! | `builder` | how a replica is started |
@@ -59,26 +59,26 @@ pub use self::plain::{Apply, Plain, Value};
 pub use self::role::{Role, RoleChange, RoleChanges};
 pub use self::sessions::{MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED, MAX_UNCONFIRMED_BYTES};
 
-/// A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
+/// A command of a session. It takes effect once, however often it is asked for, and whichever replica leads.
 ///
-/// The commands of a session are numbered from 1 on, and are executed in that order: a number out of turn is refused. So several may be under way
-/// at once, and none overtakes another across a failover.
+/// The commands of a session are numbered from 1 on and are executed in that order; a number out of turn is refused. So several commands may be under way at
+/// once, and none overtakes another across a failover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionCommand<'a> {
     /// Which session, as [`Replica::open_session`] returned it.
     pub session: u64,
     /// The command's number.
     pub seq: u64,
-    /// The client has the replies to all commands of this session up to this number: they need not be kept for it any more.
+    /// The client has the replies to all commands of this session up to this number, so they need not be kept for it any more.
     pub confirmed: u64,
     /// The command.
     pub command: &'a [u8],
 }
 
-/// A replica of a program's state. All clones are one; it ends when the last is dropped.
+/// A replica of a program's state. All clones are the same replica, which ends when the last clone is dropped.
 ///
-/// A process has one replica: it is the process's death that the others watch for. What else it changes of the
-/// process is the program's choice: [`Builder::process_policy`].
+/// A process has one replica, because it is the death of the process that the others watch for. The program chooses what else the replica may change of the
+/// process: [`Builder::process_policy`].
 pub struct Replica<M>(Arc<Inner<M>>);
 
 impl<M> Clone for Replica<M> {
@@ -97,16 +97,16 @@ struct Inner<M> {
     shared: Arc<Shared<M>>,
     stop: Stop,
     started: Started,
-    /// `None` once somebody waits for it, and where its program lends it a thread.
+    /// `None` once a thread waits for it, and always where the program lends the replica a thread.
     thread: Mutex<Option<JoinHandle<Result<Ended, StopError>>>>,
-    /// Whose blocking calls would wait for themselves.
+    /// The replica's own thread: a blocking call on it would wait for itself.
     runs_on: ThreadId,
     timeout: Option<Duration>,
     spin: Duration,
 }
 
 impl Replica<()> {
-    /// Says how a replica is to be started.
+    /// Begins to say how a replica is started.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -116,22 +116,22 @@ impl<M: StateMachine> Replica<M> {
     /// Proposes a command and waits for its reply, which comes when the command has taken effect and is replicated.
     ///
     /// # Errors
-    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] nobody can tell whether it took effect: where that matters, use a session.
+    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] there is no telling whether the command took effect: where that matters, use a session.
     pub fn propose(&self, command: &[u8]) -> Result<Vec<u8>, CallError> {
         self.wait(|done| self.send(Proposal::Plain { command }, done), CallError::OutcomeUnknown)
     }
 
-    /// Proposes a command. `done` is called exactly once with what came of it, on the replica's thread or, when it is refused at once, on this
-    /// one. It must be quick, and make no blocking call of this replica.
+    /// Proposes a command. `done` is called exactly once with the outcome: on the replica's thread, or, if the command is refused at once, on the calling
+    /// thread. It must be quick, and must make no blocking call of this replica.
     pub fn propose_with(&self, command: &[u8], done: impl FnOnce(Result<Vec<u8>, CallError>) + Send + 'static) {
         self.send(Proposal::Plain { command }, Done::new(done));
     }
 
-    /// Opens a session, under whose name commands can be repeated without taking effect twice. Its name means the same at every replica. A
-    /// session stays until it is closed, or [`MAX_SESSIONS`] others have been used since.
+    /// Opens a session, under whose name commands can be repeated without taking effect twice. The name means the same at every replica. A session is kept
+    /// until it is closed, or until [`MAX_SESSIONS`] others have been used since.
     ///
     /// # Errors
-    /// As [`Replica::propose`]. A session whose name was not heard is forgotten like any other.
+    /// As [`Replica::propose`]. If the call fails and a session was opened all the same, it is forgotten in time like any other.
     pub fn open_session(&self) -> Result<u64, CallError> {
         let reply = self.wait(|done| self.send(Proposal::Open, done), CallError::OutcomeUnknown)?;
         Ok(session_of(&reply))
@@ -155,10 +155,10 @@ impl<M: StateMachine> Replica<M> {
         self.send(Proposal::Close { session }, Done::new(|result: Result<Vec<u8>, _>| done(result.map(drop))));
     }
 
-    /// Proposes a session's command and waits for its reply: the same reply, however often it is asked for.
+    /// Proposes a session's command and waits for its reply. However often the command is asked for, the reply is the same.
     ///
     /// # Errors
-    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] ask again, of whoever leads.
+    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] ask again, whichever replica leads then.
     pub fn propose_once(&self, command: SessionCommand<'_>) -> Result<Vec<u8>, CallError> {
         self.wait(|done| self.send(Proposal::InSession(command), done), CallError::OutcomeUnknown)
     }
@@ -168,10 +168,10 @@ impl<M: StateMachine> Replica<M> {
         self.send(Proposal::InSession(command), Done::new(done));
     }
 
-    /// Reads the state, linearizably: what is read was the state at a moment between call and return, with every command in it that had been
-    /// answered before the call, and nothing in it that is lost later. The leader reads its own state, and what is checked after that says that nobody else
-    /// can have led: with `primary-backup` the lease that it holds, which costs no message; with `mu` the permission of a majority, which costs a word
-    /// written to each follower. `look` runs on the replica's thread, and must be quick.
+    /// Reads the state, linearizably. What is read was the state at a moment between call and return: it includes every command that had been answered before
+    /// the call, and nothing that is lost later. The leader reads its own state, and then checks that no other replica can have led. An engine that follows
+    /// views (`primary-backup`, `hsuc`, `huc`) checks the lease that it holds, which costs no message. A majority engine (`mu`, `dare`, `apus`) makes sure of a
+    /// majority, which costs one access to each follower's memory: with `mu`, a word written. `look` runs on the replica's thread, and must be quick.
     ///
     /// # Errors
     /// See [`CallError`]; no read leaves its outcome unknown.
@@ -188,19 +188,20 @@ impl<M: StateMachine> Replica<M> {
         self.put_read(job(look, Done::new(done)), false);
     }
 
-    /// Reads the state, linearizably, for who trusts no clock: what [`Replica::read`] promises, but with `primary-backup` too it is a majority that says that nobody
-    /// else can have led, and not the lease alone. When the read has been executed and all that it saw is replicated, the coordinators are asked whether the view
-    /// still stands, and what was read is handed on when a majority has nothing for the next view (uKharon section 5, Algorithm 6, and appendix B). So a leader
-    /// whose clock stood still while its host was suspended hands out nothing stale. With `mu`, whose reads go by a majority anyway, it is `read`.
+    /// Reads the state, linearizably, without trusting any clock. It promises what [`Replica::read`] promises. But with an engine that follows views, too, it
+    /// is a majority that says that no other replica can have led, and not the lease alone. When the read has been executed and all that it saw is replicated,
+    /// the coordinators are asked whether the view is still the current one. What was read is handed on when a majority has nothing for the next view (uKharon
+    /// section 5, Algorithm 6, and appendix B). So a leader whose clock stood still while its host was suspended returns nothing stale. With a majority engine,
+    /// whose reads are confirmed by a majority anyway, this is `read`.
     ///
-    /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All that wait share it, and it renews the lease. Replies
-    /// come in the order of execution, so calls executed behind it wait with it.
+    /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All waiting reads share it, and it renews the lease.
+    /// Replies come in the order of execution, so calls executed after this read wait with it.
     ///
-    /// *Commands* need no such thing: a leader that has been succeeded acknowledges nothing that its successor has not found, whatever its clock says.
+    /// *Commands* need no such call: a leader that has been succeeded acknowledges nothing that its successor has not found, whatever its clock says.
     ///
     /// # Errors
-    /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached it waits, until this replica hears that it
-    /// leads no more ([`CallError::NotLeader`]) or the time allowed has passed ([`CallError::TimedOut`]).
+    /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached, the call waits until this replica learns
+    /// that it no longer leads ([`CallError::NotLeader`]), or the time allowed has passed ([`CallError::TimedOut`]).
     pub fn read_by_quorum<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
         self.wait(|done| self.put_read(job(look, done), true), CallError::TimedOut)
     }
@@ -226,16 +227,16 @@ impl<M: StateMachine> Replica<M> {
         self.read(asking(query))
     }
 
-    /// Asks the state machine's [`query`](StateMachine::query), linearizably, as [`Replica::read_by_quorum`] reads.
+    /// Asks the state machine's [`query`](StateMachine::query), linearizably and without trusting any clock, as [`Replica::read_by_quorum`] reads.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Replica::read_by_quorum`].
     pub fn query_by_quorum(&self, query: &[u8]) -> Result<Vec<u8>, CallError> {
         self.read_by_quorum(asking(query))
     }
 
-    /// Reads this replica's state as it is, whoever leads: a follower's lags behind, a replica's that joins is in parts, and a leader's may
-    /// hold what is not replicated yet and can be lost.
+    /// Reads this replica's state as it is, whichever replica leads. A follower's state lags behind, that of a replica that is joining is incomplete, and a
+    /// leader's may include what is not replicated yet and can be lost.
     ///
     /// # Errors
     /// When the replica is shutting down, too many calls wait, or the time allowed runs out.
@@ -243,7 +244,7 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.0.shared.inbox.put_aside(Aside::Look(job(look, done))), CallError::TimedOut)
     }
 
-    /// The replica's counters, and the events of its failovers, as it has last published them: often while it works, and before it sleeps.
+    /// The replica's counters, and the events of its failovers, as it last published them. It publishes them often while it works, and before it sleeps.
     ///
     /// # Errors
     /// As [`Replica::read_stale`].
@@ -251,29 +252,28 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.0.shared.inbox.put_aside(Aside::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
     }
 
-    /// Hands leadership over to whoever comes next; returns when somebody else leads, or is named in what is committed as the one who does. Calls that come
-    /// meanwhile wait, and are then told who leads ([`CallError::NotLeader`]); those that were taken before are answered.
+    /// Hands leadership over to the next replica. Returns when another replica leads, or when what is committed names another as the leader. Calls that come
+    /// meanwhile wait, and are then told which replica leads ([`CallError::NotLeader`]). Calls that were taken before are answered.
     ///
-    /// With the engine `mu` this replica follows from then on, and keeps its state. With `primary-backup` a leader stays until it leaves: so it answers what
-    /// it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the state; it returns when that one knows who
-    /// leads.
+    /// With a majority engine (`mu`, `dare`, `apus`) this replica becomes a follower and keeps its state. With an engine that follows views (`primary-backup`,
+    /// `hsuc`, `huc`) a leader remains the leader until it leaves the cluster. So it answers what it has executed, leaves in order, and joins again as a new
+    /// incarnation, which receives the state from another replica. The call returns when the new incarnation knows which replica leads.
     ///
     /// # Errors
-    /// [`CallError::NoSuccessor`] when nobody else holds the whole state; [`CallError::HandingOver`] when a call before this one asked for another
-    /// successor, and it is on its way there; [`CallError::NotHandedOver`] when leadership was lost on the way, and did not
-    /// go to another replica; [`CallError::ShuttingDown`] when this replica ended before; and as [`Replica::read`].
+    /// [`CallError::NoSuccessor`] when no other replica holds the whole state; [`CallError::HandingOver`] when an earlier call asked for another successor and
+    /// that handover is under way; [`CallError::NotHandedOver`] when this replica lost leadership on the way, and it did not go to another replica;
+    /// [`CallError::ShuttingDown`] when this replica ended before; and as [`Replica::read`].
     pub fn transfer_leadership(&self) -> Result<(), CallError> {
         self.hand_over(None)
     }
 
-    /// Hands leadership over to the replica of this node, as [`Replica::transfer_leadership`] does to whoever comes next; returns when that one leads, or is
-    /// named. It leads for as long as it lives and belongs to the cluster, or until it hands leadership over itself. If this replica leads and is named, it leads on,
-    /// and nothing changes.
+    /// Hands leadership over to the replica of the given node, as [`Replica::transfer_leadership`] does to the next one. Returns when that replica leads, or is
+    /// named as the leader. It then leads for as long as it lives and belongs to the cluster, or until it hands leadership over itself. If this replica leads
+    /// and is itself the one named, it goes on leading, and nothing changes.
     ///
     /// # Errors
-    /// [`CallError::NotHandedOver`] when it went to somebody else, and as [`Replica::transfer_leadership`].
-    /// [`CallError::NoSuccessor`] when that node does not hold the whole state, or, with `primary-backup`, is not the next in the order of joining: there the
-    /// successor cannot be chosen.
+    /// [`CallError::NoSuccessor`] when that node does not hold the whole state, or, with an engine that follows views, is not the next in the order of joining:
+    /// there the successor cannot be chosen. successor cannot be chosen.
     pub fn transfer_leadership_to(&self, node: u16) -> Result<(), CallError> {
         self.hand_over(Some(NodeId(node)))
     }
@@ -287,7 +287,7 @@ impl<M: StateMachine> Replica<M> {
         self.0.shared.roles.now()
     }
 
-    /// The replica's changes of role, from the present one on.
+    /// The replica's changes of role, beginning with its present role.
     pub fn roles(&self) -> RoleChanges {
         self.0.shared.roles.follow(self.0.runs_on)
     }
@@ -297,13 +297,13 @@ impl<M: StateMachine> Replica<M> {
         &self.0.started
     }
 
-    /// The replica's own thread: the one on which the state machine is called, and callbacks.
+    /// The replica's own thread: the one on which the state machine and callbacks are called.
     pub fn thread(&self) -> ThreadId {
         self.0.runs_on
     }
 
-    /// Leaves the cluster in order, and waits for the end. What was executed is answered; what comes later is told that the replica is shutting
-    /// down. On the replica's own thread, in a callback, it is refused and asks for nothing: [`Replica::stop_handle`] does there.
+    /// Leaves the cluster in order, and waits for the end. What was executed is answered; calls that come later are told that the replica is shutting down. On
+    /// the replica's own thread, in a callback, this call is refused and has no effect: use [`Replica::stop_handle`] there.
     ///
     /// # Errors
     /// See [`StopError`].
@@ -315,7 +315,7 @@ impl<M: StateMachine> Replica<M> {
         self.join()
     }
 
-    /// Waits for the end, without asking for it.
+    /// Waits for the replica's end, without asking for it.
     ///
     /// # Errors
     /// See [`StopError`].
@@ -323,12 +323,13 @@ impl<M: StateMachine> Replica<M> {
         self.0.join()
     }
 
-    /// Asks for the replica's end without waiting for it, from anywhere, signal handlers included. A second request makes it end without leaving in order.
+    /// Asks for the replica's end without waiting for it. May be called from anywhere, signal handlers included. A second request makes it end without leaving
+    /// in order.
     pub fn request_stop(&self) {
         self.0.stop.request();
     }
 
-    /// The handle by which the replica's end can be asked for, without waiting, from anywhere, signal handlers included.
+    /// A handle by which the replica's end can be asked for without waiting, from anywhere, signal handlers included.
     pub fn stop_handle(&self) -> Stop {
         self.0.stop.clone()
     }
@@ -354,7 +355,7 @@ fn job<M, R: Send + 'static>(look: impl FnOnce(&M) -> R + Send + 'static, done: 
     Box::new(Look::<_, R, FromAnywhere<R>>::new(look, done))
 }
 
-/// Asks the machine what it was asked, where it is.
+/// Makes a read that puts this query to the machine.
 fn asking<M: StateMachine>(query: &[u8]) -> impl FnOnce(&M) -> Vec<u8> + Send + 'static {
     let query = query.to_vec();
     move |machine| {
@@ -370,7 +371,7 @@ fn session_of(reply: &[u8]) -> u64 {
 }
 
 impl<M> Inner<M> {
-    /// The replica has this thread for itself.
+    /// Keeps the thread that the replica runs on and has for itself.
     fn adopt(&self, thread: JoinHandle<Result<Ended, StopError>>) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
@@ -391,7 +392,7 @@ impl<M> Drop for Inner<M> {
     fn drop(&mut self) {
         self.stop.request_once();
         match self.join() {
-            // Its program has asked for the result already, or drops the last handle in a callback: then it ends by itself.
+            // The program has taken the result already, or it is dropping the last handle in a callback: then the replica ends by itself.
             Ok(_) | Err(StopError::Elsewhere) => {}
             Err(error) => tracing::error!(%error, "a replica did not end in order"),
         }

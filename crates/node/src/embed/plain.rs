@@ -5,20 +5,20 @@ use martlet_protocol::replica::UnreadablePart;
 
 use super::machine::StateMachine;
 
-/// What a command does to a value: reads the command, changes the value, and appends the reply. It is a function and no closure, since nothing but the value
-/// and the command may count. Any bytes must do.
+/// What a command does to a value: reads the command, changes the value, and appends the reply. It is a function and not a closure, since only the value and
+/// the command may matter. It must accept any bytes.
 pub type Apply<T> = fn(value: &mut T, command: &[u8], reply: &mut Vec<u8>);
 
-/// A value that is a whole state: it begins as its default, and goes to others as bytes. For states of some hundred kilobytes at most; a larger one goes in
-/// parts, as a [`StateMachine`] of its own.
+/// A value that is a whole state. It begins as its default, and is sent to other replicas as bytes. For states of some hundred kilobytes at most; a larger one
+/// is sent in parts, as a [`StateMachine`] of its own.
 pub trait Value: Default + Send + 'static {
-    /// Appends the value to `out`: the same bytes wherever it is the same.
+    /// Appends the value to `out`. Equal values give equal bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The value of these bytes.
+    /// The value that these bytes encode.
     ///
     /// # Errors
-    /// When they are none: see [`StateMachine::restore`].
+    /// When they encode none: see [`StateMachine::restore`].
     fn decode(bytes: &[u8]) -> Result<Self, UnreadablePart>;
 }
 
@@ -54,7 +54,7 @@ impl Value for String {
     }
 }
 
-/// The state machine of one value. A query, whatever it says, is answered with the value's bytes.
+/// The state machine of one value. Any query is answered with the value's bytes.
 #[derive(Clone, Debug)]
 pub struct Plain<T> {
     value: T,
@@ -62,7 +62,7 @@ pub struct Plain<T> {
 }
 
 impl<T: Value> Plain<T> {
-    /// The default value, which commands change so.
+    /// A machine that begins with the default value, which commands change with `apply`.
     pub fn new(apply: Apply<T>) -> Plain<T> {
         Plain { value: T::default(), apply }
     }

@@ -10,16 +10,16 @@ use super::error::Leader;
 /// What a replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It leads: proposals and reads are taken here. It may have lost that already without knowing; then nothing that it has taken is
+    /// It leads: proposals and reads are taken here. It may have lost leadership already without knowing it; then nothing that it has taken meanwhile is
     /// answered.
     Leader,
-    /// It follows, or is on its way into the cluster.
+    /// It follows, or is joining the cluster.
     Follower {
-        /// The leader, as far as it knows.
+        /// The leader, as far as this replica knows.
         leader: Option<Leader>,
     },
-    /// The others have removed it, since it was paused for too long, or it handed its leadership over with the engine `primary-backup`. It comes back by itself as a new
-    /// incarnation, and is taught the state.
+    /// The others have removed it, either because it was paused for too long, or because it handed its leadership over with an engine that follows views
+    /// (`primary-backup`, `hsuc`, `huc`). It comes back by itself as a new incarnation, and receives the state from another replica.
     Rejoining,
     /// It has ended.
     Stopped,
@@ -28,22 +28,22 @@ pub enum Role {
 /// A change of role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleChange {
-    /// What the replica is from here on.
+    /// What the replica is from now on.
     pub role: Role,
-    /// The newest view of the cluster that it knew then; views are numbered from 1 on.
+    /// The newest view of the cluster that the replica knew then. Views are numbered from 1 on.
     pub view: u64,
-    /// Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. Above 0. See
-    /// `docs/embedding.md`.
+    /// Given by a leader: a number by which systems outside can tell this leader from earlier ones. Every later leader has a larger token, whichever replica it
+    /// is. Above 0. See `docs/embedding.md`.
     pub fencing_token: Option<u64>,
-    /// When, on the host's clock since its start, in nanoseconds.
+    /// When the role changed: nanoseconds on the host's clock, which began when the host started.
     pub at_ns: u64,
 }
 
-/// The changes of a replica's role, in order; the first is what it was when this was asked for. It ends behind [`Role::Stopped`]. Several threads may wait for
-/// changes at once: each change goes to one of them.
+/// The changes of a replica's role, in order, beginning with the role that it had when this was asked for. It ends after [`Role::Stopped`]. Several threads may
+/// wait for changes at once: each change goes to one of them.
 ///
-/// Waiting for the next, by iteration or by [`next_within`](RoleChanges::next_within), panics on the replica's own thread, in a callback: it is that thread
-/// which brings the changes. [`try_next`](RoleChanges::try_next) may be called there.
+/// Waiting for the next change, by iteration or by [`next_within`](RoleChanges::next_within), panics on the replica's own thread, in a callback, because that
+/// thread is the one that brings the changes. [`try_next`](RoleChanges::try_next) may be called there.
 #[derive(Debug)]
 pub struct RoleChanges {
     feed: Arc<Feed>,
@@ -52,7 +52,7 @@ pub struct RoleChanges {
 }
 
 impl RoleChanges {
-    /// The next change, if there is one by now or within `timeout`.
+    /// The next change, if there is one already or there is one within `timeout`.
     ///
     /// # Panics
     /// On the replica's own thread.
@@ -68,7 +68,7 @@ impl RoleChanges {
         self.feed.lock().changes.pop_front()
     }
 
-    /// Whether a change is there makes no difference: a program that waits on this thread is to find that out the first time, and not now and then.
+    /// Panics whether or not a change is there, so that a program that waits on this thread finds out the first time, and not now and then.
     #[track_caller]
     fn check_thread(&self) {
         let waits_for_itself = std::thread::current().id() == self.brought_by;
@@ -87,7 +87,7 @@ impl Iterator for RoleChanges {
     }
 }
 
-/// What is to be told to one who follows the changes.
+/// What a `RoleChanges` has not returned yet.
 #[derive(Debug, Default)]
 struct Feed {
     queue: Mutex<Queue>,
@@ -111,7 +111,7 @@ impl Feed {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of a change, and that there will be no further one if this is the last.
+    /// Adds a change, and notes whether it is the last.
     fn tell(&self, change: Option<RoleChange>, ended: bool) {
         let mut queue = self.lock();
         queue.changes.extend(change);
@@ -120,7 +120,7 @@ impl Feed {
     }
 }
 
-/// The present role, and those who want to know of changes.
+/// The present role, and the feeds of all that follow its changes.
 pub(super) struct Roles(Mutex<Inner>);
 
 struct Inner {
@@ -146,7 +146,7 @@ impl Roles {
         self.tell(role, view, None);
     }
 
-    /// The same, with the token of one that leads.
+    /// The same, with a leader's fencing token.
     pub fn tell(&self, role: Role, view: u64, fencing_token: Option<u64>) {
         let mut inner = self.lock();
         if inner.now.role == Role::Stopped {
@@ -158,7 +158,7 @@ impl Roles {
         inner.told.retain(|told| told.upgrade().inspect(|feed| feed.tell(Some(change.clone()), stopped)).is_some());
     }
 
-    /// For any thread but the one that brings the changes.
+    /// Follows the changes, from any thread but the one that brings them.
     pub fn follow(&self, brought_by: ThreadId) -> RoleChanges {
         let mut inner = self.lock();
         let feed = Arc::new(Feed::default());
@@ -178,7 +178,7 @@ impl Drop for Roles {
 mod tests {
     use super::*;
 
-    /// A thread that is none of these tests'.
+    /// The id of a thread that runs none of these tests.
     fn another() -> ThreadId {
         std::thread::spawn(|| std::thread::current().id()).join().expect("no panic")
     }

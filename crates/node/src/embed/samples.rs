@@ -1,4 +1,4 @@
-//! Samples of what embedded replicas write for each other: see [`crate::samples`].
+//! Samples of what embedded replicas write to each other: see [`crate::samples`].
 
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{StateMachine as _, UnreadablePart};
@@ -7,7 +7,7 @@ use super::entry::Entry;
 use super::machine::{Lent, Replicated, StateMachine};
 use crate::samples::Sample;
 
-/// A program's state, whatever it is.
+/// Stands for any program's state.
 struct Fixed;
 
 impl StateMachine for Fixed {

@@ -1,4 +1,4 @@
-//! Calls on the replica's thread: what executes them, what they wait for, and how they are answered, whichever way they came in.
+//! Calls on the replica's thread, whichever way they came in: how they are executed, what they wait for, and how they are answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::sessions::Turn as SessionTurn;
 use super::verdict::{Verdict, leader_named, leader_of, primary_of, refused};
 use crate::counters::Reading;
 
-/// The most calls of other threads taken in one turn: behind them, what they have posted goes out and the clock is read.
+/// The most calls of other threads taken in one turn. After that many, what they have posted goes out and the clock is read.
 const CALLS_A_TURN: usize = 128;
 
 const _: () = assert!(MAX_COMMAND_BYTES + HEADER_BYTES < 4 << 20, "the engine's backlog takes the longest command");
@@ -31,10 +31,10 @@ pub(super) struct Shared<M> {
     pub roles: Roles,
 }
 
-/// What waits for its ticket.
+/// A call that waits for its ticket.
 struct Waiting<M> {
     ticket: Ticket,
-    /// The ticket is one by quorum.
+    /// Whether the ticket is one by quorum.
     by_quorum: bool,
     answer: Answer<M>,
 }
@@ -45,20 +45,21 @@ impl<M> Waiting<M> {
     }
 }
 
-/// What somebody is to be told.
+/// What a caller is told when its ticket comes.
 enum Answer<M> {
     Proposal(DoneHere<Vec<u8>>, Result<Vec<u8>, CallError>),
-    /// Of a command that is executed on commit: the reply is the machine's by then. It keeps the session waiting that it names.
+    /// The answer to a command that is executed on commit: the machine holds the reply by then. If it names a session, later commands of that session wait for
+    /// it.
     Applied(DoneHere<Vec<u8>>, Option<u64>),
-    /// A session's command that had been executed before.
+    /// The reply to a session's command that had been executed before.
     Known(DoneHere<Vec<u8>>, Vec<u8>),
     Read(Box<dyn ReadJob<M>>),
-    /// Where a leader executes on commit, of a read behind such commands: what it saw is the machine's by then.
+    /// The answer to a read behind such commands, where the leader executes on commit: the machine holds what the read saw by then.
     Looked,
 }
 
 impl<M: StateMachine> Answer<M> {
-    /// Its ticket has come.
+    /// Answers the call, since its ticket has come.
     fn tell(self, machine: &mut Replicated<M>) {
         match self {
             Answer::Proposal(done, result) => done.tell(result),
@@ -85,7 +86,8 @@ impl<M: StateMachine> Answer<M> {
 }
 
 impl<M> Answer<M> {
-    /// The reign is over before its ticket came; `leader` is the next one, if that is known. What has had no effect may be asked of that one.
+    /// Answers the call when the reign ends before its ticket has come. `leader` is the next leader, if it is known. A call without effect may be made again
+    /// there.
     fn give_up(self, leader: Option<Leader>) {
         let elsewhere = CallError::NotLeader { leader };
         match self {
@@ -97,41 +99,42 @@ impl<M> Answer<M> {
             }
             Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),
             Answer::Read(job) => job.end(Err(elsewhere)),
-            // The machine has it.
+            // The machine holds this read, and gives it up itself.
             Answer::Looked => {}
         }
     }
 }
 
-/// What outlives a run of the node. It stays on the replica's thread.
+/// The state that outlives a run of the node. It stays on the replica's thread.
 pub(super) struct Served<M> {
     pub shared: Arc<Shared<M>>,
     calls: Receiver<Call<M>>,
-    /// Calls that need no answer of the log's, and wait for nothing that others wait for.
+    /// Calls that need no answer from the log, and do not wait with the others.
     aside: Receiver<Aside<M>>,
-    /// Taken, and not executed so far: there is no room in the log, or among those that wait for their tickets, or no calls are executed just now. At most one of
-    /// them has come from another thread.
+    /// Calls that were taken and not executed so far, because there is no room in the log or among those that wait for their tickets, or because no calls are
+    /// executed just now. At most one of them has come from another thread.
     behind: VecDeque<Task<M>>,
-    /// Some of them wait for room in the log.
+    /// Whether some of them wait for room in the log.
     full: bool,
-    /// No calls are executed any more in this life: those that come are for the next, if there is one.
+    /// Whether no more calls are executed in this life. Calls that come now are for the next life, if there is one.
     pub closed: bool,
-    /// Somebody has been told something, and may want a turn for it.
+    /// Whether a callback has been called, after which the program may want a turn.
     pub has_told: bool,
-    /// Executed, and not known to be replicated, or not to have been executed by the leader; in the order of their tickets.
+    /// Calls that were executed, but are not yet known to be replicated, or to have been executed by the leader. In the order of their tickets.
     waiting: VecDeque<Waiting<M>>,
-    /// Those that are to be told that a call is refused, or that there is nothing to do for it. They wait until no call is being taken: a callback may want what its caller has in hand then.
+    /// Callbacks of calls that are refused, or for which there is nothing to do. They wait until no call is being taken, because a callback may need what its
+    /// caller is borrowing at that moment.
     answered: Vec<Box<dyn FnOnce()>>,
-    /// The callers that have asked for this node to hand its leadership over, which it does by leaving.
+    /// The node and the callback of a call that has this node hand its leadership over by leaving.
     stepping_down: Option<(Option<NodeId>, DoneHere<()>)>,
-    /// This node has left for that, and is on its way back, where it will hear who leads.
+    /// The same after this node has left. It is on its way back, and will then learn which replica leads.
     left: Option<(Option<NodeId>, DoneHere<()>)>,
-    /// The callers that have asked for it where the engine hands it over by itself.
+    /// The callers that have asked for a handover where the engine performs it itself.
     handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
     node: NodeId,
-    /// What the program tells of its service.
+    /// The program's description of its service.
     pub service: Option<Service>,
-    /// What the program was last told to be, by which token, and whether it was told where its leader is.
+    /// What the program was last told: its standing, its token, and whether it was told its leader's address.
     told: Option<(Standing, Option<u64>, bool)>,
     reign: u64,
     entry: Vec<u8>,
@@ -165,12 +168,12 @@ impl<M: StateMachine> Served<M> {
         self.stepping_down.is_some()
     }
 
-    /// A run of the node is over. Nothing that waits will be released. Whether it is over because leadership was to be handed over: who asked for that is
-    /// told in the next run, and that there is none when this is dropped.
+    /// Ends a run of the node, after which nothing that waits will be released. Returns whether the run is over because leadership was to be handed over. The
+    /// caller that asked for that is told the outcome in the next run. If there is none, it is told so when this value is dropped.
     pub fn end_of_run(&mut self) -> bool {
         self.give_up_waiting(None);
         self.tell_answered();
-        // Nobody was named so far, and nobody will be by this replica.
+        // No successor has been named so far, and this replica will name none.
         self.handing_over.drain(..).for_each(|(_, done)| done.tell(Err(CallError::ShuttingDown)));
         (self.told, self.reign) = (None, 0);
         self.left = self.stepping_down.take();
@@ -187,7 +190,7 @@ impl<M: StateMachine> Served<M> {
         self.answered.drain(..).for_each(|tell| tell());
     }
 
-    /// Tells of a change of role, and gives up what waits when the reign is over.
+    /// Reports a change of role, and gives up the calls that wait when the reign is over.
     pub fn observe<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R)
     where
         M: 'a,
@@ -202,7 +205,7 @@ impl<M: StateMachine> Served<M> {
         }
         let standing = replica.standing();
         if !self.handing_over.is_empty() {
-            // In a life that knows nothing of it, nothing will come of it.
+            // A life of the node that knows nothing of the handover will not complete it.
             let state = replica.hand_over_state().unwrap_or(HandOverState::Overtaken(primary_of(standing)));
             if let Some(verdict) = Verdict::of(state, standing == Standing::Primary) {
                 self.has_told = true;
@@ -219,8 +222,8 @@ impl<M: StateMachine> Served<M> {
                 None => self.left = Some((to, done)),
             }
         }
-        // A leader that lost the lead and has it again since the last look leads by another token.
-        // A follower may hear who leads before it knows a view that says where that is.
+        // A leader that has lost the lead and regained it since the last look has another token.
+        // A follower may learn which replica leads before it knows a view with that replica's address.
         let placed = primary_of(standing).is_some_and(|primary| replica.address_of(primary).is_some());
         let told = (standing, replica.fencing_token(), placed);
         if self.told != Some(told) {
@@ -234,7 +237,7 @@ impl<M: StateMachine> Served<M> {
         }
     }
 
-    /// Takes calls that other threads have put, and before them what has waited. Returns how many.
+    /// Takes the calls that have waited, and then those that other threads have put. Returns how many.
     pub fn take_calls<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize
     where
         M: 'a,
@@ -274,7 +277,7 @@ impl<M: StateMachine> Served<M> {
         taken
     }
 
-    /// A call of the program on this thread. Returns whether it was taken; if not, it waits, or is refused.
+    /// Takes a call that the program made on this thread. Returns whether it was taken; if not, it waits or is refused.
     pub fn ask<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, task: Task<M>) -> bool
     where
         M: 'a,
@@ -283,7 +286,7 @@ impl<M: StateMachine> Served<M> {
         left.map(|task| self.keep(task)).is_none()
     }
 
-    /// The same of a proposal, whose command is copied only if it has to wait.
+    /// The same for a proposal, whose command is copied only if it has to wait.
     pub fn ask_to_propose<'a, R: Replica<Machine = Lent<'a, M>>>(
         &mut self,
         replica: &mut R,
@@ -301,7 +304,7 @@ impl<M: StateMachine> Served<M> {
         left.map(|done| self.keep(Task::Propose { proposal: proposal.into(), done })).is_none()
     }
 
-    /// Whether a command of so many bytes would be executed at once, as far as this replica knows.
+    /// Whether a command of this many bytes would be executed at once, as far as this replica knows.
     pub fn has_room<'a, R: Replica<Machine = Lent<'a, M>>>(&self, replica: &R, bytes: usize) -> bool
     where
         M: 'a,
@@ -309,7 +312,7 @@ impl<M: StateMachine> Served<M> {
         !self.has_to_wait() && self.has_place() && replica.has_room(bytes.saturating_add(HEADER_BYTES))
     }
 
-    /// A caller on another thread is told what is so at the end of a turn.
+    /// Notes whether the log is full, as of the end of a turn, for what callers on other threads are told.
     pub fn note_full(&self) {
         self.shared.inbox.note_full(self.full);
     }
@@ -318,7 +321,7 @@ impl<M: StateMachine> Served<M> {
         self.closed || self.stepping_down.is_some() || !self.behind.is_empty()
     }
 
-    /// Without a bound a leader that has lost its quorum, and does not know yet, would take reads for as long as there is memory.
+    /// Without a bound, a leader that has lost its quorum and does not know it yet would take reads until memory runs out.
     fn has_place(&self) -> bool {
         self.waiting.len() < self.shared.inbox.limit()
     }
@@ -336,7 +339,7 @@ impl<M: StateMachine> Served<M> {
         self.answered.push(Box::new(tell));
     }
 
-    /// Takes a call; hands it back when there is no room for it now, in the log or among those that wait for their tickets.
+    /// Takes a call. Hands it back when there is no room for it now, in the log or among those that wait for their tickets.
     fn take<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, task: Task<M>) -> Option<Task<M>>
     where
         M: 'a,
@@ -362,7 +365,7 @@ impl<M: StateMachine> Served<M> {
                 let ticket = if by_quorum { replica.ticket_by_quorum() } else { replica.ticket() };
                 self.waiting.push_back(Waiting { ticket, by_quorum, answer });
             }
-            // It leads already, and goes on, unless it is on its way to hand over.
+            // This replica leads already, and goes on leading, unless it is handing leadership over.
             Task::HandOver { to: Some(to), done } if to == self.node => {
                 let answer = if self.handing_over.is_empty() { Ok(()) } else { Err(CallError::HandingOver) };
                 self.tell_soon(|| done.tell(answer));
@@ -378,12 +381,12 @@ impl<M: StateMachine> Served<M> {
         None
     }
 
-    /// Whether a command of this session has been proposed, and not been answered.
+    /// Whether a command of this session has been proposed and not been answered.
     fn is_under_way(&self, session: u64) -> bool {
         self.waiting.iter().any(|waiting| matches!(waiting.answer, Answer::Applied(_, Some(of)) if of == session))
     }
 
-    /// Leads to this replica's end, after which it joins again. The next leader is the next in the order of the view.
+    /// Hands leadership over by leaving: this replica leads until its end, and then joins again. The next leader is the next replica in the order of the view.
     fn step_down<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R, to: Option<NodeId>, done: DoneHere<()>)
     where
         M: 'a,
@@ -396,7 +399,7 @@ impl<M: StateMachine> Served<M> {
         }
     }
 
-    /// Executes a proposal and proposes it; hands its callback back when there is no room for it now.
+    /// Executes a proposal and proposes it. Hands its callback back when there is no room for it now.
     fn take_proposal<'a, R: Replica<Machine = Lent<'a, M>>>(
         &mut self,
         replica: &mut R,
@@ -413,7 +416,8 @@ impl<M: StateMachine> Served<M> {
             return None;
         }
         let on_commit = replica.execution() == Execution::Committed;
-        // What a session's command is follows from what has been executed of it. Where that is done on commit, the one before has to be through.
+        // Whether a session's command is new follows from which of its commands have been executed. With execution on commit, the previous one has to be
+        // finished first.
         if !self.has_place() || (on_commit && proposal.session().is_some_and(|session| self.is_under_way(session))) {
             return Some(done);
         }
@@ -431,7 +435,7 @@ impl<M: StateMachine> Served<M> {
             Proposal::Open => (Entry::Open { evicted: sessions.to_evict() }, Ok(None)),
             Proposal::Close { session } => (Entry::Close { session }, Ok(None)),
         };
-        // What this replica knows of a session may be out of date if it leads no more: such answers, too, wait until it is known that it does.
+        // If this replica no longer leads, what it knows of a session may be out of date. So these answers, too, wait until it is known that it does lead.
         let answer = match known {
             Ok(Some(reply)) => Answer::Known(done, reply),
             Err(error) => Answer::Proposal(done, Err(error)),
@@ -439,12 +443,12 @@ impl<M: StateMachine> Served<M> {
                 self.entry.clear();
                 entry.encode(&mut self.entry);
                 let allowed = replica.max_proposal_bytes();
-                // What is too long at any time is not kept waiting for room.
+                // A command that is too long at any time is not kept waiting for room: the engine refuses it below.
                 if self.entry.len() <= allowed && !replica.has_room(self.entry.len()) {
                     self.full = true;
                     return Some(done);
                 }
-                // Proposed first, executed then: what the engine refuses has had no effect.
+                // Proposed first and executed then, so that a command that the engine refuses has had no effect.
                 match replica.propose(&self.entry) {
                     Ok(index) => {
                         let done = done.executed();
@@ -475,7 +479,7 @@ impl<M: StateMachine> Served<M> {
         None
     }
 
-    /// Answers what may be answered now. Returns how much.
+    /// Answers the calls that may be answered now. Returns how many.
     pub fn answer<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize
     where
         M: 'a,
@@ -493,7 +497,7 @@ impl<M: StateMachine> Served<M> {
     }
 }
 
-/// The node's counters and events, as it has last published them.
+/// The node's counters and events, as it last published them.
 pub(super) fn reading<R: Replica>(replica: &mut R) -> Result<Reading, CallError> {
     let region = replica.fabric().memory(LocalRegion::Public(COUNTERS)).unwrap_or_default();
     let mut bytes = Vec::with_capacity(region.len() * 8);
@@ -545,7 +549,7 @@ mod tests {
         fn clear(&mut self) {}
     }
 
-    /// Follows node 0, of which a view may say where it is.
+    /// Follows node 0, whose address a view may give.
     struct Follows {
         address: Option<&'static str>,
         machine: Lent<'static, Nothing>,

@@ -1,5 +1,5 @@
-//! Sessions: what makes retries exactly-once. The table is replicated state, since a table that only the leader held would repeat commands
-//! after a failover (TRAPS 19).
+//! Sessions make retries exactly-once. The table of sessions is replicated state: if only the leader held it, commands would be repeated after a failover
+//! (TRAPS 19).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -9,33 +9,33 @@ use martlet_protocol::replica::{MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, Unrea
 
 use super::error::CallError;
 
-/// The most sessions that are kept. The one not used for longest goes when another is opened.
+/// The most sessions that are kept. When another is opened, the one that has not been used for longest is evicted.
 pub const MAX_SESSIONS: usize = 1 << 14;
 /// The most replies that are kept for a session whose client does not confirm them.
 pub const MAX_UNCONFIRMED: usize = 1024;
-/// Bytes of replies kept for a session beyond which it may propose nothing more before it confirms some.
+/// Once the replies kept for a session have this many bytes, it may propose nothing more before it confirms some.
 pub const MAX_UNCONFIRMED_BYTES: usize = 256 << 20;
 /// The longest reply to a session's command that is kept, in bytes.
 pub const MAX_KEPT_REPLY_BYTES: usize = 512 << 20;
 
-// A session is taught as one.
+// A session is transferred as a whole, in one part.
 const _: () = assert!(
     MAX_TRANSFER_BUDGET_BYTES + MAX_UNCONFIRMED_BYTES + MAX_KEPT_REPLY_BYTES + 64 * MAX_UNCONFIRMED <= MAX_PART_BYTES,
     "a part with any session is one that a learner takes"
 );
 
-/// In a part, what stands in place of a reply's length where the reply was too long to be kept: this and its length.
+/// Within a part, this plus the reply's length stands in place of the length of a reply that was too long to be kept.
 const NOT_KEPT: u64 = 1 << 63;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
     /// The number of the last command that was executed; 0 before the first.
     last: u64,
-    /// The index of the entry that used it last.
+    /// The index of the last entry that used it.
     used: u64,
     /// The replies to the last commands, up to `last`.
     replies: VecDeque<Reply>,
-    /// Their bytes in all.
+    /// The total length of these replies, in bytes.
     bytes: usize,
 }
 
@@ -43,7 +43,7 @@ struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Reply {
     Kept(Vec<u8>),
-    /// It had so many bytes.
+    /// The reply was too long to be kept: its length in bytes.
     TooLong(u64),
 }
 
@@ -56,10 +56,10 @@ impl Reply {
     }
 }
 
-/// What a session's command is.
+/// The state of a session's command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn<'a> {
-    /// The next of its session: to be executed.
+    /// It is the next of its session, and is to be executed.
     New,
     /// It has been executed, and this was its reply.
     Done(&'a [u8]),
@@ -72,7 +72,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// What the command `seq` of a session is.
+    /// The state of the command `seq` of a session.
     pub fn turn(&self, session: u64, seq: u64) -> Result<Turn<'_>, CallError> {
         let kept = self.open.get(&session).ok_or(CallError::SessionUnknown { session })?;
         let next = kept.last + 1;
@@ -90,7 +90,7 @@ impl Sessions {
         }
     }
 
-    /// Whether a reply more can be kept, once those below `confirmed` are gone.
+    /// Whether one more reply can be kept, once those to commands up to `confirmed` are gone.
     pub fn has_room(&self, session: u64, confirmed: u64) -> Result<(), CallError> {
         let Some(kept) = self.open.get(&session) else { return Err(CallError::SessionUnknown { session }) };
         let confirmable = kept.confirmable(confirmed);
@@ -102,12 +102,12 @@ impl Sessions {
         }
     }
 
-    /// Notes that the next command of a session has been executed, and forgets the replies to commands up to `confirmed`. A session that this
-    /// replica does not know has not been taught to it yet: what it will be taught has this command in it.
+    /// Notes that the next command of a session has been executed, and forgets the replies to commands up to `confirmed`. If this replica does not know the
+    /// session, the session has not been transferred to it yet, and will include this command when it is.
     pub fn record(&mut self, index: LogIndex, session: u64, seq: u64, confirmed: u64, reply: &[u8]) {
         let Some(kept) = self.open.get_mut(&session) else { return };
         martlet_fabric::invariant!(seq == kept.last + 1, "command {seq} of session {session}, whose last was {}", kept.last);
-        // The buffer of a reply that goes is the next one's.
+        // Reuses the buffer of a reply that is forgotten.
         let mut buffer = Vec::new();
         for _ in 0..kept.confirmable(confirmed) {
             let Some(gone) = kept.replies.pop_front() else { break };
@@ -141,7 +141,7 @@ impl Sessions {
         self.open.remove(&session);
     }
 
-    /// Which session goes when one more is opened. It looks at all of them when there are too many, and only then.
+    /// Which session to evict when one more is opened. Looks at all sessions when there are too many, and only then.
     pub fn to_evict(&self) -> Option<LogIndex> {
         if self.open.len() < MAX_SESSIONS {
             return None;
@@ -153,8 +153,8 @@ impl Sessions {
         self.open.clear();
     }
 
-    /// Appends the sessions from the name `from` on, as many as `budget` bytes take but at least one, behind the range of names that these
-    /// are all of. Returns the name to go on from.
+    /// Appends sessions, from the name `from` on: as many as fit into `budget` bytes, but at least one. In front of them it writes the range of names of which
+    /// these are all the sessions. Returns the name to go on from.
     pub fn transfer(&self, from: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let start = out.len();
         out.extend_from_slice(&from.to_le_bytes());
@@ -196,13 +196,13 @@ fn take_word(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// The sessions of a part that is about these names. `None` when it is no part.
+/// The sessions of a part that covers this range of names. `None` when it is not a part.
 fn read_sessions(mut rest: &[u8], range: &RangeInclusive<u64>) -> Option<Vec<(u64, Session)>> {
     let mut sessions = Vec::new();
     while !rest.is_empty() {
         let name = take_word(&mut rest)?;
         let (last, used, replies) = (take_word(&mut rest)?, take_word(&mut rest)?, take_word(&mut rest)?);
-        // Each reply is to a command of its own, the first of which is 1.
+        // Each reply is to a command of its own, and commands are numbered from 1 on.
         if !range.contains(&name) || ![name, last].into_iter().all(is_number) || replies > last {
             return None;
         }
@@ -285,11 +285,11 @@ mod tests {
         assert_eq!((sessions.open[&5].bytes, sessions.has_room(5, 1)), (MAX_UNCONFIRMED_BYTES / 2 + 1, Ok(())));
     }
 
-    /// Once in the log and never again, whoever asks and whoever leads.
+    /// Executed once and never again, whichever client asks and whichever replica leads.
     #[test]
     fn a_reply_that_is_too_long_to_be_taught_is_not_kept_and_its_command_is_not_executed_again() {
         let mut sessions = with(&[(1, 0)]);
-        // Of memory that nobody touches.
+        // Zeroed memory that is never touched, so that it costs none.
         let long = vec![0; MAX_KEPT_REPLY_BYTES + 1];
         sessions.record(LogIndex(7), 5, 2, 0, &long);
         sessions.record(LogIndex(8), 5, 3, 0, &[3]);
@@ -331,7 +331,7 @@ mod tests {
             let mut part = Vec::new();
             cursor = sessions.transfer(from, 1, &mut part);
             learner.install(&part).expect("a part");
-            // One that has been taught, and one that has not.
+            // One session that has been transferred, and one that has not.
             for session in [1, 5] {
                 index += 1;
                 let seq = sessions.open[&session].last + 1;
@@ -339,7 +339,7 @@ mod tests {
                     table.record(LogIndex(index), session, seq, seq / 2, &[index as u8]);
                 }
             }
-            // New ones, in the place of another once; not for ever, or the transfer would have no end.
+            // Opens new sessions, one of them in place of another. Not for ever, or the transfer would never end.
             if round <= 4 {
                 index += 1;
                 for table in [&mut sessions, &mut learner] {
@@ -357,7 +357,7 @@ mod tests {
         let before = with(&[(1, 0), (2, 0)]);
         for bad in [
             vec![1, 2, 3],
-            // No command before the first has a reply.
+            // There is no reply to a command before the first.
             part(&[0, u64::MAX, 5, 0, 7, 1, 0]),
             part(&[0, u64::MAX, 5, 2, 7, 3, 0, 0, 0]),
             part(&[0, u64::MAX, 5, u64::MAX, 7, 0]),

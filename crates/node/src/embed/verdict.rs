@@ -1,4 +1,4 @@
-//! Which replica leads, and what has come of handing leadership over.
+//! Which replica leads, and the outcome of handing leadership over.
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ProcessId;
@@ -6,21 +6,21 @@ use martlet_protocol::replica::{HandOverError, HandOverState, Replica, Standing}
 
 use super::error::{CallError, Leader};
 
-/// What has come of handing leadership over, whoever it was to go to.
+/// The outcome of handing leadership over, whichever replica it was to go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// To whom the engine was to hand it.
+    /// Leadership went to the replica that the engine was handing it to.
     HandedOver,
-    /// It was not begun, as there is nobody any more to take over.
+    /// The handover was not begun, because the successor was lost.
     SuccessorLost,
-    /// Another one leads now, for whatever reason.
+    /// Another replica leads now, for whatever reason.
     Leads(ProcessId),
-    /// It did not go to the successor, but to this replica again, or to nobody.
+    /// Leadership did not go to the successor, but back to this replica, or to none.
     Lost(Option<ProcessId>),
 }
 
 impl Verdict {
-    /// `None`: it cannot be told yet.
+    /// `None`: the outcome is not known yet.
     pub fn of(state: HandOverState, leads: bool) -> Option<Verdict> {
         Some(match state {
             HandOverState::UnderWay => return None,
@@ -31,16 +31,16 @@ impl Verdict {
         })
     }
 
-    /// The same for the node `me`, which has left to hand leadership over, and is back or on its way.
+    /// The same for the node `me`, which left to hand leadership over and is now back or on its way back.
     pub fn after_leaving(standing: Standing, me: NodeId, in_view: impl FnOnce() -> Option<ProcessId>) -> Option<Verdict> {
         match standing {
             Standing::Primary => Some(Verdict::Lost(in_view())),
-            // A view in which its own earlier life leads is an old one.
+            // A view in which the node's own earlier life leads is an old view.
             _ => primary_of(standing).filter(|primary| primary.node != me).map(Verdict::Leads),
         }
     }
 
-    /// What somebody hears who wanted leadership to go to this node, or to anybody.
+    /// What a caller is told that asked for leadership to go to this node, or to any.
     pub fn told(self, to: Option<NodeId>, named: impl Fn(ProcessId) -> Leader) -> Result<(), CallError> {
         match self {
             Verdict::HandedOver => Ok(()),
@@ -68,7 +68,7 @@ pub(super) fn leader_of<R: Replica>(replica: &R) -> Option<Leader> {
     primary_of(replica.standing()).map(|primary| leader_named(replica, primary))
 }
 
-/// Why leadership is not handed over; `None`: by an engine whose leader hands over by leaving, which is to be done.
+/// Why leadership is not handed over. `None`: the engine's leader hands leadership over by leaving, which is still to be done.
 pub(super) fn refused(error: HandOverError, leader: impl FnOnce() -> Option<Leader>) -> Option<CallError> {
     match error {
         HandOverError::ByLeaving => None,
@@ -92,7 +92,7 @@ mod tests {
         Leader { node, address: None }
     }
 
-    /// What is told to somebody who wanted leadership to go to node 2, and to somebody who wanted it to go to anybody; `None`: nothing yet.
+    /// What is told to a caller that wanted leadership to go to node 2, and to a caller that wanted it to go to any node. `None`: nothing yet.
     fn told(verdict: Option<Verdict>) -> Option<[Result<(), CallError>; 2]> {
         let named = |id: ProcessId| leader(id.node.0);
         verdict.map(|verdict| [Some(NodeId(2)), None].map(|to| verdict.told(to, named)))
