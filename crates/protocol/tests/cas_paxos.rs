@@ -87,11 +87,11 @@ struct World {
     attempts: Vec<u32>,
     /// How often the first proposer may still look at a slot that it has prepared.
     looks: u32,
-    /// A look began when a value had been accepted by a majority, and that many of its answers are still to come.
+    /// Above 0 while a look is under way that began after a majority had accepted a value: how many of its answers are still to come.
     late_look: usize,
-    /// So many acceptors answer; the others are silent from here on.
+    /// How many acceptors answer; the others are silent from here on.
     present: usize,
-    /// A canary: acceptors whose words are swapped without being compared.
+    /// A canary: acceptors swap their words without comparing them.
     blind: bool,
 }
 
@@ -190,7 +190,7 @@ impl World {
         assert_eq!(proposer.look(endpoint), None);
     }
 
-    /// Every acceptor does the next thing that a proposer asks of it, and answers.
+    /// Lets every acceptor do the next thing that a proposer asks of it, and answer.
     fn answer(&mut self, p: usize) {
         for a in 0..ACCEPTORS {
             self.take_effect(p, a);
@@ -251,7 +251,7 @@ impl World {
     }
 }
 
-/// Visits every reachable state; returns how many there are and how many of them know a decision.
+/// Visits every reachable state. Returns how many there are, and how many of them know a decision.
 fn explore(world: World, max_attempts: [u32; 2]) -> (usize, usize) {
     let mut seen = HashSet::from([world.digest()]);
     let mut stack = vec![world];
@@ -267,7 +267,7 @@ fn explore(world: World, max_attempts: [u32; 2]) -> (usize, usize) {
     (seen.len(), decided)
 }
 
-/// A fixed schedule: everything of one proposer takes effect and completes at once.
+/// A fixed schedule: everything that one proposer does takes effect and completes at once.
 fn run_alone(world: &mut World, p: usize) -> Option<Vec<u8>> {
     for _ in 0..2 * ACCEPTORS {
         let (proposer, endpoint) = &mut world.proposers[p];
@@ -300,8 +300,8 @@ fn canary_a_swap_that_does_not_compare_is_found() {
     explore(World { blind: true, ..World::new(2, 0) }, [1, 1]);
 }
 
-/// The moment that matters most: the first proposer has been promised everything and its accept phase is on its way, in any part, when the
-/// second one tries, and tries again.
+/// The moment that matters most: every acceptor has promised to the first proposer and any part of its accept phase is on its way, when the second one tries,
+/// and tries again.
 #[test]
 fn theorem_a_7_a_takeover_during_the_accept_phase_agrees_with_it() {
     let mut world = World::new(2, 0);
@@ -314,7 +314,7 @@ fn theorem_a_7_a_takeover_during_the_accept_phase_agrees_with_it() {
     assert!(states > 1_000 && decided > 0, "{states} states, {decided} with a decision: the exploration is not one");
 }
 
-/// A slot that the first proposer has prepared ahead, at which it may look once.
+/// The first proposer has prepared a slot ahead, and may look at it once.
 fn prepared_ahead() -> World {
     let mut world = World { looks: 1, ..World::new(2, 0) };
     let (proposer, endpoint) = &mut world.proposers[0];
@@ -325,15 +325,15 @@ fn prepared_ahead() -> World {
     world
 }
 
-/// Another proposer comes and gets its value decided, or half so, while the first one looks.
+/// Another proposer comes and gets its value decided, or accepted by some, while the first one looks.
 #[test]
 fn a_look_that_begins_after_a_decision_does_not_overlook_it() {
     let (states, decided) = explore(prepared_ahead(), [0, 1]);
     assert!(states > 1_000 && decided > 0, "{states} states, {decided} with a decision: the exploration is not one");
 }
 
-/// Another proposer has been promised the slot, and its accept phase is on its way while the first one looks, and then has something to propose. One acceptor
-/// is silent: with three that answer these are too many schedules.
+/// The slot is promised to another proposer, and its accept phase is on its way, while the first one looks and then has something to propose. One acceptor is
+/// silent: with three that answer, there are too many schedules.
 #[test]
 fn what_a_look_has_found_breaks_nothing() {
     let mut world = prepared_ahead();
@@ -346,7 +346,7 @@ fn what_a_look_has_found_breaks_nothing() {
     assert!(states > 1_000 && decided > 0, "{states} states, {decided} with a decision: the exploration is not one");
 }
 
-/// All of it with a retry: 3.4 million states, minutes in a release build.
+/// All of it with a retry: 3.4 million states, which takes minutes in a release build.
 #[test]
 #[ignore = "takes minutes: cargo test --release -p martlet-protocol --test cas_paxos -- --ignored"]
 fn theorem_a_7_with_a_retry() {
@@ -362,7 +362,7 @@ fn lemma_a_3_a_proposer_that_runs_alone_decides_its_own_value() {
 #[test]
 fn trap_1_a_proposer_decides_what_it_adopted_and_says_so() {
     let mut world = World::new(2, 0);
-    // Proposer 0 gets its value accepted by acceptor 0 alone, and is never heard of again.
+    // Proposer 0 gets its value accepted by acceptor 0 alone, and then does nothing more.
     let (proposer, endpoint) = &mut world.proposers[0];
     assert_eq!(proposer.propose(endpoint, &value(0)), None);
     world.answer(0);
@@ -381,7 +381,7 @@ fn appendix_a_5_a_right_prediction_saves_a_round() {
     assert_eq!(run_alone(&mut world, 1), Some(value(1)));
 }
 
-/// An acceptor process for the fallback: its memory, as the RPC acceptor reads it.
+/// An acceptor process for the fallback: its memory as the RPC acceptor reads it.
 struct Own {
     words: Vec<AtomicU64>,
 }
@@ -406,7 +406,7 @@ impl Fabric for Own {
     martlet_fabric::idle!(poll, send, multicast, receive, event, grant, revoke, nudge, forget);
 }
 
-/// Runs a proposer alone, by CAS and by RPC as it asks.
+/// Runs a proposer alone, by CAS or by RPC, as it asks.
 fn run_with_rpc(world: &mut World, rpc: &mut [RpcAcceptor; ACCEPTORS], p: usize) -> Option<Vec<u8>> {
     for _ in 0..20 {
         run_alone(world, p);
@@ -427,7 +427,7 @@ fn run_with_rpc(world: &mut World, rpc: &mut [RpcAcceptor; ACCEPTORS], p: usize)
 
 #[test]
 fn trap_4_appendix_a_6_ballots_that_run_out_go_on_by_rpc() {
-    // The last attempts before the wrap: every acceptor has promised a ballot so high that no proposer has a higher one for the word.
+    // The last attempts before the wrap: every acceptor has promised a ballot so high that a proposer cannot exceed it within the word.
     let worn = SlotWord::new(SlotState { min: LAST_CAS_BALLOT as u16, accepted: 0, value: 0 }, 0).0;
     let mut world = World::new(2, worn);
     let mut rpc: [RpcAcceptor; ACCEPTORS] = Default::default();
@@ -467,14 +467,14 @@ fn a_rejection_never_lends_its_ballot() {
     let asked: Vec<(usize, RpcRequest)> = std::iter::from_fn(|| proposer.poll_request()).collect();
     let own = asked.first().expect("the words are frozen, so the acceptors are asked").1.ballot;
     assert!(asked.iter().all(|(_, request)| request.ballot == own));
-    // One acceptor has promised a higher ballot to the other proposer. The others are asked again, at our ballot and not at that one: two
-    // proposers of one ballot can get two values decided.
+    // One acceptor has promised a higher ballot to the other proposer. The remaining acceptors are asked again, at this proposer's ballot and not at that one:
+    // two proposers that use one ballot can get two values decided.
     let rejected = RpcReply { view: ViewNumber(1), ballot: own, verdict: RpcVerdict::Rejected { min: own + 1 } };
     assert_eq!(proposer.handle_reply(endpoint, 0, rejected), None);
     proposer.repeat();
     let again: Vec<u64> = std::iter::from_fn(|| proposer.poll_request()).map(|(_, request)| request.ballot).collect();
     assert_eq!(again, [own, own]);
-    // The next attempt goes beyond what has been heard of.
+    // The next attempt uses a ballot above any that the proposer has heard of.
     proposer.abandon();
     proposer.prepare(endpoint);
     run_alone(&mut world, 0);
@@ -504,7 +504,7 @@ fn appendix_a_6_an_attempt_that_is_refused_ends_although_the_rest_never_answers(
 
 #[test]
 fn a_value_that_makes_no_sense_is_not_adopted() {
-    // What the first proposer got accepted is nonsense to the second, or it is not.
+    // In the first case, the value that the first proposer got accepted makes no sense to the second.
     let lies: fn(ViewNumber, &[u8]) -> bool = |_, bytes| bytes != value(0);
     for (makes_sense, decided) in [(lies, value(1)), (|_, _| true, value(0))] {
         let mut world = World::new(2, 0);

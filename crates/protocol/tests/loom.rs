@@ -1,6 +1,6 @@
 //! Records at fixed places under loom: every interleaving of the words, and every value that the memory model lets a load return.
 //!
-//! `cargo xtask loom` runs it, with the bugs that can be planted; without the flag `loom` there is nothing here.
+//! `cargo xtask loom` runs it, with the bugs that can be planted. Without the flag `loom` this file is empty.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -8,7 +8,7 @@ use loom::thread;
 use martlet_fabric::primitive::AtomicU64;
 use martlet_protocol::basics::sealed::{self, Sealed};
 
-/// One record and another, of which the second is longer.
+/// One record, and a second, longer one.
 const RECORDS: [(u64, u64, &[u8]); 2] = [(4, 1, b"before"), (5, 2, b"what follows")];
 
 fn encoded(record: usize) -> Vec<u8> {
@@ -23,7 +23,8 @@ fn as_read(record: usize) -> Option<Sealed> {
     Some(Sealed { subject, ballot, payload: payload.to_vec() })
 }
 
-/// A record is written over another one while it is read, by `store`. What is read is one of them, whole, or none; once it is known to be written, it is the new one.
+/// A record is written over another one, by `store`, while it is read. A read returns one of the two, whole, or none. Once the write is known to be complete,
+/// it returns the new one.
 fn rewritten(store: fn(&[AtomicU64], &[u8])) {
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = executions.clone();
@@ -61,7 +62,7 @@ fn trap_14_in_whatever_order_its_words_are_written() {
     });
 }
 
-/// A record is taken although its checksum does not hold.
+/// A reader takes a record although its checksum does not hold.
 #[cfg(feature = "canaries")]
 #[test]
 #[should_panic(expected = "torn")]

@@ -13,7 +13,7 @@ use martlet_protocol::replica::{Standing, StateMachine, Ticket, UnreadablePart};
 const LEASE_NS: u64 = 200_000;
 const TURN_NS: u64 = 2_000;
 
-/// A number that commands replace.
+/// A state machine that holds a number, which commands replace.
 #[derive(Debug, Default)]
 struct Register(u64);
 
@@ -43,7 +43,7 @@ struct Process<const HOST: bool> {
     core: Core,
     engine: PrimaryBackup,
     machine: Register,
-    /// Its clock shows this for ever.
+    /// If set, the process's clock shows this time for ever.
     stopped_clock: Option<Time>,
     excluded: bool,
 }
@@ -100,7 +100,7 @@ impl<const HOST: bool> Process<HOST> {
         self.take_views();
     }
 
-    /// The rest of a turn, which is all that a busy primary's have between two whole ones.
+    /// The rest of a turn. Between two whole turns, a busy primary's turns consist of this part alone.
     fn serve(&mut self, now: u64) {
         self.engine.post(self.clock(now), &mut self.fabric, &mut self.machine);
         self.take_completions(now);
@@ -117,7 +117,7 @@ impl<const HOST: bool> Process<HOST> {
         self.engine.check_by_quorum(clock, &mut self.core, &mut self.fabric);
     }
 
-    /// Two reads of one moment, one of them by quorum: what they see and what they wait for.
+    /// Makes two reads at one moment, the second by quorum. Returns what they see and the tickets that they wait for.
     fn read(&mut self) -> (u64, Ticket, Ticket) {
         assert_eq!(self.engine.standing(), Standing::Primary);
         (self.machine.0, self.engine.ticket(), self.engine.ticket_by_quorum())
@@ -131,7 +131,7 @@ struct Cluster<const HOST: bool> {
 }
 
 impl<const HOST: bool> Cluster<HOST> {
-    /// One process a role; the first founds the cluster. All are replicas, or nothing but coordinators, at last.
+    /// One process for each role; the first founds the cluster. Returns when all are replicas, or nothing but coordinators.
     fn new(seed: u64, roles: &[Roles]) -> Self {
         Self::fencing(seed, roles, !HOST)
     }
@@ -186,7 +186,7 @@ impl<const HOST: bool> Cluster<HOST> {
         self.world.wake(index);
     }
 
-    /// Lets everybody have turns, until `done`.
+    /// Gives every process its turns, until `done`.
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let end = self.world.now() + 100_000_000;
         while !done(self) {
@@ -206,14 +206,14 @@ impl<const HOST: bool> Cluster<HOST> {
         self.until("time passes", |c| c.world.now() >= end);
     }
 
-    /// The leader, among those that do not stand still.
+    /// The leader, among the processes that are not paused.
     fn leader(&self) -> Option<usize> {
         self.processes
             .iter()
             .position(|p| p.engine.standing() == Standing::Primary && !self.world.is_paused(p.index) && self.world.is_alive(p.index))
     }
 
-    /// The leader writes a value, which is acknowledged.
+    /// Has the leader write a value, and waits until it is acknowledged.
     fn write(&mut self, value: u64) {
         let leader = self.leader().expect("somebody leads");
         let process = &mut self.processes[leader];
@@ -223,7 +223,7 @@ impl<const HOST: bool> Cluster<HOST> {
         self.until("a write is acknowledged", |c| c.processes[leader].engine.released() >= ticket);
     }
 
-    /// The leader reads by quorum.
+    /// Has the leader read by quorum.
     fn read_by_quorum(&mut self) -> u64 {
         let leader = self.leader().expect("somebody leads");
         let (seen, _, ticket) = self.processes[leader].read();
@@ -239,7 +239,7 @@ impl<const HOST: bool> Cluster<HOST> {
 const BOTH: Roles = Roles::COORDINATOR.with(Roles::REPLICA);
 
 fn reads_whoever_coordinates<const HOST: bool>(seed: u64) {
-    // The second replica does not coordinate; it leads when the first has ended.
+    // The second replica does not coordinate; it leads once the first has ended.
     let mut c = Cluster::<HOST>::new(seed, &[BOTH, Roles::REPLICA, Roles::COORDINATOR, Roles::COORDINATOR]);
     for value in 1..20 {
         c.write(value);
@@ -267,8 +267,8 @@ fn section_5_one_that_leads_reads_by_quorum_whether_or_not_it_coordinates_on_a_n
     reads_whoever_coordinates::<false>(2);
 }
 
-/// The point of it. The leader stands still until another one leads and has acknowledged a write, and so does its clock, as after a suspend that its clock does not
-/// count. Under its lease it hands out what it read then, and is wrong. By quorum it hands out nothing.
+/// What reads by quorum are for. The leader is paused until another one leads and has acknowledged a write. Its clock stops too, as during a suspend that the
+/// clock does not count. Under its lease it then returns a stale value. By quorum it returns nothing.
 fn a_stopped_clock<const HOST: bool>(seed: u64) {
     let mut c = Cluster::<HOST>::new(seed, &[BOTH; 3]);
     c.write(1);
@@ -286,14 +286,14 @@ fn a_stopped_clock<const HOST: bool>(seed: u64) {
     let reign = c.processes[old].engine.reign();
     let (seen, by_lease, by_quorum) = c.processes[old].read();
     assert_eq!(seen, 1, "a value that another one has replaced");
-    // Turns for requests only: it does not look at what the others say.
+    // Turns for requests only, in which it does not look at what the others say.
     for _ in 0..50 {
         let now = c.now();
         c.processes[old].serve(now);
         c.world.run_for(TURN_NS);
     }
     assert!(c.processes[old].engine.released() >= by_lease, "the lease, which its clock says to hold, lets a stale read through");
-    // It has found the slot taken, and looked for the view that stands there.
+    // It has found the slot taken, and has looked for the view that was decided there.
     c.until("it hears that it is out", |c| c.processes[old].engine.reign() > reign);
     let engine = &c.processes[old].engine;
     assert!(engine.released_by_quorum() < by_quorum && !engine.wants_round(), "what waited is refused");
@@ -309,8 +309,8 @@ fn trap_8_a_leader_whose_clock_stopped_hands_out_nothing_stale_by_quorum_though_
     a_stopped_clock::<false>(4);
 }
 
-/// The leader stands still, its clock too; another one leads, and has acknowledged a write. The first is asked for a write then, in turns in which it does not look at what the others say.
-/// Returns whether it acknowledges that, and what the other one holds.
+/// The leader is paused and its clock stops; another one leads, and has acknowledged a write. Then the first is asked for a write, in turns in which it does
+/// not look at what the others say. Returns whether it acknowledges that write, and the value that the new leader holds.
 fn a_stopped_clock_and_a_write(fences_departed: bool) -> (bool, u64) {
     let mut c = Cluster::<false>::fencing(7, &[BOTH; 3], fences_departed);
     c.write(1);
@@ -333,7 +333,7 @@ fn a_stopped_clock_and_a_write(fences_departed: bool) -> (bool, u64) {
         c.world.run_for(TURN_NS);
     }
     let acknowledged = c.processes[old].engine.released() >= ticket;
-    // Turns that the others were due meanwhile have gone by.
+    // The turns that the others should have had meanwhile were skipped, so wake them.
     c.processes.iter().for_each(|p| c.world.wake(p.index));
     c.run(10 * LEASE_NS);
     (acknowledged, c.processes[new].machine.0)
@@ -345,7 +345,7 @@ fn trap_8_a_leader_whose_clock_stopped_acknowledges_no_write_that_its_successor_
     assert_eq!(a_stopped_clock_and_a_write(false), (true, 2), "which is lost where its lane is left to it");
 }
 
-/// A round that was under way when a read was executed may have found the next slot empty before somebody else led.
+/// A round that was under way when a read was executed may have found the next slot empty, before another replica led.
 #[test]
 fn appendix_b_a_round_that_began_before_the_read_vouches_for_nothing() {
     let mut c = Cluster::<false>::new(5, &[BOTH; 3]);
@@ -355,7 +355,7 @@ fn appendix_b_a_round_that_began_before_the_read_vouches_for_nothing() {
     let now = c.now();
     c.processes[leader].serve(now);
     let asked = c.processes[leader].core.renewals_by_majority();
-    // The answers are on their way.
+    // The answers are still on their way.
     let (_, _, second) = c.processes[leader].read();
     c.until("the first is released", |c| c.processes[leader].engine.released_by_quorum() >= first);
     assert!(c.processes[leader].core.renewals_by_majority() > asked);
@@ -364,7 +364,7 @@ fn appendix_b_a_round_that_began_before_the_read_vouches_for_nothing() {
     c.until("so does the second", |c| c.processes[leader].engine.released_by_quorum() >= second);
 }
 
-/// Reads that wait share rounds: many of them cost hardly more than few.
+/// Waiting reads share rounds: many of them cost hardly more than few.
 #[test]
 fn reads_of_one_moment_share_a_round() {
     let mut c = Cluster::<true>::new(6, &[BOTH; 3]);

@@ -1,5 +1,5 @@
-//! The choice of a founder for a cluster whose processes have all lost their power: over the simulated fabric, on one host and on a network, with disks of any
-//! content and processes that die and come back meanwhile.
+//! The choice of a founder for a cluster whose processes have all lost their power. The tests run over the simulated fabric, on one host and on a network, with
+//! disks of any content and with processes that die and come back meanwhile.
 
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
@@ -32,7 +32,7 @@ struct Process<const HOST: bool> {
     over: bool,
 }
 
-/// What has been founded: who did it, and of whom.
+/// A founding: which process did it, and which group it founded again.
 type Founded = (ProcessId, Option<Refounding>);
 
 struct Cluster<const HOST: bool> {
@@ -42,17 +42,17 @@ struct Cluster<const HOST: bool> {
     on_disks: bool,
     /// and what each node has on its own.
     disks: Vec<Option<Returned>>,
-    /// So many nodes may found it, the first ones.
+    /// How many nodes may found it: the first ones.
     founders: u16,
     /// Whether every process has been told that the others would be seen.
     all_here: bool,
     /// Whether every process has held the state in an earlier life.
     has_held: bool,
-    /// Whom each node takes for the cluster's nodes, itself among them.
+    /// The nodes that each node takes for the cluster's, itself among them.
     lists: Vec<Vec<u16>>,
-    /// Further lives that each node's disk has.
+    /// Further lives that each node's disk holds.
     others: Vec<Vec<u64>>,
-    /// The processes that came to be told that another life of theirs counts, and which.
+    /// The processes that were told to come back as another of their lives, and as which.
     to_come_back: Vec<(u16, u64)>,
     /// How many processes of each node there have been.
     lives: Vec<u64>,
@@ -82,12 +82,12 @@ impl<const HOST: bool> Cluster<HOST> {
         }
     }
 
-    /// A process of that node starts: as what is on its disk, unless it is to join those who have a view.
+    /// Starts a process of that node, which comes back as what is on its disk, unless it is to join the processes that have a view.
     fn start(&mut self, node: usize, afresh: bool) {
         self.lives[node] += 1;
         let life = self.lives[node];
         let back = self.disks[node].clone().filter(|_| !afresh);
-        // As what it was, or as a later one than all those.
+        // It comes back as what it was, or as a later life than all those.
         let incarnation = if back.is_some() { life } else { life << RETURN_BITS };
         let me = ProcessId { node: NodeId(node as u16), incarnation: Incarnation(born(0).incarnation.0 + incarnation) };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
@@ -145,7 +145,7 @@ impl<const HOST: bool> Cluster<HOST> {
         self.processes.iter().flatten().filter_map(|process| Some((process, process.core.view()?)))
     }
 
-    /// Lets the next turn come, and says whose it was.
+    /// Lets the next turn come, and returns the node that had it.
     fn next(&mut self, until: u64) -> Option<usize> {
         let index = self.world.next_turn(until)?;
         let node = self.processes.iter().position(|p| p.as_ref().is_some_and(|p| p.index == index))?;
@@ -210,7 +210,7 @@ impl<const HOST: bool> Cluster<HOST> {
         while let Some(event) = core.poll_event() {
             *over |= event == Event::Excluded;
         }
-        // The others go on without it.
+        // The others have a view and go on without it.
         let in_vain = *returns && core.view().is_some() && core.is_view_shared() && !core.is_member();
         let afresh = core.view().is_some();
         self.world.wake_at(*index, now.0 + DUTY_NS);
@@ -220,7 +220,7 @@ impl<const HOST: bool> Cluster<HOST> {
         }
     }
 
-    /// Until all know one view, or so much time has gone by. Returns whether they do.
+    /// Runs until all know one view, or so much time has passed. Returns whether they do.
     fn until_known(&mut self, ns: u64) -> bool {
         let until = self.world.now() + ns;
         loop {
@@ -234,7 +234,7 @@ impl<const HOST: bool> Cluster<HOST> {
         }
     }
 
-    /// All that know a view of one number know the same one.
+    /// Checks that views of one number are the same.
     fn check(&self) {
         let views: Vec<&View> = self.views().map(|(_, view)| view).collect();
         for view in &views {
@@ -252,7 +252,7 @@ fn nodes(members: &[ProcessId]) -> Vec<u16> {
     members.iter().map(|id| id.node.0).collect()
 }
 
-/// The one who alone may found the cluster has no part in the newest log: with an empty disk, and with a log of before it was removed.
+/// The only node that may found the cluster has no part in the newest log: its disk is empty, or holds a log from before it was removed.
 #[test]
 fn over_a_network_the_founder_founds_for_those_who_have_the_data() {
     for (seed, own) in [(1, None), (2, Some(log(3, 90, &[0, 1, 2])))] {
@@ -266,12 +266,12 @@ fn over_a_network_the_founder_founds_for_those_who_have_the_data() {
     }
 }
 
-/// It was away while everybody whom it knew was removed, and others were added.
+/// The node was away while all the nodes that it knew were removed and others were added.
 #[test]
 fn one_that_has_an_old_list_founds_nothing_beside_those_who_have_a_view() {
     for seed in 0..20 {
         let newest = log(5, 70, &[1, 2]);
-        // It looks around before anybody has met it, as often as not.
+        // In about half the lives, it looks around before any other process has met it.
         let faults = Faults { connect: Span(0, 400_000), ..Faults::calm() };
         let mut c = Cluster::<true>::new(seed, faults, vec![None, Some(newest.clone()), Some(newest)]);
         c.lists = vec![vec![0], vec![1, 2], vec![1, 2]];
@@ -297,7 +297,7 @@ fn over_a_network_everybody_who_waits_for_data_says_for_whose() {
     assert!((0..2).all(|node| c.reasons.iter().any(|(who, why)| *who == node && why.contains("[2] are not connected"))), "{:?}", c.reasons);
 }
 
-/// All who held the state since it was excluded have died.
+/// All processes that held the state since this one was excluded have died.
 #[test]
 fn one_that_held_the_state_and_was_excluded_founds_no_empty_cluster_and_others_may() {
     for on_disks in [false, true] {
@@ -305,7 +305,7 @@ fn one_that_held_the_state_and_was_excluded_founds_no_empty_cluster_and_others_m
         (c.on_disks, c.has_held) = (on_disks, true);
         c.start(0, false);
         if on_disks {
-            // Empty disks found nothing before every node is there.
+            // Nodes with empty disks do not found a cluster before every node is there.
             (1..3).for_each(|node| c.start(node, false));
         }
         assert!(!c.until_known(10_000_000), "it is all here, and could");
@@ -314,7 +314,7 @@ fn one_that_held_the_state_and_was_excluded_founds_no_empty_cluster_and_others_m
             c.reasons.iter().filter(|(_, why)| why.contains("what this node held before it was excluded is gone")).count(),
             if on_disks { 3 } else { 1 }
         );
-        // Started anew, by somebody who knows what that means.
+        // It is started anew, by an operator who knows what that means.
         c.has_held = false;
         (1..3).for_each(|node| c.kill(node));
         (1..3).for_each(|node| c.start(node, false));
@@ -324,7 +324,7 @@ fn one_that_held_the_state_and_was_excluded_founds_no_empty_cluster_and_others_m
     }
 }
 
-/// Two run, and the third may do so where they do not see it, and have a view there.
+/// Two run. The third may be running, and have a view, where they do not see it.
 #[test]
 fn on_a_host_nobody_founds_without_a_node_that_may_run_unseen_unless_it_has_been_told() {
     for (all_here, founded) in [(true, 1), (false, 0)] {
@@ -345,7 +345,7 @@ fn on_a_host_nobody_founds_without_a_node_that_may_run_unseen_unless_it_has_been
     }
 }
 
-/// Of whoever can never be a founder, on a host as on a network.
+/// A node that may never found says this on a host as well as on a network.
 #[test]
 fn one_that_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_log_names() {
     let mut c = Cluster::<true>::new(5, Faults::calm(), vec![None, Some(log(5, 70, &[1, 2])), None]);
@@ -367,7 +367,7 @@ fn one_that_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newe
 #[test]
 fn one_that_is_made_an_acceptor_by_somebody_with_a_view_does_not_start_over_for_what_it_saw_before() {
     for at in 0..15 {
-        // It has looked around often, since too few are there.
+        // It has looked around often, because too few are there.
         let mut c = Cluster::<false>::new(4, Faults::calm(), vec![None, Some(log(5, 70, &[1, 2])), None]);
         (0..3).for_each(|node| c.start(node, false));
         assert!(!c.until_known(500_000 + at * 7_000));
@@ -380,7 +380,7 @@ fn one_that_is_made_an_acceptor_by_somebody_with_a_view_does_not_start_over_for_
     }
 }
 
-/// Logs as they can be left: a newest one at a majority of its group, older ones of larger groups, and empty disks.
+/// Logs as they can be left behind: a newest one at a majority of its group, older ones of larger groups, and empty disks.
 fn drawn(rng: &mut Rng) -> (Vec<u16>, Vec<Option<Returned>>) {
     let nodes = rng.u16(2..=5);
     let mut order: Vec<u16> = (0..nodes).collect();
@@ -388,7 +388,7 @@ fn drawn(rng: &mut Rng) -> (Vec<u16>, Vec<Option<Returned>>) {
     let mut group = order[..rng.usize(1..=usize::from(nodes))].to_vec();
     group.sort_unstable();
     let disk = |node: u16, rng: &mut Rng| match group.contains(&node) {
-        // Some of them may lag behind, but for a majority.
+        // All but a majority of them may lag behind.
         true => Some(log(9, rng.u64(40..50), &group)),
         false if rng.bool() => None,
         false => Some(log(rng.u64(1..9), rng.u64(0..99), &(0..nodes).collect::<Vec<_>>())),
@@ -417,7 +417,7 @@ fn live<const HOST: bool>(seed: u64, all_here: bool, kills: &mut usize, for_othe
         if c.world.now() == now && node.is_none() {
             c.world.run_for(DUTY_NS);
         }
-        // A founder that nobody needs may die just when it has founded, and anybody while there is no view.
+        // A founder that is not a member itself may die just after it has founded, and any process may die while there is no view.
         let for_others_now = c.founded.len() > founded
             && c.founded.last().is_some_and(|(by, again)| again.as_ref().is_some_and(|again| !again.members.contains(by)));
         *for_others += usize::from(for_others_now);
@@ -456,7 +456,7 @@ fn lives<const HOST: bool>(all_here: bool) -> usize {
         let _name = Name(seed);
         live::<HOST>(seed, all_here, &mut kills, &mut for_others);
     }
-    // They have to do what they are for.
+    // The random lives must have contained what they are meant to test.
     eprintln!("{kills} kills, {for_others} founded for others");
     assert!(kills > 10);
     for_others

@@ -1,8 +1,8 @@
-//! Elections of `dare` among three servers (DARE section 3.2): a leader with one entry to commit, and two that presume it dead. Either may stand, as often as time passes, and adds an
-//! entry of its own once it leads. The old leader goes on at any moment.
+//! Elections of `dare` among three servers (DARE section 3.2): a leader with one entry to commit, and two servers that presume it dead. Either of the two may
+//! become a candidate, as often as time passes, and adds an entry of its own once it leads. The old leader goes on at any moment.
 //!
-//! Checked in every state: one server is elected for a term; a vote, a candidate's own too, stands in the memory of a majority before it is answered or asked for; one writer at a
-//! time; what is committed stays, and whoever leads has it. Checked over all schedules: either of the two gets to lead.
+//! Checked in every state: one server is elected for a term; a vote, also a candidate's own, is in the memory of a majority before it is answered or asked for;
+//! a log has one writer at a time; what is committed stays committed, and any later leader has it. Checked over all schedules: each of the two gets to lead.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ impl Explored for Dare {
     const SCRATCH: RegionName = SCRATCH;
     const HOLDER: &str = "access: Access { holder: ";
 
-    /// Candidates and voters lose patience when time passes once, and one whose turn is later has it then.
+    /// After time passes once, candidates and voters have lost patience, and a server whose turn comes later has its turn.
     fn config(shared: Settings) -> Config {
         Config { shared, election_ns: 20, rank_ns: 1, ..Config::default() }
     }
@@ -38,7 +38,7 @@ impl Explored for Dare {
     fn words(region: RegionName) -> usize {
         match region {
             WORDS => words::BYTES / 8,
-            // A slot for each of the others; nobody recovers here.
+            // A slot for each of the others; no server recovers here.
             SCRATCH => (PROCESSES - 1) * SLOT_BYTES / 8,
             RUNS => SLOT_BYTES / 8,
             CONTROL_LANE => control::BYTES / 8,
@@ -72,13 +72,14 @@ impl Explored for Dare {
         }
     }
 
-    /// DARE section 3.2.3: before a vote is answered, and before one is asked for, the decision stands at a majority. A later one may stand there by now.
+    /// DARE section 3.2.3: a majority has the decision in memory before a vote is answered, and before one is asked for. It may have been replaced by a later
+    /// decision.
     fn check(memories: &Memories<'_, Dare>) -> Result<(), String> {
         let word = |owner, writer, word| memories.lane_word(owner, writer, CONTROL_LANE, word);
         for by in 0..PROCESSES {
             let others = (0..PROCESSES).filter(|other| *other != by);
             let decided = |term: u64, node: usize| {
-                // One more is a majority: it knows itself.
+                // One more makes a majority, since the server itself knows.
                 others
                     .clone()
                     .filter_map(|at| choice_of(word(at, by, control::PRIVATE)))
@@ -103,32 +104,32 @@ const ALL: [Property; 4] = [Property::OneLeader, Property::Memory, Property::One
 /// How much is explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bound {
-    /// How often time passes: then candidates and voters have waited for long enough, and stand again.
+    /// How often time passes. Each time, candidates and voters have waited for long enough, and stand again.
     spans: u8,
     /// How many turns the old leader takes before another one leads.
     turns: u8,
 }
 
-/// Time stands still, and so does the old leader but for its operations: it acknowledges in the end what it may.
+/// Time does not pass, and the old leader takes no turns. Only its operations go on; once it is succeeded, it acknowledges what it may.
 const ONE_ATTEMPT: Bound = Bound { spans: 0, turns: 0 };
 
 /// What an exploration has seen.
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,
-    /// In how many of them each leads.
+    /// In how many of them each process leads.
     led: [usize; PROCESSES],
-    /// In how many the old leader leads, and another one too.
+    /// In how many the old leader and another one both lead.
     both: usize,
     /// In how many of these the old leader has acknowledged its entry.
     inherited: usize,
-    /// The highest term for which anybody was elected.
+    /// The highest term for which a server was elected.
     highest: u64,
     steps: usize,
     violation: Option<String>,
 }
 
-/// Visits every state that can be reached within a bound, until a violation is found. Once another one leads, only the old leader goes on.
+/// Visits every state that can be reached within a bound, until it finds a violation. Once another server leads, only the old leader goes on.
 fn explore(model: &mut Model<Dare>, broken: Broken, bound: Bound, properties: &[Property]) -> Seen {
     let world = World::new(model, broken, &[1, 2], &[0, 1, 2], bound.spans).with_entry(model).with_turns(OLD, bound.turns);
     let mut seen: HashSet<u64, Mixed> = HashSet::from_iter([world.digest()]);
@@ -140,7 +141,7 @@ fn explore(model: &mut Model<Dare>, broken: Broken, bound: Bound, properties: &[
             let leads: [bool; PROCESSES] = std::array::from_fn(|p| next.leads(model, p));
             let is_succeeded = leads[1] || leads[2];
             if is_succeeded && !succeeded {
-                // Enough to hear all, and to act on it.
+                // Enough turns to learn everything and to act on it.
                 next = next.with_turns(OLD, 2);
             }
             if !seen.insert(next.digest()) {
@@ -165,7 +166,7 @@ fn explore(model: &mut Model<Dare>, broken: Broken, bound: Bound, properties: &[
     result
 }
 
-/// An exploration of production engines.
+/// Explores production engines.
 fn explored(broken: Broken, bound: Bound, properties: &[Property]) -> Seen {
     explore(&mut Model::new(|_: &mut Config| {}), broken, bound, properties)
 }

@@ -1,7 +1,7 @@
-//! What one process does: a step of its production engine, as a function of what it was and of its memory.
+//! What one process does: a step of its production engine, as a function of its state and its memory.
 //!
-//! An engine cannot be copied, and most schedules make it do what it has done in others. So each of its states has a number, and what a step leads to
-//! is remembered. A state is had once more, where a new step begins at it, by doing everything again that led to it.
+//! An engine cannot be copied, and in most schedules it does what it has done in others. So each of its states has a number, and the outcome of a step is
+//! remembered. When a new step begins at a known state, the engine is brought there again by repeating every step that led to it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,18 +18,19 @@ use martlet_protocol::engine::{Engine, Event};
 use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::{Settings, Standing, StateMachine, UnreadablePart};
 
-/// A leader, and two others.
+/// How many processes there are: a leader, and two others.
 pub const PROCESSES: usize = 3;
 pub const RING_BYTES: usize = 2048;
-/// Regions of a process: the public ones, and the lanes that it keeps for each process, of which those for itself are never used. No engine has more.
+/// How many regions a process has, at most, with any engine: the public ones, and the lanes that it keeps for each process. Its lanes for itself are never
+/// used.
 pub const REGIONS: usize = 12;
-/// Longer than anything lasts here, but for the one presumption.
+/// Longer than anything lasts here, except for the one presumption of death.
 pub const NEVER_NS: u64 = 1 << 40;
-/// How long a read may take before who does not answer is presumed dead.
+/// How long a read may take before the process that does not answer it is presumed dead.
 pub const SILENCE_NS: u64 = 1_000_000;
 pub const HEARTBEAT_NS: u64 = 1_000;
 
-/// A hash of a few numbers, which nobody chooses: the exploration does little else.
+/// A fast hash of a few numbers, which no adversary chooses: the exploration does little else than hash.
 #[derive(Default)]
 pub struct Mix(u64);
 
@@ -65,7 +66,7 @@ impl Hasher for Mix {
 
 pub type Mixed = BuildHasherDefault<Mix>;
 
-/// As one process numbers another.
+/// The number by which one process knows another.
 pub fn peer(process: usize) -> PeerId {
     PeerId(process as u32 + 1)
 }
@@ -78,51 +79,51 @@ fn id(process: usize) -> ProcessId {
     ProcessId { node: NodeId(process as u16), incarnation: Incarnation(1 << RETURN_BITS) }
 }
 
-/// An engine whose schedules are explored, and what has to be known of it for that.
+/// An engine whose schedules are explored, and what the exploration has to know of it.
 pub trait Explored: Engine {
-    /// What its processes offer to all.
+    /// The regions that its processes offer to all.
     const PUBLIC: &[RegionName];
-    /// What they keep for each other.
+    /// The lanes that its processes keep for each other.
     const LANES: &[RegionName];
-    /// Where its reads land.
+    /// The region that its reads land in.
     const SCRATCH: RegionName;
-    /// In its text, what stands before the process that may write its log.
+    /// The text that precedes, in the engine's debug output, the process that may write its log.
     const HOLDER: &str;
 
-    /// What is set about it.
+    /// The engine's configuration.
     fn config(settings: Settings) -> Self::Config;
 
     /// A founder of this group.
     fn founder(me: ProcessId, config: Self::Config, group: Group) -> Self;
 
-    /// How many words a region has, as far as they are used here.
+    /// How many words of a region are used here.
     fn words(region: RegionName) -> usize;
 
-    /// The number under which it leads, or has led last.
+    /// The number under which it leads, or led last.
     fn number(&self) -> u64;
 
-    /// For which term it has been elected; 0: for none at present.
+    /// The term for which it is elected at present, or 0.
     fn elected(&self) -> u64;
 
     /// What an operation is about.
     fn matter(token: Token) -> Matter;
 
-    /// What is wrong with the memories, as far as that is the engine's own.
+    /// What is wrong with the memories, in so far as it concerns this engine alone.
     fn check(_: &Memories<'_, Self>) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What an operation of an engine's is about.
+/// What an engine's operation is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
-    /// A sign of life, or what follows from one: that is not followed here.
+    /// A sign of life, or what follows from one, which is not explored here.
     Sign,
-    /// A write to a log: whoever may not write there is told so.
+    /// A write to a log. Its completion tells a process that may not write there.
     Log,
-    /// How much of a lane has been read: old news whenever it comes, and nothing follows from it here.
+    /// How much of a lane has been read. This is out of date whenever it comes, and has no consequences here.
     OldNews,
-    /// Something is told, and from its having been told nothing follows.
+    /// It tells the target something. Its completion has no consequences.
     Told,
     /// Anything else.
     Other,
@@ -158,21 +159,21 @@ impl<E: Explored> Memories<'_, E> {
     }
 }
 
-/// An operation, as it was posted to another process, or to the own memory.
+/// An operation that was posted to another process, or to the process's own memory.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub enum Posted {
-    /// Into a lane that the target keeps for the poster, at a word.
+    /// Writes words into the lane that the target keeps for the poster, from the word `at` on.
     Write { token: Token, name: RegionName, at: usize, words: Vec<u64> },
-    /// From a public region of the target, at a word, into the poster's scratch memory, at another.
+    /// Reads words of a public region of the target, from the word `at` on, into the poster's scratch memory, from the word `into` on.
     Read { token: Token, region: usize, at: usize, into: usize, words: usize },
-    /// One word, of a public region or of the poster's own lane.
+    /// Reads one word, of a public region or of the poster's own lane.
     Word { token: Token, region: usize, at: usize },
-    /// Of the permission that a writer has.
+    /// Revokes a writer's permission.
     Revoke { token: Token, writer: usize },
 }
 
 impl Outcome {
-    /// Whether a process that was like this is so now, and has done nothing.
+    /// Whether a process that was in this state, with these regions, is still, and has done nothing.
     pub fn is_nothing(&self, state: u32, regions: &[u32; REGIONS]) -> bool {
         self.state == state && self.regions == *regions && self.posted.is_empty() && self.granted.is_empty()
     }
@@ -191,18 +192,18 @@ impl Posted {
 pub enum Input {
     /// It founds the group and meets the others.
     Start,
-    /// A turn at this time. As a leader it first proposes its one entry, where it may.
+    /// A turn at this time. A process that leads first proposes its one entry, if it may.
     Turn { now: u64, proposes: bool },
-    /// A completion comes; `None`: its permission was lost.
+    /// A completion comes. `None`: the permission was lost.
     Completed(Token, Option<u64>),
 }
 
-/// What a step has led to.
+/// The outcome of a step.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub state: u32,
     pub regions: [u32; REGIONS],
-    /// With the targets, in order: the numbers of operations.
+    /// The operations' numbers, with their targets, in order.
     pub posted: Vec<(usize, u32)>,
     pub granted: Vec<usize>,
 }
@@ -213,18 +214,18 @@ pub struct Facts {
     pub leads: bool,
     pub number: u64,
     pub elected: u64,
-    /// What its machine shows, which executes what is committed only.
+    /// The entries that its machine has executed, which are the committed ones.
     pub applied: Vec<Entry>,
-    /// The process that may write its log, as the engine has it: another process's number, or its own.
+    /// The process that may write its log, as the engine sees it: the number of another process, or its own.
     pub holder: Option<usize>,
-    /// The engine's own words, for reports.
+    /// The engine's debug output, for reports.
     pub text: String,
 }
 
-/// An entry with a command: its index, and whose it is.
+/// An entry with a command: its index, and the process that proposed it.
 pub type Entry = (u64, u8);
 
-/// A machine that shows its commands.
+/// A machine that records its commands.
 #[derive(Debug, Default)]
 struct Shown(Vec<Entry>);
 
@@ -247,7 +248,7 @@ impl StateMachine for Shown {
     }
 }
 
-/// A process's way to its memory and to the others, for the length of one step.
+/// A process's access to its memory and to the others, for the length of one step.
 struct Endpoint<'a, E> {
     engine: PhantomData<E>,
     me: usize,
@@ -280,7 +281,7 @@ impl<E: Explored> Fabric for Endpoint<'_, E> {
     fn read_word(&mut self, from: Remote, token: Token) {
         let region = match from.region {
             Region::Public(name) if E::PUBLIC.contains(&name) => public::<E>(name),
-            // Nobody's kernel says anything here.
+            // No kernel says anything here.
             Region::Public(_) => return,
             Region::Lane(name) => lane::<E>(self.me, name),
         };
@@ -330,11 +331,11 @@ impl<E: Explored> Process<E> {
         }
     }
 
-    /// All that can matter of it.
+    /// Everything about it that can matter.
     fn text(&self) -> String {
         let mut text = String::with_capacity(16 << 10);
         write!(text, "{:?} {:?} {}", self.engine, self.machine, self.has_proposed).expect("a string takes everything");
-        // What was last encoded or read, and in which turn, where nobody waits for a turn's replies.
+        // Leaves out what was last encoded or read, and in which turn, since no replies of a turn are waited for here.
         for (from, to) in [("Record { bytes: [", " }"), ("buffer: [", "]"), ("turn: ", ","), ("vouched: ", ",")] {
             let mut kept = String::with_capacity(text.len());
             let mut rest = text.as_str();
@@ -358,37 +359,37 @@ impl<E: Explored> Process<E> {
             number: self.engine.number(),
             elected: self.engine.elected(),
             applied: self.machine.0.clone(),
-            // 0 is the process itself, to itself.
+            // 0 stands for the process itself.
             holder,
             text,
         }
     }
 }
 
-/// The states of one process, as far as they have been come to.
+/// The states of one process that have been reached so far.
 struct States<E: Explored> {
     config: E::Config,
     numbers: HashMap<u64, u32>,
     facts: Vec<Facts>,
-    /// From which state, with which memory and by what each was first come to.
+    /// From which state, with which memory and by which input each was first reached.
     origins: Vec<Option<(u32, [u32; REGIONS], Input)>>,
     outcomes: HashMap<(u32, [u32; REGIONS], Input), Rc<Outcome>, Mixed>,
-    /// Engines in the states that they were left in.
+    /// Engines, by the states that they are in.
     running: HashMap<u32, Process<E>>,
 }
 
-/// All that is known of what processes do, and of what their memories hold. Whatever a world refers to has a number here.
+/// Everything known of what processes do and of what their memories hold. Whatever a world refers to has a number here.
 pub struct Model<E: Explored> {
     states: Vec<States<E>>,
     contents: Vec<Rc<[u64]>>,
     numbers: HashMap<Rc<[u64]>, u32>,
     operations: Vec<Rc<Posted>>,
     operation_numbers: HashMap<Rc<Posted>, u32>,
-    /// What contents become when an operation puts others there, or those of its own.
+    /// The contents of a region after an operation has put something there: by the contents before, those that it read, and the operation.
     stored: HashMap<(u32, u32, u32), u32, Mixed>,
     /// How many steps engines have taken for the first time.
     pub steps: usize,
-    /// The bug that is in them from the exploration on.
+    /// The bug that is planted in engines once the exploration begins.
     #[cfg(feature = "canaries")]
     pub planted: Option<&'static str>,
 }
@@ -397,7 +398,7 @@ pub struct Model<E: Explored> {
 pub const FRESH: u32 = 0;
 
 impl<E: Explored> Model<E> {
-    /// Engines with these settings, and besides with those that `set` says.
+    /// Engines with these settings, changed as `set` says.
     pub fn new(set: impl Fn(&mut E::Config)) -> Model<E> {
         let states = |_| {
             let settings = Settings {
@@ -442,7 +443,7 @@ impl<E: Explored> Model<E> {
         }
     }
 
-    /// The number of such contents of a region.
+    /// The number of these contents of a region.
     pub fn number(&mut self, words: Vec<u64>) -> u32 {
         if let Some(number) = self.numbers.get(words.as_slice()) {
             return *number;
@@ -471,7 +472,7 @@ impl<E: Explored> Model<E> {
         &self.operations[number as usize]
     }
 
-    /// The contents `target` once the operation has put there what it carries, or what it has found in `source`.
+    /// The contents `target` after the operation has written what it carries, or what it has read from `source`.
     pub fn store(&mut self, target: u32, source: Option<u32>, operation: u32) -> u32 {
         let key = (target, source.unwrap_or(u32::MAX), operation);
         if let Some(number) = self.stored.get(&key) {
@@ -514,7 +515,7 @@ impl<E: Explored> Model<E> {
         outcome
     }
 
-    /// Does everything again that led to a state.
+    /// Repeats everything that led to a state.
     fn again(&mut self, me: usize, state: u32) -> Process<E> {
         let group = Group::new((0..PROCESSES).map(id).collect());
         let engine = E::founder(id(me), self.states[me].config, group);
@@ -532,7 +533,7 @@ impl<E: Explored> Model<E> {
         let copied = |number: &u32| self.contents(*number).iter().map(|word| AtomicU64::new(*word)).collect();
         let memory: Vec<Vec<AtomicU64>> = regions.iter().map(copied).collect();
         let mut fabric = Endpoint::<E> { engine: PhantomData, me, memory: &memory, posted: Vec::new(), granted: Vec::new() };
-        // Only now: what came before is done again at times.
+        // Only now: the steps before the exploration are repeated at times, and must not have the bug.
         #[cfg(feature = "canaries")]
         martlet_fabric::probe::plant(self.planted.filter(|_| matches!(input, Input::Turn { proposes: true, .. })));
         process.step(me, input, &mut fabric);

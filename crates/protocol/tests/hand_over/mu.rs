@@ -1,8 +1,8 @@
-//! The hand-over of `mu`'s permission to write: a leader with one entry to commit, a replica that presumes it dead and leads in its place, with another entry, and a third one that
-//! grants its permission to one of them and then to the other.
+//! The hand-over of `mu`'s permission to write. A leader has one entry to commit. Another replica presumes it dead and leads in its place, with another entry.
+//! A third replica grants its permission to one of them and then to the other.
 //!
-//! Checked in every state: one writer at a time (`docs/mu.md`), what is committed stays, and whoever leads has it. Checked at every end: somebody leads. The
-//! canaries break one assumption each, or plant the bug; the exploration has to find what follows from that.
+//! Checked in every state: one writer at a time (`docs/mu.md`); what is committed stays committed, and any later leader has it. Checked at every end: some
+//! replica leads. Each canary breaks one assumption, or plants a bug; the exploration has to find what follows from that.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,7 @@ impl Explored for Mu {
         self.ballot()
     }
 
-    /// By no vote.
+    /// Always 0: there are no votes.
     fn elected(&self) -> u64 {
         0
     }
@@ -64,10 +64,10 @@ impl Explored for Mu {
 /// How much is explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// The new leader hears of its own operations at once: whatever it hears late it could as well have posted late. And nothing is followed further once
-    /// the hand-over is over.
+    /// The completions of the new leader's own operations come at once: if one could come late, the leader could as well have posted late. And nothing is
+    /// followed further once the hand-over is over.
     HandOver,
-    /// Neither, and the old leader asks for the permission once more when it has lost it.
+    /// Without these restrictions. Also, an old leader that has lost the permission asks for it once more.
     Retry,
 }
 
@@ -75,16 +75,16 @@ enum Bound {
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,
-    /// States in which the new leader leads while the old one still takes itself for one.
+    /// States in which the new leader leads while the old one still takes itself for the leader.
     both: usize,
-    /// Those of them in which the old one has acknowledged its entry.
+    /// Those of them in which the old leader has acknowledged its entry.
     inherited: usize,
-    /// States in which the old one's entry is nowhere, and another has its place.
+    /// States in which the old leader's entry is lost, and another has its place.
     replaced: usize,
-    /// Ends of schedules, and those in which nobody leads.
+    /// Ends of schedules (`ends`), and those in which no process leads (`leaderless`).
     ends: usize,
     leaderless: usize,
-    /// So many different steps engines took.
+    /// How many different steps engines took.
     steps: usize,
     violation: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The world of the exploration: three processes, the permissions at each, what is on its way, and every step that may come next.
+//! The world of the exploration: three processes, the permissions at each, the operations under way, and every step that may come next.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -10,53 +10,53 @@ use crate::model::{
     region_words,
 };
 
-/// The leader.
+/// The old leader.
 pub const OLD: usize = 0;
-/// The one that presumes it dead.
+/// The process that presumes it dead.
 pub const NEW: usize = 1;
 
-/// Terms of which it is known who was elected for them.
+/// How many terms are watched for who is elected.
 const TERMS: usize = 8;
-/// How long it is when time passes: longer than anybody waits at first, and shorter than any patience.
+/// How much time passes at once: longer than the first waits, and shorter than any other patience.
 pub const SPAN_NS: u64 = 100;
 
-/// Which assumption does not hold.
+/// The assumption that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     Nothing,
     /// Revocations complete before they have taken effect.
     EarlyRevocation,
-    /// Writes succeed without a look at the permission.
+    /// Writes succeed whether or not there is a permission.
     BlindWrites,
-    /// What is granted is not.
+    /// A grant has no effect.
     LostGrants,
-    /// What is written, and said to stand, does not.
+    /// A write that is reported as done is lost.
     LostWrites,
 }
 
-/// What is looked at in every state.
+/// What is checked in every state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Property {
-    /// One writer at a time: a log is written by nobody else once somebody has been granted it.
+    /// One writer at a time: once a process has been granted a log, no other process writes it.
     OneWriter,
     /// No two entries at one index, and the latest leader has all that was ever committed.
     Agreement,
-    /// Nobody else is elected for a term for which somebody was.
+    /// No two processes are elected for one term.
     OneLeader,
-    /// What the engine's own memory has to look like.
+    /// The engine's own conditions on the memories.
     Memory,
 }
 
 /// An operation that has taken effect and has not completed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Done {
-    /// What it has found.
+    /// The value that it read.
     Value(u64),
-    /// A write to a log, begun under this permission; `None`: there was none.
+    /// A write to a log, begun under this permission. `None`: there was no permission.
     Log(Option<u8>),
 }
 
-/// What one process has posted to one target, in order.
+/// The operations that one process has posted to one target, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
     posted: Vec<u32>,
@@ -67,32 +67,32 @@ struct Queue {
 pub struct World {
     states: [u32; PROCESSES],
     memories: [[u32; REGIONS]; PROCESSES],
-    /// By owner and writer: the epoch of the permission, and whether it stands.
+    /// By owner and writer: the epoch of the permission, and whether it is in force.
     granted: [[(u8, bool); PROCESSES]; PROCESSES],
     /// By poster and target.
     queues: [[Queue; PROCESSES]; PROCESSES],
     now: u64,
     broken: Broken,
-    /// Those that hear of their own operations as soon as they have taken effect.
+    /// The processes whose operations complete as soon as they have taken effect.
     prompt: [bool; PROCESSES],
-    /// How often time may pass.
+    /// How often time may still pass.
     spans: u8,
-    /// How many turns each may take.
+    /// How many turns each may still take.
     turns: [u8; PROCESSES],
-    /// What has ever been applied.
+    /// Every entry that was ever applied.
     truth: Vec<Entry>,
-    /// The highest number under which anybody has led.
+    /// The highest number under which a process has led.
     highest: u64,
-    /// The process that was elected for each of the first terms, one more than its number; 0: nobody.
+    /// For each of the first terms, the number of the process that was elected, plus one; 0: none.
     reigned: [u8; TERMS],
-    /// A term for which two were elected.
+    /// A term for which two processes were elected.
     contested: Option<u64>,
-    /// Whether a write has completed well whose writer was not the one to write.
+    /// Whether a write to a log succeeded although its writer did not hold the permission.
     intruded: bool,
 }
 
 impl World {
-    /// The old leader leads the group of all three, and the next step of those that are `deaf` is to presume it dead. Time may pass `spans` times after that.
+    /// The old leader leads the group of all three, and the next thing that the `deaf` ones do is to presume it dead. Time may pass `spans` times after that.
     pub fn new<E: Explored>(model: &mut Model<E>, broken: Broken, deaf: &[usize], prompt: &[usize], spans: u8) -> World {
         let fresh = std::array::from_fn(|region| model.number(vec![0; region_words::<E>(region)]));
         let mut world = World {
@@ -116,7 +116,7 @@ impl World {
         }
         world.settle(model, &[]);
         assert!(model.facts(OLD, world.states[OLD]).leads, "the lowest id leads");
-        // One more look at the others' hearts, of which one is not answered.
+        // One more look at the others' hearts. The looks of the deaf at the old leader's are not answered.
         world.now += HEARTBEAT_NS;
         world.settle(model, deaf);
         world.now += 2 * SILENCE_NS;
@@ -124,19 +124,19 @@ impl World {
         world
     }
 
-    /// The same, in which a process takes so many more turns at most.
+    /// The same, with at most so many more turns of a process.
     pub fn with_turns(mut self, p: usize, most: u8) -> World {
         self.turns[p] = most;
         self
     }
 
-    /// The same, in which the old leader has posted its entry.
+    /// The same, after the old leader has posted its entry.
     pub fn with_entry<E: Explored>(mut self, model: &mut Model<E>) -> World {
         self.turn(model, OLD);
         self
     }
 
-    /// Lets everything happen that may, in some order. The reads that those who are `deaf` make of the old leader's signs of life stay unanswered.
+    /// Lets everything happen that can, in some order. The `deaf` processes' reads of the old leader's signs of life stay unanswered.
     fn settle<E: Explored>(&mut self, model: &mut Model<E>, deaf: &[usize]) {
         for _ in 0..20 {
             for p in 0..PROCESSES {
@@ -160,12 +160,12 @@ impl World {
         model.facts(p, self.states[p]).leads
     }
 
-    /// What a process shows: the entries that it knows to be committed.
+    /// The entries that a process knows to be committed.
     pub fn applied<'a, E: Explored>(&self, model: &'a Model<E>, p: usize) -> &'a [Entry] {
         &model.facts(p, self.states[p]).applied
     }
 
-    /// One step of an engine. `signs`: whether it also looks for signs of life.
+    /// One step of an engine. `signs`: whether the looks for signs of life that it posts are kept.
     fn act<E: Explored>(&mut self, model: &mut Model<E>, p: usize, input: Input, signs: bool) {
         let outcome = model.step(p, self.states[p], self.memories[p], input);
         (self.states[p], self.memories[p]) = (outcome.state, outcome.regions);
@@ -196,13 +196,13 @@ impl World {
         model.contents(self.memories[p][region])
     }
 
-    /// The next operation of `p` at `q` takes effect.
+    /// Lets the next operation of `p` at `q` take effect.
     fn take_effect<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
         let number = self.queues[p][q].posted.remove(0);
         let posted = model.operation(number).clone();
         let done = match &*posted {
             Posted::Write { token, name, .. } => {
-                // Also without a permission: on shared memory it may be looked at just before it goes.
+                // Even without a permission: on shared memory the writer may have checked it just before it was revoked.
                 let target = &mut self.memories[q][lane::<E>(p, *name)];
                 if self.broken != Broken::LostWrites || E::matter(*token) != Matter::Other {
                     *target = model.store(*target, None, number);
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The next completion of `p` from `q` comes.
+    /// Delivers the next completion of `p` from `q`.
     fn complete<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
         let (token, done) = self.queues[p][q].done.remove(0);
         let result = match done {
@@ -255,7 +255,7 @@ impl World {
         self.pass_over(model, p, q);
     }
 
-    /// How much of a lane has been read is old news whenever it comes, and nothing follows from it here.
+    /// Delivers completions that say how much of a lane has been read: they are out of date whenever they come, and have no consequences here.
     fn pass_over<E: Explored>(&mut self, model: &mut Model<E>, p: usize, q: usize) {
         while self.queues[p][q].done.first().is_some_and(|(token, _)| E::matter(*token) == Matter::OldNews) {
             let (token, done) = self.queues[p][q].done.remove(0);
@@ -269,11 +269,11 @@ impl World {
         self.broken == Broken::EarlyRevocation && matches!(posted, Posted::Revoke { .. })
     }
 
-    /// A turn of `p`.
+    /// Gives `p` a turn.
     fn turn<E: Explored>(&mut self, model: &mut Model<E>, p: usize) {
         let before = self.queues[p][p].posted.len();
         self.act(model, p, Input::Turn { now: self.now, proposes: true }, false);
-        // It is told so at once.
+        // An operation that completes early does so at once.
         let posted = self.queues[p][p].posted[before..].iter().map(|number| model.operation(*number));
         let early: Vec<Token> = posted.filter(|posted| self.is_told_early(posted)).map(|posted| posted.token()).collect();
         for token in early {
@@ -316,12 +316,12 @@ impl World {
         Ok(())
     }
 
-    /// The highest number under which anybody has led.
+    /// The highest number under which a process has led.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Whether another one leads, and the old one neither does nor has a record on its way: nothing that it has acknowledged is to come.
+    /// Whether another process leads, and the old leader neither leads nor has a record on its way, so that it can acknowledge nothing more.
     pub fn is_over<E: Explored>(&self, model: &Model<E>) -> bool {
         let is_log = |number: &u32| E::matter(model.operation(*number).token()) == Matter::Log;
         let is_silent =
@@ -329,13 +329,13 @@ impl World {
         (0..PROCESSES).any(|p| p != OLD && self.leads(model, p)) && !self.leads(model, OLD) && self.queues[OLD].iter().all(is_silent)
     }
 
-    /// How much of what `p` has posted to `q` only tells something, up to the first operation that does more.
+    /// How many of the operations that `p` has posted to `q` only tell it something, before the first one that does more.
     fn told<E: Explored>(&self, model: &Model<E>, p: usize, q: usize) -> usize {
         self.queues[p][q].posted.iter().take_while(|number| E::matter(model.operation(**number).token()) == Matter::Told).count()
     }
 
-    /// The states that a turn of `q` leads to. What it has been told matters to nobody else, and to it in a turn only: so it comes just before one, as much of it as may have come by
-    /// then, or else with what was posted behind it.
+    /// The states that a turn of `q` leads to. What `q` is told matters to `q` alone, and only in its turns. So it arrives just before a turn, as much of it as
+    /// may have come by then, or together with what was posted after it.
     fn turns<E: Explored>(&self, model: &mut Model<E>, q: usize, next: &mut Vec<World>) {
         if self.turns[q] == 0 {
             return;
@@ -359,12 +359,12 @@ impl World {
         }
     }
 
-    /// The states that one step leads to: of anybody.
+    /// The states that one step, of any process, leads to.
     pub fn successors<E: Explored>(&self, model: &mut Model<E>) -> Vec<World> {
         self.successors_by(model, 0..PROCESSES)
     }
 
-    /// The states that one step of these leads to.
+    /// The states that one step of one of these processes leads to.
     pub fn successors_by<E: Explored>(&self, model: &mut Model<E>, those: Range<usize>) -> Vec<World> {
         let mut next = Vec::new();
         if self.spans > 0 {
@@ -400,7 +400,7 @@ impl World {
         self.leads(model, OLD) && !model.facts(OLD, self.states[OLD]).applied.is_empty()
     }
 
-    /// What it looks like, for reports.
+    /// A description of the world, for reports.
     pub fn describe<E: Explored>(&self, model: &Model<E>) -> String {
         let mut text = String::new();
         for p in 0..PROCESSES {

@@ -10,7 +10,7 @@ use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
 use crate::cluster::{Cluster, DUTY_NS, LEASE_NS};
 
-/// Three members that coordinate and take leases, and a lease cache that does nothing else; its number.
+/// Three members that coordinate and take leases, and a lease cache that does nothing else. Returns the cluster and the cache's number.
 fn three_and_a_cache(seed: u64) -> (Cluster, usize) {
     let mut c = Cluster::three(seed, Faults::calm(), Leases::Everybody);
     let cache = c.start_as(Roles::LEASE_CACHE, 3, 1, false);
@@ -52,7 +52,7 @@ fn section_6_3_a_lease_through_a_cache_lasts_from_before_the_cache_asked() {
         c.run(DUTY_NS / 10);
         let now = word_of(&c, cache);
         if now != word {
-            // At least one round has begun since we last looked; the last that can be confirmed began no later than now.
+            // At least one round has begun since we last looked. The last one that can be confirmed began no later than now.
             if now.0 & 1 == 1 || now.0 > word.0 + 1 {
                 begun = c.world.now();
             }
@@ -82,7 +82,7 @@ fn section_7_2_a_lease_cache_that_fails_interrupts_nobody() {
     let before = [0, 1, 2].map(|n| c.nodes[n].core.renewals_by_majority());
     let mut looked = 0;
     while c.newest().number == view && looked < 400 {
-        // Its own lease runs out; the others ask the coordinators in time.
+        // The cache's own lease runs out; the others ask the coordinators in time.
         let active = c.active();
         assert_eq!((0..3).filter(|n| active.contains(&(c.nodes[*n].id, view))).count(), 3, "after {looked} looks");
         looked += 1;
@@ -99,7 +99,7 @@ fn section_7_2_a_lease_cache_that_fails_interrupts_nobody() {
 #[test]
 fn a_failover_waits_for_no_lease_cache() {
     let (mut c, cache) = three_and_a_cache(44);
-    // The paper's caches lengthen a failover by their own lease. Here a cache that stands still at the wrong moment delays nobody who asks.
+    // The paper's caches lengthen a failover by their own lease. Here, a cache that is paused at the wrong moment delays no member that asks.
     let view = c.newest().number;
     c.kill(0);
     let mut waited = 0;

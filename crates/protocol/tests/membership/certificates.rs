@@ -1,4 +1,4 @@
-//! Certificates of deaths: whose word releases a lease, and whose doesn't.
+//! Certificates of deaths: which process's word releases a lease, and which one's does not.
 
 use martlet_fabric::sim::{Faults, Span};
 use martlet_protocol::basics::Time;
@@ -7,13 +7,13 @@ use martlet_protocol::membership::{Disbelief, Evidence, Leases, Source};
 
 use super::cluster::{Cluster, LEASE_NS, secret_of};
 
-/// A cluster of three in which no kernel tells of a death in time, as between hosts.
+/// A cluster of three in which no kernel reports a death in time, as between hosts.
 fn apart(seed: u64) -> Cluster {
     let never = Span(1 << 40, 1 << 40);
     Cluster::three(seed, Faults { death_words: never, gone: never, ..Faults::calm() }, Leases::Primary)
 }
 
-/// A node is given evidence by the warden of its host.
+/// Has the warden of a node's host give the node evidence.
 fn give(c: &mut Cluster, at: usize, of: usize, secret_from: usize) -> Result<(), Disbelief> {
     let (now, process, secret) = (Time(c.world.now()), c.nodes[of].id, secret_of(c.nodes[secret_from].id));
     let node = &mut c.nodes[at];
@@ -27,7 +27,7 @@ fn a_certificate_releases_the_lease_of_a_primary_on_another_host_at_once() {
     c.kill(first);
     c.run(LEASE_NS / 20);
     assert_eq!(c.newest().primary().map(|m| m.id), Some(c.nodes[first].id), "nobody knows");
-    // Its warden's word comes to one host only, and that one leads nothing.
+    // Its warden reports to one host only, whose node does not lead.
     assert_eq!(give(&mut c, third, first, first), Ok(()));
     c.run(LEASE_NS / 20);
     assert_eq!(c.active(), [(c.nodes[second].id, c.newest().number)], "well within the lease of the dead");
@@ -56,7 +56,7 @@ fn trap_29_a_notice_that_another_is_certainly_dead_or_has_left_proves_nothing() 
         let [first, second, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
         c.hear(second, third, &Message::Notice { process: c.nodes[first].id, evidence });
         assert_eq!(c.nodes[second].core.suspicion(c.nodes[first].id), None, "told that it is {evidence}");
-        // Of itself it may say so.
+        // A process may say this of itself.
         c.hear(second, first, &Message::Notice { process: c.nodes[first].id, evidence: Evidence::Left });
         assert_eq!(c.nodes[second].core.suspicion(c.nodes[first].id), Some(Evidence::Left));
     }
@@ -98,7 +98,7 @@ fn a_process_that_hears_its_own_certificate_stops_at_once() {
     let [first, _, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     c.hear(first, third, &Message::Certificate { process: c.nodes[first].id, secret: [7; 16] });
     assert!(c.nodes[first].core.lease().active(c.newest().number, Time(c.world.now())), "that is none of its own");
-    // Its warden has lied, and others may have released its lease.
+    // Its warden has lied, and other members may have released its lease.
     let secret = secret_of(c.nodes[first].id);
     c.hear(first, third, &Message::Certificate { process: c.nodes[first].id, secret });
     let lease = c.nodes[first].core.lease();

@@ -1,4 +1,4 @@
-//! A cluster on one host, over the simulated fabric, with a turn of each node as the real one takes it.
+//! A cluster on one host, over the simulated fabric. Each node has the same turns as a real one.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
@@ -15,26 +15,26 @@ pub struct Node {
     pub core: Core,
     pub id: ProcessId,
     pub excluded: bool,
-    /// Datagrams it was given.
+    /// How many datagrams it was given.
     pub heard: u64,
-    /// Where nodes are drowsy.
+    /// Until when it sleeps, if nodes are drowsy.
     pub asleep_until: u64,
     pub milestones: Vec<(u64, Milestone)>,
 }
 
-/// The cluster, and what has been seen of it.
+/// The cluster, and what was observed of it.
 pub struct Cluster {
     pub world: World<true>,
     pub nodes: Vec<Node>,
     pub leases: Leases,
     pub authority: Authority,
-    /// Nodes have little to do beside their heartbeats, and take no turn before they have.
+    /// Whether nodes have little to do besides their heartbeats, and take no turn before they have something to do.
     pub drowsy: bool,
-    /// Between two looks at death words.
+    /// The time between two looks at death words.
     pub death_interval_ns: u64,
     /// The primary counts every learner of its view as soon as it sees it.
     pub teaches: bool,
-    /// Whose datagrams are all lost.
+    /// The node that gets no datagrams, if any.
     pub deaf: Option<usize>,
     /// Every view that was ever seen decided, by number.
     pub decided: Vec<View>,
@@ -42,7 +42,7 @@ pub struct Cluster {
 }
 
 pub const LEASE_NS: u64 = 2_000_000;
-/// How long a process asks in vain to be taken in.
+/// How long a process asks in vain to be taken in before it gives up.
 pub const PATIENCE_NS: u64 = 80_000_000;
 pub const DUTY_NS: u64 = 20_000;
 
@@ -74,7 +74,7 @@ impl Cluster {
             broadcast_timeout_ns: PATIENCE_NS / 4,
             pull_interval_ns: seldom_ns,
             resend_interval_ns: seldom_ns,
-            // Nothing here looks for a secret.
+            // No test here tries to find a secret.
             digest: Some(|secret| std::array::from_fn(|byte| secret[byte % secret.len()] ^ 0x5a)),
             ..Config::new(id, Roles::COORDINATOR.with(Roles::REPLICA))
         }
@@ -112,7 +112,7 @@ impl Cluster {
         self.world.kill(self.nodes[node].index, Some(DeathWords { region: LIFE, threads: vec![words] }));
     }
 
-    /// A node takes a datagram of another one that says this.
+    /// Gives a node a datagram with this message from another one.
     pub fn hear(&mut self, at: usize, from: usize, message: &Message) {
         let mut datagram = Vec::new();
         message.encode(&mut datagram);
@@ -176,7 +176,7 @@ impl Cluster {
                 }
             }
         }
-        // The memory's owner stores its heart beat plainly, which wakes nobody: the next turn is asked for.
+        // The memory's owner stores its heartbeat plainly, which wakes no other process. So the next turn is asked for.
         let soon = now.0 + DUTY_NS;
         if self.drowsy {
             node.asleep_until = node.core.deadline().0.max(soon);
@@ -193,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// Theorem B.1, at this instant, over all processes: the paused ones could wake and act right now.
+    /// Checks Theorem B.1 at this instant, over all processes: a paused one could wake and act right now.
     pub fn check(&mut self) {
         let now = Time(self.world.now());
         for node in &self.nodes {
@@ -234,7 +234,7 @@ impl Cluster {
     }
 }
 
-/// What a process has left with its warden.
+/// The secret that a process has left with its warden.
 pub fn secret_of(id: ProcessId) -> Secret {
     let own = ((id.node.0 as u8) << 4) ^ id.incarnation.0 as u8;
     std::array::from_fn(|byte| own ^ (byte as u8 + 1))

@@ -1,4 +1,4 @@
-//! The choice of those that decide on a removal: somebody is left to decide the next view.
+//! The choice of the members that decide on a removal: afterwards enough must be left to decide the next view.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{Faults, Span};
@@ -10,8 +10,8 @@ use martlet_protocol::membership::{Authority, Evidence, Leases, Milestone, Roles
 
 use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, PATIENCE_NS, roles};
 
-/// A leader that is coordinator and replica, a replica that is no coordinator, and another coordinator; the kernel takes its time to
-/// tell of deaths. Returns the cluster and the three.
+/// A leader that is coordinator and replica, a replica that is no coordinator, and another coordinator. The kernel takes its time to report deaths. Returns the
+/// cluster and the three.
 fn two_coordinators_and_a_replica(seed: u64) -> (Cluster, [usize; 3]) {
     let mut c = Cluster::new(seed, Faults { death_words: Span(500_000, 500_000), ..Faults::calm() }, Leases::Primary);
     let both = Roles::COORDINATOR.with(Roles::REPLICA);
@@ -36,7 +36,7 @@ fn evict(c: &mut Cluster, by: usize, victim: usize) {
     c.world.wake(index);
 }
 
-/// What simulated life 208586 ran into: a leader decided on its own removal while the only other coordinator was dead, and that was not known yet.
+/// Found by simulated life 208586: a leader decided on its own removal while the only other coordinator was dead, which was not known yet.
 #[test]
 fn a_leader_that_is_to_be_evicted_stays_while_nobody_takes_its_place() {
     let (mut c, [leader, replica, other]) = two_coordinators_and_a_replica(31);
@@ -46,7 +46,7 @@ fn a_leader_that_is_to_be_evicted_stays_while_nobody_takes_its_place() {
     assert!(!c.nodes[leader].excluded, "views can still be decided");
     assert!(c.newest().member(c.nodes[other].id).is_none(), "as one was");
     assert_eq!(c.active().len(), 1);
-    // Another coordinator comes, hears what is wished for, and sees to it.
+    // Another coordinator comes, hears of the requested removal, and sees to it.
     let both = Roles::COORDINATOR.with(Roles::REPLICA);
     let successor = c.start_as(both, 2, 2, false);
     c.run(20_000_000);
@@ -67,7 +67,7 @@ fn a_leader_that_is_to_be_evicted_is_removed_by_another_coordinator() {
     assert_eq!(c.active(), [(c.nodes[replica].id, c.newest().number)]);
 }
 
-/// Nobody else is there to say so: the leader does not decide on itself, and who wishes for it has to lead then.
+/// No other coordinator can ask for it: the leader does not decide on itself, so the one that asks for the eviction has to lead then.
 #[test]
 fn a_leader_is_evicted_by_the_only_other_coordinator() {
     for presumed in [false, true] {
@@ -76,7 +76,7 @@ fn a_leader_is_evicted_by_the_only_other_coordinator() {
         c.run(5_000_000);
         assert!(c.nodes[senior].core.is_leader() && c.newest().members.len() == 2);
         if presumed {
-            // Paused for so long that its heart seems to stand still, and no longer.
+            // Paused just long enough for its heart to seem to stand still.
             c.world.pause(c.nodes[senior].index);
             let id = c.nodes[senior].id;
             while c.when(junior, |m| matches!(m, Milestone::DeathSeen(seen, _) if *seen == id)).is_none() {
@@ -108,8 +108,8 @@ fn a_leader_that_leaves_while_the_other_coordinator_is_dead_is_asked_to_stay_no_
     assert_eq!(departed(c.nodes[leader].id), Some(Evidence::Left));
 }
 
-/// Two coordinators have lost each other, and each takes itself for the leader; a newcomer that both are asked to take in has to wait, since not all members can
-/// say that they have met it. Where views are advice that may last.
+/// Two coordinators cannot reach each other, and each takes itself for the leader. Both are asked to take in a newcomer, which has to wait, because not all
+/// members can say that they have met it. Where views are only advice, this may last.
 #[test]
 fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slot() {
     let mut c = Cluster::new(34, Faults::calm(), Leases::Primary);
@@ -120,7 +120,7 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     let seniors = c.seniority();
     let [one, other, third] = seniors[..] else { panic!("{before:?}") };
     c.world.partition(&[c.nodes[one].index], &[c.nodes[other].index]);
-    // Longer than silence may last.
+    // Longer than a silence may last.
     c.run(PATIENCE_NS / 4 + 2_000_000);
     c.start(3, 1, false);
     c.run(5_000_000);
@@ -144,12 +144,12 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     }
 }
 
-/// It is presumed dead, and beats again while the view without it waits for the third one's answer; a junior, or the leader itself, in whose place another one leads
-/// meanwhile.
+/// A process is presumed dead, and its heart beats again while the view without it waits for the third one's answer. It is a junior, or the leader itself, in
+/// whose place another one leads meanwhile.
 #[test]
 fn one_that_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_waited() {
     for of_leader in [false, true] {
-        // Nobody's connection is given up while this lasts.
+        // No connection is given up while this lasts.
         let mut c = Cluster::three(36, Faults { peer_lost_after_ns: 1_000_000_000, ..Faults::calm() }, Leases::Primary);
         let [senior, junior, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
         let (proposes, sleeper) = if of_leader { (junior, senior) } else { (senior, junior) };
@@ -172,7 +172,7 @@ fn one_that_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_wait
         c.run(5_000_000);
         assert_eq!(*c.newest(), before, "the leader itself: {of_leader}");
         assert!(c.nodes.iter().all(|n| !n.excluded));
-        // The slot is as good as ever.
+        // The slot can still be used.
         let now = Time(c.world.now());
         let node = &mut c.nodes[senior];
         node.core.set_lease_ns(now, &mut node.fabric, 2 * LEASE_NS);
@@ -182,12 +182,12 @@ fn one_that_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_wait
     }
 }
 
-/// Nobody can remove the only replica, so the view that would end all talk of its death never comes.
+/// The only replica cannot be removed, so the view that would end all talk of its death never comes.
 #[test]
 fn a_presumption_that_nothing_can_come_of_dies_with_those_who_have_seen_for_themselves() {
     let mut c = Cluster::new(35, Faults::calm(), Leases::Primary);
     let replica = c.start(0, 1, true);
-    // They look at hearts at different moments.
+    // So that they look at hearts at different moments.
     let others = [1, 2, 3, 4].map(|node| {
         c.run(620_000);
         c.start_as(Roles::COORDINATOR, node, 1, false)

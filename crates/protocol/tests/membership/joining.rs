@@ -1,4 +1,4 @@
-//! How processes get in, and who does not.
+//! How processes join, and which ones do not.
 
 use martlet_fabric::sim::{Faults, Span};
 use martlet_fabric::{Fabric, Incarnation};
@@ -46,7 +46,7 @@ fn taken_in_and_removed_in_its_sleep(seed: u64) -> (Cluster, usize) {
     let mut c = Cluster::three(seed, Faults::calm(), Leases::Primary);
     let joiner = c.start(3, 1, false);
     let (index, id) = (c.nodes[joiner].index, c.nodes[joiner].id);
-    // It is paused as soon as the leader has taken it in, before it has looked at anybody's board.
+    // It is paused as soon as the leader has taken it in, before it has looked at any board.
     while c.newest().member(id).is_none() {
         c.run(100);
     }
@@ -54,7 +54,7 @@ fn taken_in_and_removed_in_its_sleep(seed: u64) -> (Cluster, usize) {
     assert!(!c.nodes[joiner].core.is_member());
     c.run(40_000_000);
     assert!(c.newest().member(id).is_none(), "it has been cut off: {:?}", c.newest());
-    // So long ago that nobody lists it any more.
+    // So long ago that no view lists it any more.
     c.kill(2);
     c.run(5_000_000);
     assert!(c.newest().departed.iter().all(|d| d.id != id));
@@ -111,7 +111,7 @@ fn one_that_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
     assert!(c.nodes[newcomer].excluded, "it has lost its patience");
 }
 
-/// A leader that takes it in may still be on its way to that when it gives up: of two coordinators both are needed.
+/// A leader may still be about to take the process in when it gives up. Both coordinators are needed here, and one cannot be reached.
 #[test]
 fn one_that_gives_up_asks_no_more_for_a_while_before_it_does() {
     let mut c = Cluster::three(27, Faults::calm(), Leases::Primary);
@@ -127,7 +127,7 @@ fn one_that_gives_up_asks_no_more_for_a_while_before_it_does() {
     assert!(c.nodes[newcomer].excluded);
 }
 
-/// Where connections take their time it would only begin anew.
+/// Where connecting takes time, giving up would only mean starting again.
 #[test]
 fn one_that_gets_nearer_does_not_give_up() {
     let mut c = Cluster::three(28, Faults::calm(), Leases::Primary);
@@ -155,7 +155,7 @@ fn one_that_is_kept_from_running_does_not_lose_its_patience_over_that() {
     for parts in [2, 2, 2, 4] {
         c.run(PATIENCE_NS / 20);
         c.world.pause(index);
-        // The last time for longer than it may ask, and give up.
+        // The last pause is longer than it may ask and then take to give up.
         c.run(parts * PATIENCE_NS / 4 + PATIENCE_NS / 2 * (parts / 4));
         c.world.resume(index);
         c.run(DUTY_NS);
@@ -166,7 +166,7 @@ fn one_that_is_kept_from_running_does_not_lose_its_patience_over_that() {
     assert!(c.newest().member(id).is_some(), "{:?}", c.newest());
 }
 
-/// Each request makes every member vouch to everybody.
+/// Each request makes every member send a voucher to all.
 #[test]
 fn one_that_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
     let mut c = Cluster::three(30, Faults::calm(), Leases::Primary);
@@ -181,7 +181,7 @@ fn one_that_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
         heard(c) - before
     };
     let quiet = since(&mut c, 10_000_000);
-    // Two vouch for each request, and say every millisecond that they live: 50 requests would be asked where one in 1.25 ms is.
+    // Two members vouch for each request, and say every millisecond that they live. With one request every 1.25 ms, this would be 50 requests.
     assert!(quiet <= 20 + 2 * 9, "{quiet} datagrams");
     c.world.heal();
     c.run(2_000_000);
@@ -197,7 +197,7 @@ fn trap_28_one_that_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
     assert!(c.nodes[joiner].excluded, "it was told, long before its patience has run out");
 }
 
-/// However short that was: others have acknowledged with it. See [`Config::has_held`](martlet_protocol::founding::Config).
+/// However short its membership was, others have acknowledged with it. See [`Config::has_held`](martlet_protocol::founding::Config).
 #[test]
 fn one_that_a_view_has_listed_has_counted_and_one_that_was_being_taught_has_not() {
     for teaches in [false, true] {
@@ -247,7 +247,7 @@ fn a_clock_that_was_set_back_between_two_lives_costs_one_more_life() {
     c.run(1_000_000);
     let later = c.start(2, 9, false);
     c.run(5_000_000);
-    // It has died and nobody has noticed yet, when its successor comes with an older clock.
+    // The later life has died, which is not noticed yet, when its successor comes with an older clock.
     c.world.pause(c.nodes[later].index);
     let earlier = c.start(2, 4, false);
     c.run(1_000_000);
@@ -293,7 +293,7 @@ fn what_a_process_presumes_that_is_no_member_removes_nobody() {
     assert!(!c.nodes[newcomer].core.is_member(), "it has not met 1");
     presume(&mut c, newcomer, 0, 1);
     assert_eq!(c.nodes[0].core.suspicion(c.nodes[1].id), None, "0 hears 1 well");
-    // Nor does it take to heart what it hears of members: once it is one itself, it would set itself in their place.
+    // Nor does it act on what it hears of members: once it is one itself, it would put itself in their place.
     presume(&mut c, 2, newcomer, 0);
     assert_eq!(c.nodes[newcomer].core.suspicion(c.nodes[0].id), None);
     assert_eq!(c.newest().members.len(), 3);

@@ -1,5 +1,5 @@
-//! Membership as a whole, over the simulated fabric: views, leases, failovers, and the property that everything rests on: at no moment
-//! are two views active.
+//! Membership as a whole, over the simulated fabric: views, leases, failovers, and the property that everything rests on: two views are never active at the
+//! same moment.
 
 mod caches;
 mod certificates;
@@ -42,7 +42,7 @@ fn design_5_certain_death_releases_the_lease_so_that_failover_waits_for_none() {
     assert!(killed < seen && seen <= active && active - seen < 20_000, "seen after {}, active after {}", seen - killed, active - killed);
 }
 
-/// Between hosts each look woke the other node, and its answer this one, which looked again: idle nodes used half a core each.
+/// Between hosts, each look used to wake the other node, and its answer this one, which looked again: idle nodes used half a core each.
 #[test]
 fn death_words_that_are_asked_for_over_a_network_are_looked_at_as_seldom_as_hearts() {
     let operations_of_an_idle_cluster = |death_interval_ns| {
@@ -83,7 +83,7 @@ fn design_5_survivors_that_may_hold_a_lease_are_waited_for_until_they_give_it_ba
     assert!(c.active().iter().all(|(_, v)| *v == c.newest().number));
 }
 
-/// The dead one had been removed for a presumption, so later views still list it as one that may hold a lease.
+/// The dead one was first removed because it was presumed dead, so later views still list it as a process that may hold a lease.
 #[test]
 fn design_5_a_death_that_was_certain_is_remembered_by_the_views_that_follow_within_a_lease() {
     let mut c = Cluster::new(37, Faults::calm(), Leases::Primary);
@@ -154,7 +154,7 @@ fn trap_6_a_notice_is_sent_again_until_a_view_excludes_the_dead() {
     let [leader, gone, hearer, teller] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     let id = c.nodes[gone].id;
     c.deaf = Some(leader);
-    // It lives, so that nobody learns of it but by these words.
+    // The process lives, so these messages are the only news of its death.
     c.hear(hearer, teller, &Message::Certificate { process: id, secret: secret_of(id) });
     c.run(1_000_000);
     assert_eq!(c.nodes[leader].core.suspicion(id), None, "all that was sent so far was lost");
@@ -177,7 +177,7 @@ fn trap_28_a_restarted_node_is_another_process_and_joins_at_the_end() {
 
 #[test]
 fn a_coordinator_that_connects_late_is_asked_at_once() {
-    // A newcomer's connections come one by one: a failover may find it connected with the dead primary and not yet with the next.
+    // A newcomer's connections come one by one. A failover may find it connected to the dead primary and not yet to the next one.
     let mut c = Cluster::new(11, Faults::calm(), Leases::Primary);
     let roles = Roles::COORDINATOR.with(Roles::REPLICA);
     let [a, late, teller] = [0, 1, 2].map(|node| c.start(node, 1, false));
@@ -223,8 +223,8 @@ fn a_coordinator_that_connects_late_is_asked_at_once() {
     assert!(active(node, &c.world), "it has answered long before a lease's time");
 }
 
-/// Over a link that loses much, an answer takes longer than it is until the next question is due. Were each asked all the same, all that goes to that peer would
-/// wait behind more and more of them, an engine's records and requests for permission too.
+/// Over a link that loses much, an answer can take longer than the interval between questions. If each question were asked all the same, everything that goes
+/// to that peer would wait behind more and more of them, including an engine's records and requests for permission.
 #[test]
 fn one_that_is_not_answered_does_not_ask_again() {
     let mut c = Cluster::three(13, Faults::calm(), Leases::Primary);
@@ -236,7 +236,7 @@ fn one_that_is_not_answered_does_not_ask_again() {
     c.world.block(one, other);
     c.run(2_000_000);
     let held = c.world.held();
-    // Sixty looks at boards in each direction, and twenty at a heart; not so long that either is presumed dead.
+    // Sixty looks at boards in each direction, and twenty at a heart, but not so long that either is presumed dead.
     c.run(12_000_000);
     assert!(c.world.held() < held + 20, "{held} operations and events waited, and now {}", c.world.held());
     c.world.unblock(one, other);
@@ -275,19 +275,19 @@ fn ukharon_4_2_those_who_stop_together_are_presumed_dead_one_after_the_other() {
     for node in c.nodes.iter().filter(|n| stopped.contains(&n.id)) {
         c.world.pause(node.index);
     }
-    // Five heartbeats each, and one more after the first that is compared with; the timeout of broadcasts is 20 ms.
+    // Five heartbeats each, and one more after the first, which the others are compared with. The timeout of broadcasts is 20 ms.
     c.run(10_000_000);
     assert_eq!(c.newest().members.iter().map(|m| m.id).collect::<Vec<_>>(), rest);
 }
 
-/// It stands neither next in the ring nor before the one that has heard of it, whose looks go to others as a rule.
+/// The process is neither the next in the ring after the one that has heard of its death nor the one before it, so that one usually looks at others.
 #[test]
 fn one_that_is_presumed_dead_is_looked_at_wherever_it_stands() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
     let [first, second, teller, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
-    // The process that would remove it stands still.
+    // The process that would remove it is paused.
     c.world.pause(c.nodes[first].index);
     c.hear(second, teller, &Message::Notice { process: c.nodes[last].id, evidence: Evidence::Presumed });
     assert_eq!(c.nodes[second].core.suspicion(c.nodes[last].id), Some(Evidence::Presumed));
@@ -295,8 +295,8 @@ fn one_that_is_presumed_dead_is_looked_at_wherever_it_stands() {
     assert!(c.nodes.iter().all(|n| n.core.suspicion(c.nodes[last].id).is_none()));
 }
 
-/// A backup has heard of the primary that a learner has everything. The learner leads the views, and knows before that backup does that this is the primary now, which
-/// has taught it nothing yet.
+/// A backup has heard from the primary that a learner has everything. The learner leads the views. It knows before that backup does that the backup is the
+/// primary now, which has taught it nothing yet.
 #[test]
 fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says() {
     let mut c = Cluster::new(16, Faults::calm(), Leases::Primary);
@@ -316,7 +316,7 @@ fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says()
     c.run(1_000_000);
     c.world.pause(c.nodes[2].index);
     c.kill(0);
-    // It finds its mail later than the death.
+    // It reads its mail only after it has noticed the death.
     let index = c.nodes[1].index;
     c.world.resume(index);
     while c.nodes[1].core.view().and_then(View::primary).map(|m| m.id) != Some(id(2)) {
@@ -336,7 +336,7 @@ fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says()
     assert!(c.nodes[1].core.view().and_then(|v| v.member(id(1))).is_some_and(|m| m.roles.has(Roles::LEARNER)));
 }
 
-/// A process that has a presumption from another passes it on to nobody: those that did would have it from each other for ever.
+/// A process that has heard of a presumption from another passes it on to none. If they did, they would keep telling each other for ever.
 #[test]
 fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
@@ -354,15 +354,15 @@ fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
     assert_eq!(certain, [Some(Evidence::Certain); 2], "a certain death is, and so its news is as quick as it was");
 }
 
-/// Somebody who has looked for longer says that the first two are gone, and goes itself. Nobody else is left to say so again, and what the last one sees of them
-/// at first is neither that they have stopped nor that they go on.
+/// A process that has looked for longer says that the first two are gone, and then stops itself. None is left to say so again. What the last one sees of the
+/// two at first proves neither that they have stopped nor that they go on.
 #[test]
 fn a_presumption_that_was_heard_of_stands_until_a_heart_is_seen_to_beat() {
     let mut c = Cluster::new(14, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
     let [first, second, teller, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
-    // The leader stands still, and so does who would remove it.
+    // The leader is paused, and so is the process that would remove it.
     [first, second, teller].into_iter().for_each(|n| c.world.pause(c.nodes[n].index));
     let presumed = c.nodes[first].id;
     c.hear(last, teller, &Message::Notice { process: presumed, evidence: Evidence::Presumed });
@@ -378,7 +378,7 @@ fn a_presumption_that_was_heard_of_stands_until_a_heart_is_seen_to_beat() {
 fn one_that_sleeps_for_want_of_work_notices_who_stopped() {
     let mut c = Cluster::new(13, Faults::calm(), Leases::Primary);
     c.drowsy = true;
-    // Two: nobody is left to wake the other.
+    // Only two, so that no other node wakes the sleeping one.
     (0..2).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(20_000_000);
     assert_eq!(c.newest().members.len(), 2);
@@ -417,7 +417,7 @@ fn section_6_3_a_longer_lease_is_a_compatible_view_and_interrupts_nobody() {
 fn appendix_a_6_a_slot_that_its_proposer_froze_and_left_stops_nobody() {
     let mut c = Cluster::three(12, Faults::calm(), Leases::Primary);
     let (before, primary) = (c.newest().clone(), c.nodes[0].id);
-    // What a leader leaves behind that fell back to RPC, for lack of ballots, and then died: no promise that is known, and no value.
+    // What a leader leaves behind that fell back to RPC for lack of ballots and then died: a word without a known promise and without a value.
     let next = before.number.next();
     let frozen = SlotWord::new(SlotState { min: FROZEN, ..SlotState::default() }, ballot::generation_of(next));
     for node in &c.nodes {
@@ -434,7 +434,7 @@ fn appendix_a_6_a_slot_that_its_proposer_froze_and_left_stops_nobody() {
 fn trap_9_a_process_without_progress_loses_its_lease() {
     let mut c = Cluster::three(10, Faults::calm(), Leases::Primary);
     let until = c.world.now() + 2 * LEASE_NS;
-    // The membership part goes on, the acting part hangs.
+    // The membership part goes on, but the acting part hangs.
     while let Some(index) = c.world.next_turn(until) {
         let now = Time(c.world.now());
         if index == c.nodes[0].index {
@@ -453,7 +453,7 @@ fn trap_9_a_process_without_progress_loses_its_lease() {
     assert!(!lease.active(lease.view(), now));
 }
 
-/// It executes something long: no duty cycle, and signs of life in between. That may last longer than a silence may.
+/// The process executes something long: it takes no turn of its duty cycle, but shows signs of life meanwhile. That may last longer than a silence may.
 #[test]
 fn trap_9_one_that_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_has_no_lease_meanwhile() {
     let mut c = Cluster::three(41, Faults::calm(), Leases::Primary);
@@ -468,7 +468,7 @@ fn trap_9_one_that_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_
     }
     let lease = c.nodes[first].core.lease();
     assert!(!lease.active(before, Time(c.world.now())), "a process that is back releases nothing before it has another one");
-    // It gets on no more.
+    // Now it makes no more progress.
     c.run(20_000_000);
     let (newest, old) = (c.newest(), c.nodes[first].id);
     assert!(newest.departed.iter().any(|d| d.id == old && d.evidence == Evidence::Presumed), "{newest:?}");
@@ -492,7 +492,7 @@ fn one_that_has_worked_for_long_acts_again_at_once() {
     assert_eq!(c.active(), [(c.nodes[first].id, before)]);
 }
 
-/// Kills, pauses, restarts at random under random tempers: never two active views, and at the end, healed, one is active.
+/// Kills, pauses and restarts at random, under random faults: two views are never active, and at the end, once healed, one is.
 #[test]
 fn theorem_b_1_one_active_view_whatever_happens_and_convergence_once_it_is_over() {
     let seeds = std::env::var("MARTLET_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(20u64);
@@ -537,7 +537,7 @@ fn theorem_b_1_one_active_view_whatever_happens_and_convergence_once_it_is_over(
             }
         }
         c.run(60_000_000);
-        // A member that everybody lost, with all who knew its view, can't be healed: that takes a replica alive in the newest view.
+        // A member that is lost to all others cannot be healed if no process that knows its view is left: that takes a live replica in the newest view.
         let newest = c.newest();
         let survivors = c.nodes.iter().any(|n| c.world.is_alive(n.index) && !n.excluded && newest.member(n.id).is_some());
         if survivors && newest.primary().is_some_and(|p| c.nodes.iter().any(|n| n.id == p.id && c.world.is_alive(n.index))) {

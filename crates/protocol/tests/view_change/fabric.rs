@@ -9,16 +9,16 @@ use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, MAX_WATCHERS, S
 use martlet_protocol::membership::Evidence;
 use martlet_protocol::membership::message::Message;
 
-/// Coordinators; the first two run.
+/// How many coordinators there are; the first two run.
 pub const PROCESSES: usize = 3;
 
-/// In which order the operations of one process take effect.
+/// The order in which the operations of one process take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they were posted, as on shared memory. The new primary hears of its own at once, but for what it reads of leases; whatever it hears
-    /// late it could as well have posted late.
+    /// In the order in which they were posted, as on shared memory. The new primary's own operations complete at once, except for reads of leases: if a
+    /// completion came late, the primary could as well have posted late.
     Posted,
-    /// Those of one target as they were posted, those of different targets anyhow: the contract's order.
+    /// Operations on one target in the order in which they were posted, and those on different targets in any order: the contract's order.
     Contract,
 }
 
@@ -36,9 +36,9 @@ pub enum Posted {
     Write(usize, Vec<u8>),
     Swap(usize, u64, u64),
     Word(RegionName, usize),
-    /// A proposal, two records of it.
+    /// A fetch of two records of a proposal.
     Fetch(usize, usize),
-    /// The records of a board.
+    /// A fetch of a board's records.
     Board(usize),
 }
 
@@ -63,7 +63,7 @@ pub fn copied(words: &[AtomicU64]) -> Vec<AtomicU64> {
 
 impl Owned {
     pub fn new() -> Owned {
-        // Its one thread has the first of the death words: the rest would only be copied with every state.
+        // The one thread of the process has the first death word. The rest would only be copied with every state.
         let life = zeroed(life::death(1, 0));
         life[life::THREADS].store(1, Ordering::Relaxed);
         for watcher in 0..MAX_WATCHERS {
@@ -86,14 +86,14 @@ impl Clone for Owned {
     }
 }
 
-/// What a process has posted, with the target, and the datagrams it has sent.
+/// What a process has posted, with the targets, and the datagrams that it has sent.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     pub queues: [VecDeque<(usize, Token, Posted)>; PROCESSES],
     pub sent: VecDeque<Vec<u8>>,
 }
 
-/// A process's way to the others, for the length of one call.
+/// A process's access to the others, for the length of one call.
 pub struct Endpoint<'a> {
     pub me: usize,
     pub order: Order,
@@ -142,7 +142,7 @@ impl Fabric for Endpoint<'_> {
         self.multicast(datagram);
     }
     fn multicast(&mut self, datagram: &[u8]) {
-        // The others tell nothing about leases.
+        // Other messages say nothing about leases.
         if matches!(Message::decode(datagram), Some(Message::View(_) | Message::Notice { evidence: Evidence::Left, .. })) {
             self.out.sent.push_back(datagram.to_vec());
         }
@@ -150,7 +150,7 @@ impl Fabric for Endpoint<'_> {
     martlet_fabric::idle!(poll, receive, event, grant, revoke, nudge, forget);
 }
 
-/// A read that tells nothing about leases: it takes effect and completes at once, or the states would be too many.
+/// Whether it is a read that says nothing about leases. Such a read takes effect and completes at once, or there would be too many states.
 pub fn is_immediate(posted: &Posted) -> bool {
     match posted {
         Posted::Word(LIFE, word) => *word != life::LEASE,

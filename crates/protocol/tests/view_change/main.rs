@@ -1,10 +1,9 @@
-//! Every schedule of a view change at a small size: an old primary that takes and renews its lease, a coordinator that takes its place, and a
-//! third one that is only memory. The production [`Core`]s run against a fabric on which each operation takes effect, and each completion
-//! arrives, at any moment that the contract allows. Time passes at any moment; whoever is not scheduled is paused; the old primary dies, is
-//! presumed dead, or leaves, at any moment.
+//! Every schedule of a view change at a small size: an old primary that takes and renews its lease, a coordinator that takes its place, and a third one that is
+//! only memory. The production [`Core`]s run against a fabric on which each operation takes effect, and each completion arrives, at any moment that the
+//! contract allows. Time passes at any moment. A process that is not scheduled is paused. The old primary dies, is presumed dead, or leaves, at any moment.
 //!
-//! Checked in every state (uKharon Theorem B.1, with DESIGN section 5's release of leases): once a view is active, no older one is, and views of
-//! one number are the same. The canaries break one assumption each; the exploration has to find what follows from that.
+//! Checked in every state (uKharon Theorem B.1, with DESIGN section 5's release of leases): once a view is active, no older one is, and views of one number are
+//! the same. Each canary breaks one assumption; the exploration has to find what follows from that.
 
 mod fabric;
 mod world;
@@ -21,12 +20,12 @@ use crate::world::{Broken, FIRST, Faults, NEW, OLD, START, World};
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,
-    /// States in which the new primary is active, and the earliest unit in which it was.
+    /// States in which the new primary is active, and the earliest unit of time in which it was.
     taken_over: usize,
     earliest: u64,
     /// Those of them in which the old primary lives and has not given its lease back.
     waited: usize,
-    /// States in which the old primary is active although the next view is decided: what the leases are about.
+    /// States in which the old primary is active although the next view is decided: the case for which there are leases.
     overlap: usize,
     violation: Option<String>,
 }

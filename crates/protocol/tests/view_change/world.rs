@@ -1,4 +1,4 @@
-//! The world of the exploration: two cores, three memories, what is on its way, and every step that may come next.
+//! The world of the exploration: two cores, three memories, the operations under way, and every step that may come next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -19,36 +19,36 @@ pub const OLD: usize = 0;
 pub const NEW: usize = 1;
 /// The view in which the old primary leads.
 pub const FIRST: ViewNumber = ViewNumber(5);
-/// The grain of time. A lease lasts two of them, so whoever waits one out waits for three.
+/// The unit of time. A lease lasts two units, so a process that waits one out waits for three.
 pub const UNIT_NS: u64 = 1_000_000;
 pub const LEASE_NS: u64 = 2 * UNIT_NS;
 /// When the exploration begins.
 pub const START: u64 = 10;
-/// What the tokens of these reads begin with.
+/// The number that the tokens of these reads begin with.
 pub const READ_OF_A_SLOT: u64 = 21;
 /// Longer than any schedule here.
 pub const NEVER_NS: u64 = 1 << 40;
 
-/// What may befall the old primary.
+/// What may happen to the old primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// SIGKILL: its kernel sets its death words.
+    /// It gets SIGKILL: its kernel sets its death words.
     pub killed: bool,
-    /// Somebody presumes it dead, while it may live.
+    /// Another process presumes it dead, whether or not it lives.
     pub presumed: bool,
     /// It leaves of its own will.
     pub leaves: bool,
 }
 
-/// Which assumption does not hold.
+/// The assumption that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     Nothing,
-    /// A kernel vouches for the death of a process that lives.
+    /// A kernel reports the death of a process that lives.
     FalseCertainty,
-    /// The store of the lease word stays behind the read of the slot: the fence between them is missing.
+    /// The store of the lease word takes effect after the read of the slot: the fence between them is missing.
     LateLeaseWord,
-    /// The old primary's clock runs at half the speed.
+    /// The old primary's clock runs at half speed.
     SlowClock,
 }
 
@@ -61,12 +61,12 @@ pub struct World {
     pub done: [[VecDeque<Completion>; PROCESSES]; RUNNING],
     /// True time, in units.
     pub now: u64,
-    /// The unit in which each had its last turn: one turn a unit is enough, since completions act by themselves.
+    /// The unit in which each had its last turn. One turn a unit is enough, since completions act by themselves.
     pub turns: [u64; RUNNING],
-    /// How many more turns each may have; what completes has its effect without one.
+    /// How many more turns each may have. A completion has its effect without a turn.
     pub turns_left: [u8; RUNNING],
     pub alive: bool,
-    /// What may still happen.
+    /// The faults that may still happen.
     pub faults: Faults,
     pub broken: Broken,
     pub order: Order,
@@ -79,7 +79,7 @@ pub fn process(index: usize) -> ProcessId {
 }
 
 impl World {
-    /// The first view is known to both, and the old primary has prepared the next slot and is about to ask for its first lease.
+    /// Both know the first view. The old primary has prepared the next slot, and is about to ask for its first lease.
     pub fn new(faults: Faults, broken: Broken, order: Order) -> World {
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let core = |index| {
@@ -117,7 +117,7 @@ impl World {
         let mut datagram = Vec::new();
         Message::View(first).encode(&mut datagram);
         for p in 0..RUNNING {
-            // The first turn sends what is sent now and then.
+            // The first turn sends the periodic messages.
             world.act(p, |core, now, fabric| core.tick(now, fabric, true));
             for peer in (0..PROCESSES).filter(|q| *q != p) {
                 let identity = Identity { node: NodeId(peer as u16), incarnation: Incarnation(1), kind: PeerKind::Member };
@@ -138,7 +138,7 @@ impl World {
         world
     }
 
-    /// The same, and the old primary has got its first lease.
+    /// The same, after the old primary has got its first lease.
     pub fn leased(faults: Faults, broken: Broken, order: Order) -> World {
         let mut world = World::new(faults, broken, order);
         while let Some(q) = (0..PROCESSES).find(|&q| !world.outboxes[OLD].queues[q].is_empty()) {
@@ -151,7 +151,7 @@ impl World {
         world
     }
 
-    /// The same with so many turns for each, however long it lasts.
+    /// The same, with so many turns for each process, however long it lasts.
     pub fn with_turns(self, turns: u8) -> World {
         World { turns_left: [turns; RUNNING], ..self }
     }
@@ -164,11 +164,11 @@ impl World {
         }
     }
 
-    /// One call of a core, and what follows from it at once.
+    /// Makes one call of a core, and what follows from it at once.
     pub fn act(&mut self, p: usize, call: impl FnOnce(&mut Core, Time, &mut Endpoint<'_>)) {
         let now = self.clock(p);
         call(&mut self.cores[p], now, &mut Endpoint { me: p, order: self.order, own: &self.memories[p], out: &mut self.outboxes[p] });
-        // So does whatever it does to its own memory.
+        // What the core does to its own memory follows at once, too.
         while let Some((q, at)) = (0..PROCESSES).find_map(|q| {
             let at = self.outboxes[p].queues[q].iter().position(|(target, _, posted)| *target == p || is_immediate(posted))?;
             Some((q, at))
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Reads of slot words whose round is over change nothing when they are answered: they would only multiply the states.
+    /// Drops reads of slot words whose round is over. Their answers would change nothing, and only multiply the states.
     pub fn drop_late_answers(&mut self, p: usize) {
         let text = format!("{:?}", self.cores[p]);
         let renewal = text.split("renewal: Renewal { inquiry: Inquiry { serial: ").nth(1).expect("a field of the core");
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// What was read lands in the reader's scratch memory.
+    /// Puts what was read into the reader's scratch memory.
     pub fn land(&mut self, p: usize, into: usize, records: &[Option<Vec<u8>>]) {
         let scratch = copied(&self.memories[p].scratch);
         for (half, record) in records.iter().enumerate() {
@@ -253,7 +253,7 @@ impl World {
     }
 
     pub fn take_effect(&mut self, p: usize, q: usize) {
-        // Only the proposer's own record is written, and the swap behind it is what counts: they need no schedule of their own.
+        // Only the proposer's own record is written, and what matters is the swap after it. So the writes need no schedule of their own.
         loop {
             let (target, token, posted) = self.outboxes[p].queues[q].pop_front().expect("not empty");
             let is_write = matches!(posted, Posted::Write(..));
@@ -320,7 +320,7 @@ impl World {
                     step(&|w| w.complete(p, q));
                 }
             }
-            // A datagram arrives, or else the next one does; it may be lost by never arriving.
+            // A datagram arrives, or else the next one does: a datagram that never arrives is lost.
             if !self.outboxes[p].sent.is_empty() && self.runs(1 - p) {
                 step(&|w| {
                     let datagram = w.outboxes[p].sent.pop_front().expect("checked");
@@ -362,7 +362,7 @@ impl World {
         next
     }
 
-    /// Boards and scratch memory hold nothing that the cores and queues don't show as well.
+    /// Leaves out boards and scratch memory, which hold nothing that the cores and queues do not show as well.
     pub fn digest(&self) -> u64 {
         let mut h = DefaultHasher::new();
         for memory in &self.memories {
@@ -374,8 +374,8 @@ impl World {
         for p in (0..RUNNING).filter(|&p| self.runs(p)) {
             text.clear();
             write!(text, "{:?}", self.cores[p]).expect("a string takes everything");
-            // When it last had a turn, what it last encoded, how many rounds of questions there were and were won: nothing
-            // follows from these here.
+            // Leaves out what has no consequences here: when a core last had a turn, what it last encoded, and how many rounds of questions there were and were
+            // won.
             let idle = [(" stalls: ", " next_monitor: "), (" message: ", " malformed: "), (" serial: ", " asked: "), (" won: ", " }")];
             for (from, to) in idle {
                 let start = text.find(from).expect("a field of the core");
