@@ -1,6 +1,6 @@
-//! Every known bug that is planted has to be found by the lives of its kind: `cargo xtask sim --canaries [NAME[@KIND]]...`.
+//! Every known bug that can be planted has to be found by the lives of its kind: `cargo xtask sim --canaries [NAME[@KIND]]...`.
 //!
-//! With `--known-first`, which is what a run of CI can afford, those that take longest begin with the life that last brought them to light.
+//! With `--known-first`, which is what a CI run can afford, the bugs that take longest begin with the life that last exposed them.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use martlet_sim::canaries::{Bug, bugs, hunt};
 use martlet_sim::cluster::Kind;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long it may take to find a bug: of the time that its thread has run, so that other work on the machine does not count. Most take a second.
+/// How long it may take to find a bug, in time that its thread has run, so that other work on the machine does not count. Most take a second.
 const MOST: Duration = Duration::from_secs(60);
-/// Which take longest, with the first seed that brought each to light when it was last looked at. They begin first, so that no core waits at the end for one
-/// of them. One that is missing here, or whose life no longer shows it, costs time and nothing else.
+/// The bugs that take longest to find, each with the first seed that exposed it when this was last checked. They are looked for first, so that no core waits
+/// for one of them at the end. A bug that is missing here, or is no longer exposed by its seed, costs time and nothing else.
 const LONGEST: [(&str, &str, u64); 12] = [
     ("early-promotion", "host", 2537),
     ("dare-extended-votes", "dare-resize", 1146),
@@ -30,13 +30,14 @@ const LONGEST: [(&str, &str, u64); 12] = [
 ];
 const KNOWN_FIRST: &str = "--known-first";
 
-/// Its place in [`LONGEST`], and the seed that is known there.
+/// The bug's place in [`LONGEST`], and its known seed.
 fn known(bug: &Bug) -> Option<(usize, u64)> {
     let place = LONGEST.iter().position(|(name, kind, _)| (*name, *kind) == (bug.name, bug.kind))?;
     Some((place, LONGEST[place].2))
 }
 
-/// Looks for each, on every core: a bug is planted in a thread, and the others do not have it. Returns the names of those that were not found in time.
+/// Looks for each bug, on every core. A bug is planted in one thread, and the other threads do not have it. Returns the names of the bugs that were not found
+/// in time.
 fn look_for(chosen: &[Bug], known_first: bool) -> Vec<&'static str> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
@@ -56,13 +57,13 @@ fn look_for(chosen: &[Bug], known_first: bool) -> Vec<&'static str> {
     })
 }
 
-/// Whether it is found in time, from this seed on and then from 0.
+/// Whether the bug is found in time, from this seed on and then from 0.
 fn is_found(bug: Bug, first: Option<u64>) -> bool {
     let start = run_time();
     let mut lives = 0u64;
     let in_time = |_: &u64| run_time() - start <= MOST;
     let found = hunt(bug, first.into_iter().chain(0..).take_while(in_time).inspect(|_| lives += 1));
-    // The life in which it comes to light counts as well, and that life without it.
+    // Includes the life that exposes it, and the same life without the bug.
     let took = run_time() - start;
     let verdict = match &found {
         Some(found) if took <= MOST => found.violation.property.name().to_owned(),

@@ -1,4 +1,4 @@
-//! Default lives, and scenes, come by every transition of the state machines: where they never are they prove nothing.
+//! Default lives and scenes together go through every transition of the state machines. They prove nothing about a transition that they never make.
 
 use std::sync::atomic::AtomicBool;
 
@@ -7,7 +7,7 @@ use martlet_sim::cluster::{Changes, SCENARIOS};
 use martlet_sim::coverage::{Coverage, RARE};
 use martlet_sim::hunt::{Cast, Hunt, hunt};
 
-/// Seeds, dealt to the kinds of cluster.
+/// How many seeds there are; the kinds of cluster share them.
 const SEEDS: u64 = 4_000;
 
 #[test]

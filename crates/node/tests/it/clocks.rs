@@ -10,12 +10,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, soc
 use crate::cluster::Nodes;
 use crate::session::Session;
 
-/// Says to the test that it runs in a network namespace of its own: what it has the kernel announce is heard there only.
+/// Tells the test that it runs in a network namespace of its own, so that only it hears what it has the kernel announce.
 const INSIDE: &str = "MARTLET_TEST_NET_NAMESPACE";
-/// What the kernel says when a virtual machine has been set up from a snapshot.
+/// The kernel's announcement that a virtual machine has been started from a snapshot.
 const EVENT: &[u8] = b"change@/devices/LNXSYSTM:00/VMGENCTR:00\0ACTION=change\0SUBSYSTEM=acpi\0NEW_VMGENID=1\0";
 
-/// Has the kernel announce the event, which takes a right.
+/// Has the kernel announce the event, which takes a privilege.
 fn announce() -> Result<(), Errno> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(KOBJECT_UEVENT))?;
     sendto(&socket, EVENT, SendFlags::empty(), &SocketAddrNetlink::new(0, 1)).map(|_| ())

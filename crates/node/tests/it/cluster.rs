@@ -14,18 +14,18 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 
 use crate::counter::{Counter as Machine, CounterApp};
 
-/// After how long a wait says what it has seen. It goes on.
+/// After this long, a wait prints what it has seen so far, and goes on.
 const WORRY: Duration = Duration::from_secs(10);
 
 /// Names the node's file to the child process.
 pub const CONFIG: &str = "MARTLET_TEST_NODE";
 
-/// The highest number that the child process can read in its log: it plays an earlier build.
+/// The highest number that the child process can read in its log, for a child that plays an earlier build.
 const READS_UP_TO: &str = "MARTLET_TEST_READS_UP_TO";
 
-/// What a child process does.
+/// What a child process runs.
 pub fn be_a_node(config: &Path) {
-    // Nothing outlives the test, however it ends.
+    // No child outlives the test, however the test ends.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("our own attribute");
     let settings = Settings::load(config).expect("the tests write good files");
     let hooks = Hooks { policy: ProcessPolicy::OWN, ..Hooks::new().expect("descriptors") };
@@ -37,7 +37,7 @@ pub fn be_a_node(config: &Path) {
     match run(&settings, app, machine, hooks) {
         Ok(_) => std::process::exit(0),
         Err(error) => {
-            // Where a test reads it.
+            // The test reads it there.
             std::fs::write(config.with_extension("error"), error.to_string()).expect("our directory");
             eprintln!("{error}");
             std::process::exit(1);
@@ -54,8 +54,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Writes the files of a cluster of `count` nodes and starts them all. Its detectors are patient: what these tests kill is dead for
-    /// certain, and a busy machine must not add failovers of its own.
+    /// Writes the files of a cluster of `count` nodes and starts them all. Its detectors are patient: the processes that these tests kill are known to be dead
+    /// for certain, and a busy machine must not cause further failovers.
     pub fn start(name: &str, count: u16) -> Nodes {
         Nodes::start_with(name, count, Nodes::patient, |_| {})
     }
@@ -93,12 +93,12 @@ impl Nodes {
         self.spawn_with(number, None);
     }
 
-    /// The same of a build that reads entries up to this number.
+    /// The same, for a build that reads entries up to this number.
     pub fn spawn_that_reads_up_to(&mut self, number: u16, most: u64) {
         self.spawn_with(number, Some(most));
     }
 
-    /// What a node said that has ended with an error.
+    /// The error with which a node has ended.
     pub fn error_of(&self, number: u16) -> String {
         std::fs::read_to_string(self.dir.join(format!("{number}.error"))).expect("it has ended with one")
     }
@@ -121,7 +121,7 @@ impl Nodes {
         kill_process(Pid::from_child(child), signal).expect("our own child");
     }
 
-    /// Pauses a node. When this returns, it runs no more.
+    /// Pauses a node. When this returns, the node no longer runs.
     pub fn pause(&self, number: u16) {
         self.signal(number, Signal::STOP);
         let child = self.children[usize::from(number)].as_ref().expect("it runs");
@@ -129,7 +129,7 @@ impl Nodes {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Kills a node. It may still be on its way out when this returns.
+    /// Kills a node. It may still be ending when this returns.
     pub fn kill(&mut self, number: u16) {
         self.signal(number, Signal::KILL);
         self.reap(number);
@@ -154,7 +154,7 @@ impl Nodes {
         self.watcher.view(NodeId(number)).ok().flatten()
     }
 
-    /// Waits until something is so. There is no limit: what never becomes so hangs the test, and says what it waits for.
+    /// Waits until a condition holds. There is no time limit: if it never holds, the test hangs and prints what it waits for.
     pub fn until<T>(&mut self, what: &str, mut is_so: impl FnMut(&mut Nodes) -> Option<T>) -> T {
         let name = self.cluster.config().name.clone();
         eprintln!("{name}: waiting until {what}");
@@ -192,14 +192,14 @@ impl Nodes {
         })
     }
 
-    /// Waits until every running node knows a view in which exactly the running nodes are replicas, and nobody else is anything.
+    /// Waits until every running node knows a view whose replicas are exactly the running nodes, and which has no other members.
     pub fn settle(&mut self) {
         let running: Vec<u16> = self.running().collect();
         self.until(&format!("{running:?} are all replicas"), |nodes| {
             running
                 .iter()
                 .all(|n| {
-                    // By their lives: a view may still list an earlier one of a node that has been killed and started again.
+                    // Compared by their lives: a view may still list an earlier life of a node that has been killed and started again.
                     let lives: Vec<_> = running.iter().map(|n| nodes.watcher.process(NodeId(*n))).collect();
                     nodes.view(*n).is_some_and(|view| {
                         let mut replicas: Vec<_> = view.with_roles(Roles::REPLICA).map(|m| Some(m.id)).collect();
@@ -223,7 +223,7 @@ impl Nodes {
         events
     }
 
-    /// Prints the timeline from one moment on.
+    /// Prints the timeline, from one moment on.
     pub fn show(&mut self, from_ns: u64) {
         for (node, event) in self.timeline().into_iter().filter(|(_, e)| e.at.0 >= from_ns) {
             let about = event.process.map(|p| p.to_string()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A tiny application: a counter that clients increment and read, each increment exactly once however often its client repeats it.
+//! A tiny application: a counter that clients increment and read. Each increment is done exactly once, however often its client repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use martlet_protocol::replica::{
     Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket, UnreadableEntry, UnreadablePart,
 };
 
-/// What a client wants. `seq` is its own count of increments.
+/// A client's request. `seq` is the client's own count of its increments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub client: u64,
@@ -33,12 +33,12 @@ impl Request {
     }
 }
 
-/// What comes back.
+/// The reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub seq: u64,
     pub add: bool,
-    /// `None`: ask somebody else, and whether the request took effect is unknown.
+    /// `None`: whether the request took effect is unknown, and another node should be asked.
     pub value: Option<u64>,
     pub view: ViewNumber,
 }
@@ -58,18 +58,18 @@ impl Reply {
     }
 }
 
-/// The state: the count, and for each client its last increment and what that gave.
+/// The state: the count, and for each client its last increment and the result.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Counter {
     value: u64,
     sessions: BTreeMap<u64, (u64, u64)>,
-    /// The highest number of an increment that this build can read; `None`: it reads all.
+    /// The highest number of an increment that this build can read. `None`: it reads all.
     reads_up_to: Option<u64>,
     unreadable: Option<UnreadableEntry>,
 }
 
 impl Counter {
-    /// That of an earlier build, which reads entries up to this number.
+    /// The counter of an earlier build, which reads entries up to this number.
     pub fn that_reads_up_to(number: u64) -> Counter {
         Counter { reads_up_to: Some(number), ..Counter::default() }
     }
@@ -110,7 +110,7 @@ impl StateMachine for Counter {
     }
 
     fn transfer(&self, cursor: u64, _budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        // One session a part, so that every join takes several parts with commands between them. The count goes first.
+        // One session in each part, so that every join takes several parts, with commands between them. The count goes first.
         if cursor == 0 {
             out.extend_from_slice(&0u64.to_le_bytes());
             out.extend_from_slice(&self.value.to_le_bytes());
@@ -177,7 +177,7 @@ impl CounterApp {
     fn send<F: Fabric>(&mut self, fabric: &mut F, to: PeerId, reply: Reply) {
         let Some(client) = self.clients.iter_mut().find(|c| c.peer == to) else { return };
         self.record.fill(|out| reply.encode(out));
-        // A client of these tests has one request under way, so there is always room once its progress is known.
+        // A client of these tests has only one request under way, so there is always room once its progress is known.
         fabric.read_word(client.writer.consumed_word(), Component::Application.token(u64::from(to.0)));
         client.writer.push(fabric, &mut self.record, Component::Application.token(1 << 32));
         fabric.nudge(to);
@@ -267,14 +267,14 @@ impl Application for CounterApp {
     }
 }
 
-/// A client that rehearses: it increments by one again and again, and asks everybody.
+/// A client for rehearsals: it increments by one again and again, and asks every node.
 struct Rehearser<F> {
     endpoint: F,
     ring: usize,
     lanes: Vec<Client>,
     adds: u64,
     acknowledged: u64,
-    /// Whom it has asked for the present increment.
+    /// The nodes that it has asked for the present increment.
     told: Vec<PeerId>,
 }
 
@@ -298,7 +298,7 @@ impl<F: Fabric> MadeUpClient for Rehearser<F> {
             while reader.next(lane, &mut bytes) {
                 let reply = Reply::decode(&bytes);
                 match reply.value {
-                    // On the stage nobody else adds, and nothing is added twice or lost.
+                    // In a rehearsal no other client adds, and nothing is added twice or lost.
                     Some(value) => {
                         assert_eq!((reply.seq, value), (self.adds, self.adds), "an increment of a rehearsal");
                         self.acknowledged = self.adds;
@@ -313,7 +313,7 @@ impl<F: Fabric> MadeUpClient for Rehearser<F> {
                     done.result.iter().filter(|_| done.token == Token(1)).for_each(|at| assert!(writer.note_consumed(*at)));
                 }
                 record.fill(|out| Request { client: 1, seq: self.adds, add: true }.encode(out));
-                // Nobody reads the lanes to the others on the stage, and they fill up.
+                // In a rehearsal the lanes to the others are not read, and fill up.
                 if writer.push(&mut self.endpoint, &mut record, Token(2)).is_some() {
                     self.told.push(*peer);
                 }

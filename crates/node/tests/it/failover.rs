@@ -48,7 +48,7 @@ fn a_paused_primary_is_replaced_and_answers_nothing_stale_when_it_goes_on() {
         nodes.until("the other session is connected", |_| other.is_connected(NodeId(primary)).then_some(()));
         let before = martlet_node::clock::now().0;
         nodes.pause(primary);
-        // In the paused node's memory: a read and a write that it finds first when it goes on.
+        // In the paused node's memory: a read and a write that it finds first when it resumes.
         let stale = Request { client: 2, seq: u64::from(primary) + 10 * expected, add: false };
         other.post_to(NodeId(primary), stale);
         other.post_to(NodeId(primary), Request { add: true, ..stale });
@@ -71,7 +71,7 @@ fn a_paused_primary_is_replaced_and_answers_nothing_stale_when_it_goes_on() {
 
 #[test]
 fn idle_nodes_notice_a_paused_primary_however_quick_their_heartbeats_are() {
-    // So quick that an idle node sleeps longer than half a heartbeat; and broadcasts alone would not notice.
+    // Heartbeats so frequent that an idle node sleeps for longer than half an interval; and broadcasts alone would not notice.
     let quick = |config: &mut ClusterConfig| {
         config.detector.heartbeat_us = 4_000;
         config.detector.broadcast_timeout_us = 600_000_000;
@@ -133,7 +133,7 @@ fn a_node_that_is_asked_to_end_leaves_and_ends_well() {
         assert!(nodes.reap(primary).success());
         expected += 1;
         assert_eq!(session.add(), expected);
-        // Nobody saw a death: a clean end is no crash (TRAPS 28).
+        // No node saw a death: a clean end is not a crash (TRAPS 28).
         let next = nodes.primary();
         let deaths =
             nodes.reading(next).expect("connected").events.iter().filter(|(_, e)| e.kind == EventKind::DeathSeen && e.detail == 1).count();
@@ -141,7 +141,7 @@ fn a_node_that_is_asked_to_end_leaves_and_ends_well() {
         nodes.spawn(primary);
     }
     nodes.settle();
-    // All of them at once, and the last one has nobody to tell.
+    // All of them end at once, and the last one has no other to tell.
     for number in 0..3 {
         nodes.signal(number, Signal::TERM);
     }

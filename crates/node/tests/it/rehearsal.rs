@@ -1,4 +1,4 @@
-//! Takeovers that are only played: by whom, how far, and that nothing of the cluster comes of them.
+//! Rehearsed takeovers: which node rehearses, how far it gets, and that the cluster is unaffected.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{NodeId, RegionName};
@@ -8,12 +8,12 @@ use martlet_protocol::basics::layout::{BOARD, PROPOSALS, SLOT_WORDS};
 use crate::cluster::Nodes;
 use crate::session::Session;
 
-/// How often each node has rehearsed; to the end, which is when the made-up client has its reply (a node that gets no further ends).
+/// How often each node has rehearsed to the end, which is when the made-up client has its reply. A node whose rehearsal gets no further ends.
 fn rehearsals(nodes: &mut Nodes) -> Vec<u64> {
     (0..3).map(|number| nodes.reading(number).map_or(0, |r| r.get(Counter::Rehearsals))).collect()
 }
 
-/// What consensus and membership have in the memory of all nodes.
+/// The memory of all nodes that belongs to consensus and membership.
 fn decisions(nodes: &mut Nodes) -> Vec<Vec<u64>> {
     let mut found = Vec::new();
     for number in 0..3 {
@@ -51,7 +51,7 @@ fn the_successor_rehearses_nobody_else_does_and_the_cluster_does_not_notice() {
         assert!(decisions(&mut nodes) == before, "what is played is not written into the cluster's memory");
         assert_eq!(session.get(), expected, "nor does its client count");
 
-        // Now in earnest.
+        // Now a real takeover.
         nodes.kill(primary);
         expected += 1;
         assert_eq!(session.add(), expected);

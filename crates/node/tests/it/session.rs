@@ -1,4 +1,4 @@
-//! A client of the counter, which asks until it gets an answer.
+//! A client of the counter that asks until it gets an answer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use martlet_protocol::basics::layout::CLIENT_LANE;
 
 use crate::counter::{Reply, Request};
 
-/// After how long without an answer another node is asked too: the one asked may be paused.
+/// After this long without an answer, another node is asked too: the one asked may be paused.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 struct Lanes {
@@ -27,7 +27,7 @@ pub struct Session {
     gets: u64,
     ring: usize,
     lanes: BTreeMap<PeerId, Lanes>,
-    /// Whom it asks first.
+    /// The node that it asks first.
     target: Option<PeerId>,
     bytes: Vec<u8>,
     record: Record,
@@ -96,14 +96,14 @@ impl Session {
         }
     }
 
-    /// Puts a request into one node's memory and does not wait.
+    /// Puts a request into one node's memory, and does not wait.
     pub fn post_to(&mut self, node: NodeId, request: Request) {
         self.take_events();
         let peer = self.endpoint.peer(node).expect("it is connected");
         self.send(peer, request);
     }
 
-    /// What one node has answered so far, to whatever.
+    /// Everything that one node has answered so far, to any request.
     pub fn answers_of(&mut self, node: NodeId) -> Vec<Reply> {
         self.take_events();
         let peer = self.endpoint.peer(node);
@@ -147,7 +147,7 @@ impl Session {
             }
         }
         self.record.fill(|out| request.encode(out));
-        // A paused node's lane fills up; whoever asks again later finds room.
+        // A paused node's lane fills up. A client that asks again later finds room.
         if lanes.writer.push(fabric, &mut self.record, Token(2)).is_some() {
             while fabric.poll().is_some() {}
             fabric.nudge(to);

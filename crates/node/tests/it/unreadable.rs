@@ -1,4 +1,4 @@
-//! A replica that finds an entry in its log that it cannot read steps aside, and the leader goes on without it.
+//! A replica that finds an unreadable entry in its log steps aside, and the leader goes on without it.
 
 use martlet_fabric::NodeId;
 use martlet_node::config::EngineKind;
@@ -14,7 +14,7 @@ fn older_builds_step_aside(name: &str, engine: EngineKind) {
         3,
         |config| {
             Nodes::patient(config);
-            // A learner asks a leader to teach it once it has seen some seven beats of that one's heart.
+            // A learner asks a leader for the state once it has seen about seven beats of that leader's heart.
             config.detector.heartbeat_us = 500_000;
             config.engine = engine;
         },
@@ -37,7 +37,7 @@ fn older_builds_step_aside(name: &str, engine: EngineKind) {
     for expected in 1..=10 {
         assert_eq!(session.add(), expected);
     }
-    // The first entry that the others cannot read, and what comes behind it.
+    // The first entry that the others cannot read, and those after it.
     for expected in 11..=20 {
         assert_eq!(session.add(), expected, "the leader goes on");
     }

@@ -1,4 +1,4 @@
-//! A crash or a pause at steps of each phase, some of them; `cargo xtask sim --every-step` takes all.
+//! A crash or a pause at some steps of each phase; `cargo xtask sim --every-step` tries all steps.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,7 +8,7 @@ use martlet_sim::hunt::every_step;
 #[test]
 fn a_blow_at_any_step_of_a_phase_violates_nothing() {
     for phase in PHASES {
-        // The short one whole, and as often as makes it no shorter than the others: how much of it there is depends on what had not landed.
+        // The short phase is tried at every step, with enough seeds to make it no shorter than the others: its length depends on what had not landed.
         let (stride, seeds) = match phase.name {
             "revocation" => (1, 0..5),
             "network-takeover" | "dare-election" => (101, 0..1),

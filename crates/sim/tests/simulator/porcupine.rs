@@ -1,4 +1,4 @@
-//! Our checker and porcupine, a known one, agree: on histories of simulated lives and on those histories with a mistake in them.
+//! Our checker and porcupine, an established one, agree on histories of simulated lives, and on those histories with a mistake in them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 type History = Vec<Operation<Input, Output>>;
 
-/// Operations of a history that both get: porcupine takes twice the time for each one without a reply.
+/// How many operations of a history both get. Each operation without a reply doubles porcupine's time.
 const OPERATIONS: usize = 40;
-/// Operations without a reply.
+/// How many operations may be without a reply.
 const WITHOUT_REPLY: usize = 3;
 
 #[test]
@@ -50,8 +50,8 @@ fn porcupine_and_our_checker_agree() {
     assert!(counts[0] >= 100 && counts[1] >= 60, "{} wrong and {} right histories decided by both", counts[0], counts[1]);
 }
 
-/// Some operations of a history, from one on in the order of their calls, with few without a reply. What comes before is missing, so a part from the
-/// middle reads what nobody wrote; both checkers have to say so.
+/// Some operations of a history, from one on in the order of their calls, with few that have no reply. The operations before it are missing, so a part from the
+/// middle reads values that were never written; both checkers have to say so.
 fn excerpt(whole: &History, start: usize) -> History {
     let mut history = whole.clone();
     history.sort_by_key(|operation| operation.called_ns);
@@ -64,7 +64,7 @@ fn excerpt(whole: &History, start: usize) -> History {
     history.into_iter().skip(start).filter(few).take(OPERATIONS).collect()
 }
 
-/// The same with one reply altered, or with two operations' values exchanged.
+/// The same, with one reply altered or two operations' values exchanged.
 fn broken(history: &History, chance: &mut Rng) -> History {
     let mut history = history.clone();
     let values: Vec<Option<Bytes>> = history
@@ -87,7 +87,7 @@ fn broken(history: &History, chance: &mut Rng) -> History {
                 *value = other;
             }
             Output::Changed(changed) => *changed = !*changed,
-            // A write that was over long before it began to be asked for by others.
+            // A write that is said to have ended long before it was requested.
             _ => *at_ns = called_ns,
         }
         return history;
@@ -138,7 +138,7 @@ fn ask(porcupine: &Path, histories: &[History]) -> Vec<String> {
 /// Builds the Go program, if this machine can.
 fn build() -> Option<PathBuf> {
     let skip = |why: &str| {
-        // Past the capture of the test's output: a check that was not made should be seen.
+        // Printed past the test's captured output: a check that was not made should be seen.
         let line = format!("\nSKIPPED: our checker was not compared with porcupine: {why}\n\n");
         std::io::stderr().write_all(line.as_bytes()).expect("standard error");
     };

@@ -1,4 +1,4 @@
-//! The scenes in `testdata` are told as they are told there. `cargo xtask sim --bless` writes them anew.
+//! The scenes in `testdata` still have the transcripts that are there. `cargo xtask sim --bless` writes them anew.
 
 use std::fs;
 

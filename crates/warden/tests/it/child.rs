@@ -1,4 +1,4 @@
-//! What this test's executable is when a test starts it as a process of its own: a program that registers, one that knows of no warden, or a warden.
+//! The test's executable when a test starts it as a process of its own: a program that registers, one that knows of no warden, or a warden.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one, and waits until it says that it is ready.
+    /// Starts a process, and waits until it says that it is ready.
     pub fn start(role: &str, socket: &Path) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("this executable"));
         command.args(["--exact", "child::plays_its_role", "--nocapture", "--test-threads=1"]).env(ROLE, role).env(SOCKET, socket);
@@ -58,7 +58,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
-    /// Stops all its threads. The signal alone stops the one that takes it up first, and that one the others.
+    /// Stops all its threads. The signal itself stops only the thread that handles it first, and that thread stops the others.
     pub fn stop(&self) {
         use rustix::process::{WaitOptions, waitpid};
         self.signal(rustix::process::Signal::STOP);
@@ -127,7 +127,7 @@ fn plays_its_role() {
     }
 }
 
-/// Is a warden until it is killed; with marks, where the system permits that.
+/// Runs as a warden until it is killed; with marks, where the system permits them.
 fn serve(socket: &Path, party: Option<daemon::Party>, marks: bool) {
     let warden = daemon::Warden::new(&daemon::Options { socket: socket.into(), mode: 0o600, party, marks });
     let warden = warden.expect("the place is free");
@@ -136,7 +136,7 @@ fn serve(socket: &Path, party: Option<daemon::Party>, marks: bool) {
     warden.run(std::os::fd::AsFd::as_fd(&never), |_| ()).expect("it serves");
 }
 
-/// Does what it is told, line by line, until it is told to end.
+/// Carries out commands, line by line, until it is told to end.
 fn obey(socket: &Path, mut warden: Option<&mut Warden>) {
     let mut second = None;
     let mut memory = Vec::new();
@@ -149,10 +149,11 @@ fn obey(socket: &Path, mut warden: Option<&mut Warden>) {
                 let most = if order == "dump" { None } else { Some(0) };
                 let _ =
                     rustix::process::setrlimit(rustix::process::Resource::Core, rustix::process::Rlimit { current: most, maximum: most });
-                // Where the file goes, unless the system has a place of its own.
+                // The core file goes there, unless the system has a place of its own.
                 let _ = std::env::set_current_dir(socket.parent().expect("a directory"));
                 let memory = vec![1u8; if order == "dump" { 64 << 20 } else { 0 }];
-                // The runtime's handler takes the first, which comes of no access, and leaves the next to the system. Two that are under way at once are one.
+                // The runtime's handler takes the first signal, which comes from no memory access, and leaves the next to the system. Two that are under way at
+                // once count as one.
                 loop {
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV).expect("our own");
                     std::hint::black_box(&memory);

@@ -1,4 +1,4 @@
-//! Each way in which a program can end, or not.
+//! Each way in which a program can end, and cases in which it does not.
 
 use martlet_warden::Resources;
 use martlet_warden::board::{Evidence, Marking, State};
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::child::Process;
 use crate::world::{Diary, Told, World, app, state};
 
-/// What holds without marks and with them.
+/// Runs the test without marks and with them.
 fn both(test: impl Fn(bool)) {
     test(false);
     test(true);
@@ -124,7 +124,7 @@ fn trap_32_a_program_has_failed_when_the_last_of_its_acting_threads_has_died() {
             assert_eq!(state(&mut warden, app(7)), State::Alive, "the first thread acts");
         }
         process.kill();
-        // By its words, or by its process, whichever the warden's client comes to see first.
+        // Its words or its process may tell of the death: whichever the warden's client sees first.
         assert!(diary.failure(&mut warden).1.evidence.is_certain());
     });
 }
@@ -169,7 +169,7 @@ fn a_process_that_has_ended_already_is_told_of_at_once() {
     both(|marks| {
         let world = World::with_marks(marks);
         let mut child = std::process::Command::new("true").spawn().expect("it runs");
-        // It has ended and is not reaped: its number is still its own.
+        // It has ended and is not reaped yet, so its process id is not reused.
         let mut warden = world.connect();
         let number = warden.monitor_process(child.id() as i32).expect("still there");
         assert_eq!(Diary::default().failure(&mut warden).0, number);
@@ -187,7 +187,7 @@ fn a_later_process_of_the_same_number_is_not_taken_for_the_dead_one() {
         let number = warden.monitor_process(pid).expect("it runs");
         first.kill();
         assert_eq!(Diary::default().failure(&mut warden).0, number);
-        // Others start processes too, so the number may be missed.
+        // Other programs start processes too, so the process id may be missed.
         let second = (0..200).find_map(|_| {
             std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
             let process = Process::start("plain", &world.socket);
@@ -228,7 +228,7 @@ fn each_life_is_told_of_once_and_the_next_is_waited_for() {
     });
 }
 
-/// Whether a program's end is told of by marks, in one of a few attempts: on a busy host the kernel's own word may come to be seen first.
+/// Whether a program's end is reported by marks, in one of a few attempts: on a busy host the kernel's own word may be seen first.
 fn is_told_by_marks(marking: Marking, attempt: impl Fn(&World) -> Evidence) {
     let world = World::with_marks(true);
     let found = world.connect().board().map_or(Marking::Nothing, |board| board.marking());
@@ -323,12 +323,12 @@ fn a_program_that_polls_sees_the_death_of_threads_while_its_warden_stands_still(
         assert_eq!((diary.0.len(), *failed), (1, app(7)));
         failure.evidence
     };
-    // By the process's descriptor where this one had to wait between its looks at words and at that.
+    // The process's descriptor tells instead if this thread had to wait between its looks at the words and at the descriptor.
     assert!((0..20).any(|_| attempt() == Evidence::Words), "never by words");
     std::fs::remove_dir_all(dir).expect("our own");
 }
 
-/// It was told by the process's descriptor, which proves nothing, and of that life no more: a node waited for a lease.
+/// A client used to be told by the process's descriptor, which proves nothing, and then nothing more of that life: a node waited for a lease.
 #[test]
 fn a_program_that_needs_secrets_is_told_by_the_warden_which_reveals_them() {
     let dir = crate::world::scratch();

@@ -1,4 +1,4 @@
-//! Two hosts: two wardens in this process, that hear each other over two paths of the loopback device.
+//! Two hosts: two wardens in this process that hear each other over two paths of the loopback device.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -17,7 +17,7 @@ use martlet_warden::neighbours::{Neighbour, Neighbours};
 use crate::child::Process;
 use crate::world::{Diary, Told, app, is_readable, scratch, state};
 
-/// So long that no busy machine makes a heartbeat late by it: what is tested is what is told, not how soon.
+/// So long that a heartbeat is not late even on a busy machine: the tests check what is told, not how soon.
 const TIMEOUT_NS: u64 = 3_000_000_000;
 
 struct Host {
@@ -51,7 +51,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
-        // A warden in a process of its own is killed, and leaves its socket.
+        // A warden in a process of its own is killed, and leaves its socket behind.
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(self.socket.with_extension("sock.lock"));
         // The last one of a test finds it empty.
@@ -59,16 +59,17 @@ impl Drop for Host {
     }
 }
 
-/// Addresses for two paths of two hosts, of which no other test and no other process has one: the loopback device has all of 127.0.0.0/8, so a process has one by its number.
+/// Addresses for two paths of two hosts, which no other test or process uses. The loopback device has all of 127.0.0.0/8, so the process id yields addresses
+/// for this process alone.
 fn addresses() -> [[SocketAddr; 2]; 2] {
     static NEXT: AtomicU16 = AtomicU16::new(7_100);
     let [_, first, second, third] = std::process::id().to_be_bytes();
-    // Numbers of processes have 22 bits.
+    // Process ids have 22 bits.
     let ip = Ipv4Addr::new(127, first | 0x80, second, third);
     [[(); 2]; 2].map(|host| host.map(|()| SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))))
 }
 
-/// One of two hosts, and where it and the other one listen.
+/// The configuration of one of two hosts: where it and the other one listen.
 pub fn party(own: u16, listen: Vec<SocketAddr>, others: Vec<SocketAddr>, key: [u8; 32], interval_ns: u64) -> Party {
     let neighbours = Neighbours {
         host: HostId(own + 1),
@@ -85,7 +86,7 @@ fn hosts(keys: [[u8; 32]; 2]) -> [Host; 2] {
     hosts_every(1_000_000, keys)
 }
 
-/// Whose wardens send a heartbeat that often.
+/// Two hosts whose wardens send a heartbeat at this interval.
 fn hosts_every(interval_ns: u64, keys: [[u8; 32]; 2]) -> [Host; 2] {
     let (addresses, dir) = (addresses(), scratch());
     let host = |own: usize| {
@@ -111,7 +112,7 @@ fn a_death_on_another_host_is_certain() {
     process.kill();
     let (failed, failure) = Diary::hearing().failure(&mut warden);
     assert_eq!((failed, failure.evidence), (app(7), Evidence::Certificate));
-    // And again, in the next life.
+    // And again, for the next life.
     warden.monitor(app(7), Resources::default()).expect("awaited");
     let mut process = Process::start("joins 7", &there.socket);
     process.order("quit");
@@ -123,7 +124,7 @@ fn a_death_on_another_host_is_certain() {
     }
 }
 
-/// A program that is told of an end asks for the next one a moment later, when that may have come and gone.
+/// A program that is told of an end asks for the next one a moment later. By then that end may already have happened.
 #[test]
 fn a_life_that_joins_and_quits_before_it_is_asked_for_is_told_of_where_one_before_it_was() {
     let [here, there] = hosts([[7; 32]; 2]);
@@ -140,7 +141,7 @@ fn a_life_that_joins_and_quits_before_it_is_asked_for_is_told_of_where_one_befor
     }
     warden.monitor(app(7), Resources::default()).expect("it has quit");
     assert_eq!(diary.next(&mut warden), Told::Left(app(7)));
-    // One that has heard of none waits for the next one, and so does one that has heard of this.
+    // A client that has heard of no end waits for the next one, and so does a client that has heard of this one.
     for monitor in [&mut warden, &mut other] {
         monitor.monitor(app(7), Resources::default()).expect("awaited");
     }
@@ -183,7 +184,7 @@ fn a_warden_that_is_restarted_tells_what_ended_on_another_host_meanwhile_and_not
     here.stop();
     late.kill();
     let (mut local, mark) = (there.connect(), Process::start("plain", &there.socket));
-    // The other warden has heard of that death, and tells of it before what comes now.
+    // The other warden has heard of that death, and tells of it before anything that comes now.
     while state(&mut local, app(8)) != State::Failed {
         std::thread::yield_now();
     }
@@ -200,7 +201,7 @@ fn a_warden_that_is_restarted_tells_what_ended_on_another_host_meanwhile_and_not
     while state(&mut warden, app(9)) != State::Alive {
         std::thread::yield_now();
     }
-    // All that the other one has to tell has come. Of what was told before, only the next life is waited for.
+    // The other warden has told everything. Of the lives that were told of before, only the next one is waited for.
     while state(&mut warden, app(7)) != State::Awaited {
         warden.poll(Some(std::time::Duration::from_millis(1)), &mut diary).expect("it waits");
     }
@@ -245,10 +246,11 @@ fn a_warden_that_ends_in_order_and_one_that_is_restarted_fail_nobody() {
     assert_eq!(diary.failure(&mut warden).1.evidence, Evidence::Certificate);
 }
 
-/// What a node does when the warden of another host is killed. It was told of the same presumption each time that it asked, or not at all, and of no later life.
+/// What a node does when the warden of another host is killed. The node used to be told of the same presumption each time that it asked, or not at all, and of
+/// no later life.
 #[test]
 fn one_that_is_presumed_dead_is_monitored_again_and_told_of_once_its_host_is_heard() {
-    // A warden that is late by more than an interval, as it is on a busy machine, forgives some silence.
+    // A warden that is late by more than an interval, as on a busy machine, forgives some silence.
     let [here, mut there] = hosts_every(100_000_000, [[7; 32]; 2]);
     there.stop();
     let [own, other] =
@@ -279,7 +281,7 @@ fn one_that_is_presumed_dead_is_monitored_again_and_told_of_once_its_host_is_hea
         assert!(next.is_running(), "the next warden has ended");
         local.poll(Some(std::time::Duration::from_millis(100)), &mut local_diary).expect("it waits");
     }
-    // One lives on, and the other one begins anew.
+    // One goes on, and the other starts over.
     let process = Process::start("joins 7", &there.socket);
     for number in [7, 8] {
         while state(&mut warden, app(number)) != State::Alive {
@@ -319,7 +321,7 @@ fn a_host_with_another_key_is_not_heard_and_neither_is_garbage() {
         noise.send_to(&packet, address).expect("sent");
     }
     process.kill();
-    // The warden answers this after it has read those.
+    // The warden answers this after it has read the messages before it.
     for _ in 0..100 {
         let (apps, hosts) = warden.status().expect("it answers");
         assert_eq!(apps.iter().map(|one| one.state).collect::<Vec<_>>(), [State::Awaited]);

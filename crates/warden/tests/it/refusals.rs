@@ -1,4 +1,4 @@
-//! What a warden refuses, and that nothing of it harms others.
+//! What a warden refuses, and that no refused message harms other programs.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -31,7 +31,7 @@ fn an_application_that_lives_is_not_joined_twice() {
     assert_eq!(refused(warden.join(app(9))), "the program is application 8 already: it has to quit first");
     let given = AppId::new(0x4000_0000).expect("in range");
     assert_eq!(refused(warden.adopt(given, process.pid())), "application 1073741824 is the warden's to give; allowed are 1 to 1073741823");
-    // A dead one is no obstacle, whether or not the warden has heard of its death.
+    // A dead program is no obstacle, whether or not the warden has heard of its death.
     process.kill();
     warden.quit().expect("joined");
     warden.join(app(7)).expect("its last life is over");
@@ -85,7 +85,7 @@ fn one_warden_at_a_place() {
     );
 }
 
-/// Sends messages with a descriptor each, and returns what is refused until the warden hangs up.
+/// Sends messages with a descriptor each, and returns the refusals until the warden hangs up.
 fn answers_to(world: &World, messages: &[(Vec<u8>, Option<OwnedFd>)]) -> Vec<String> {
     let ours = socket::seqpacket().expect("a socket");
     rustix::net::connect(&ours, &SocketAddrUnix::new(&world.socket).expect("short")).expect("it listens");
@@ -166,7 +166,7 @@ fn as_many_programs_as_there_is_room_for_and_then_again_when_some_have_gone() {
     let why = refused(Warden::connect(&world.socket, "one more"));
     assert_eq!(why, "256 programs are registered, as many as there is room for");
     programs.pop();
-    // The warden notices in its own time.
+    // The warden notices this in its own time.
     while Warden::connect(&world.socket, "one more").is_err() {
         std::thread::yield_now();
     }

@@ -9,7 +9,7 @@ use martlet_warden::client::Warden;
 use crate::child::Process;
 use crate::world::{Diary, Told, app, scratch, state};
 
-/// Polls until the program has registered with the next warden, and returns what else it was told.
+/// Polls until the program has registered with the next warden, and returns everything else that it was told.
 fn back(diary: &mut Diary, warden: &mut Warden, daemon: &mut Process) -> Vec<Told> {
     loop {
         if let Some(at) = diary.0.iter().position(|told| matches!(told, Told::WardenBack(_))) {
@@ -39,7 +39,7 @@ fn what_dies_while_there_is_no_warden_is_told_by_its_process() {
     assert_eq!((failed, failure.evidence), (app(7), Evidence::Process));
     plain.kill();
     assert_eq!(diary.failure(&mut warden).0, number);
-    // The place is free in spite of what the dead one left there.
+    // The socket's path is free in spite of what the dead warden left there.
     let mut second = Process::start("warden", &socket);
     assert_eq!(back(&mut diary, &mut warden, &mut second), []);
     assert_eq!(warden.status().expect("it answers").0, []);
@@ -64,14 +64,14 @@ fn programs_register_again_with_the_next_warden_and_are_watched_as_before() {
         let life = warden.board().expect("a warden").life();
         daemon.kill();
         daemon = Process::start("warden", &socket);
-        // In either order: who monitors may come before who is monitored.
+        // In either order: the program that monitors may come back before the one that is monitored.
         assert_eq!(back(&mut diary, &mut warden, &mut daemon), [Told::WardenLost]);
         back(&mut own_diary, &mut own, &mut daemon);
         assert_ne!(warden.board().expect("a warden").life(), life);
         let (apps, _) = warden.status().expect("it answers");
         let one = apps.iter().find(|one| one.app == app(1)).expect("registered");
         assert_eq!((one.state, one.incarnation, one.words), (State::Alive, incarnation, 1));
-        // It does not poll, and is watched all the same.
+        // The program does not poll, and is watched all the same.
         assert_eq!(state(&mut warden, app(7)), State::Alive);
     }
     silent.kill();
@@ -101,7 +101,7 @@ fn a_life_that_quit_while_no_warden_was_there_is_not_taken_for_the_next_one() {
     std::fs::remove_dir_all(dir).expect("our own");
 }
 
-/// It was kept as one that is watched, and the program that had it did not ask for it again.
+/// The application used to be kept as watched, and the program that had it did not ask for it again.
 #[test]
 fn a_monitor_that_the_next_warden_refuses_is_named_and_had_again_when_there_is_room() {
     let dir = scratch();
@@ -127,13 +127,13 @@ fn a_monitor_that_the_next_warden_refuses_is_named_and_had_again_when_there_is_r
     let full = "512 applications are known, as many as there is room for";
     let refused = |why: String| Told::WardenBack(Err(format!("the warden refuses: {why}")));
     let no_longer = |number: i64| refused(format!("application {number} is monitored no longer: {full}"));
-    // Of the process it has a descriptor itself.
+    // It has a descriptor of that process itself.
     assert_eq!(diary.0, [Told::WardenLost, no_longer(7), no_longer(8), refused(full.into())]);
     diary.0.clear();
     plain.kill();
     assert_eq!(diary.failure(&mut warden).0, watched);
     drop(other);
-    // The warden notices in its own time.
+    // The warden notices this in its own time.
     while warden.monitor(app(7), Resources::default()).is_err() {
         assert!(second.is_running(), "the next warden has ended");
         std::thread::yield_now();

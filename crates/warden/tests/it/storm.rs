@@ -6,13 +6,13 @@ use martlet_warden::client::Warden;
 use crate::child::Process;
 use crate::world::{Diary, Told, app, scratch};
 
-/// How often.
+/// How many restarts there are.
 const RESTARTS: usize = 200;
-/// After how many of them the warden holds what it goes on to hold.
+/// After so many of them, the warden holds as much as it ever will.
 const SETTLED: usize = 40;
-/// What the warden may not have put away yet of the last life.
+/// How many lives the warden may not have cleaned up yet.
 const UNDER_WAY: usize = 3;
-/// By how much the allocator's own memory may grow for other reasons: a life that is not put away takes more than 1.5 KiB.
+/// By how much the allocator's own memory may grow for other reasons. A life that is not cleaned up takes more than 1.5 KiB.
 const ALLOCATOR_KIB: usize = 128;
 
 /// What a process holds.
@@ -51,7 +51,7 @@ fn an_application_that_is_restarted_200_times_is_told_of_each_time_and_leaves_no
         assert_eq!(diary.0, [], "restart {restart}");
         assert!(!lives.contains(&failure.incarnation), "restart {restart} is told of again: {failure:?}");
         lives.push(failure.incarnation);
-        // The warden answers this after it has put away the process, whose end it has seen.
+        // The warden answers this only after it has cleaned up the process, whose end it has seen.
         let (apps, _) = warden.status().expect("it answers");
         assert_eq!(apps.iter().map(|one| one.app).collect::<Vec<_>>(), [app(7)], "restart {restart}");
         if restart == SETTLED {

@@ -1,4 +1,4 @@
-//! Messages between applications, and what is told of monitors.
+//! Messages between applications, and what they are told of their monitors.
 
 use martlet_warden::board::State;
 use martlet_warden::client::{Failure, Handler, Warden};
@@ -29,7 +29,7 @@ fn messages_reach_every_monitor_in_order_and_before_the_failure() {
     }
 }
 
-/// Of two messages, lets the sender send the second and die while the first is being told.
+/// When it is told the first of two messages, it lets the sender send the second and die.
 struct Hasty {
     sender: Option<Process>,
     other: Warden,
@@ -69,7 +69,7 @@ fn a_message_that_came_while_another_was_told_is_told_before_the_failure() {
     assert_eq!(hasty.told.0[..2], [first, second]);
 }
 
-/// While a message is told, lets one application join that is awaited, and another one quit.
+/// While it is told a message, it lets an application join that it awaits, and another one quit.
 struct Busy {
     joins: Warden,
     quits: Warden,
@@ -94,7 +94,7 @@ impl Handler for Busy {
     }
 }
 
-/// The word of an end comes in front of the answer to what this program asks the warden meanwhile, and is taken along with it.
+/// The word of an end arrives in front of the answer to a request that this program makes meanwhile, and is delivered with it.
 #[test]
 fn an_end_whose_word_is_taken_along_with_an_answer_is_told_or_wakes_the_program() {
     let world = World::new();
@@ -114,7 +114,7 @@ fn an_end_whose_word_is_taken_along_with_an_answer_is_told_or_wakes_the_program(
     assert!(busy.told.0 == [message, Told::Left(app(9))] || is_readable(&warden), "{:?}", busy.told.0);
 }
 
-/// A program that asked something and then waited for the descriptor slept over it.
+/// A program that asked something and then waited for the descriptor used to sleep through it.
 #[test]
 fn the_descriptor_is_readable_for_what_came_along_with_an_answer() {
     let world = World::new();

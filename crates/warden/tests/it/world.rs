@@ -1,4 +1,4 @@
-//! A warden in this process, and what a program that watches is told.
+//! A warden in this process, and a record of what a watching program is told.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ pub fn app(number: i64) -> AppId {
     AppId::new(number).expect("in range")
 }
 
-/// A directory of a test's own.
+/// A directory that belongs to one test.
 pub fn scratch() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let dir = std::env::temp_dir().join(format!("martlet-warden-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -38,7 +38,7 @@ impl World {
         World::with_marks(false)
     }
 
-    /// With marks, where the system permits that.
+    /// With marks, where the system permits them.
     pub fn with_marks(marks: bool) -> World {
         let socket = scratch().join("warden.sock");
         let warden =
@@ -104,7 +104,7 @@ impl Handler for Diary {
 }
 
 impl Diary {
-    /// Of a program that hears of other hosts.
+    /// For a program that hears of other hosts.
     pub fn hearing() -> Diary {
         Diary(Vec::new(), true)
     }
@@ -117,7 +117,7 @@ impl Diary {
         self.0.remove(0)
     }
 
-    /// The next failure, whatever else is told before, as long as there is a warden to tell of it.
+    /// The next failure, whatever else is told before it, as long as there is a warden to tell of it.
     pub fn failure(&mut self, warden: &mut Warden) -> (AppId, Failure) {
         loop {
             match self.next(warden) {
@@ -129,7 +129,7 @@ impl Diary {
     }
 }
 
-/// How the warden says that an application stands.
+/// What the warden says of an application's state.
 pub fn state(warden: &mut Warden, of: AppId) -> State {
     let (apps, _) = warden.status().expect("it answers");
     apps.iter().find(|one| one.app == of).map_or(State::Free, |one| one.state)
