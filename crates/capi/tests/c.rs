@@ -1,6 +1,6 @@
-//! The library as programs in C have it: the example, and a program that calls every function, compiled with the system's compiler against the committed header
-//! and linked with the shared library, as it is installed, and with the static one. The example runs as three processes, which are killed, told to end, and
-//! lose their disks.
+//! The library as programs in C use it: the example, and a program that calls every function. Both are compiled with the system's compiler against the
+//! committed header, and linked with the shared library, as it is installed, and with the static one. The example runs as three processes, which are killed,
+//! told to end, and lose their disks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ mod config;
 #[path = "../../martlet/tests/it/counter.rs"]
 mod counter;
 
-/// What the linker needs beside the static library: what `rustc --print native-static-libs` names.
+/// What the linker needs besides the static library: the output of `rustc --print native-static-libs`.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm"];
-/// The version, and how much of it is in the name that a linked program looks for.
+/// The version, and the part of it that is in the name that a linked program looks for.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const INTERFACE: &str = "0.1";
 
-/// Where this build's libraries stand.
+/// The directory of this build's libraries.
 fn libraries() -> PathBuf {
     built::build("martlet-capi", &["--lib"])
 }
@@ -35,7 +35,7 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// The shared library as docs/embedding.md says that it is installed.
+/// Installs the shared library as docs/embedding.md says.
 fn installed(into: &Path) {
     let (file, interface) = (format!("libmartlet.so.{VERSION}"), format!("libmartlet.so.{INTERFACE}"));
     let page = include_str!("../../../docs/embedding.md");
@@ -45,7 +45,7 @@ fn installed(into: &Path) {
     symlink(&interface, into.join("libmartlet.so")).expect("our own directory");
 }
 
-/// Whether there is a compiler; says so if not.
+/// Whether there is a compiler. Prints a line if not.
 fn has_compiler() -> bool {
     let there = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("cc").is_file()));
     if !there {
@@ -74,7 +74,7 @@ fn compile_shared(source: &str, dir: &Path) -> PathBuf {
     installed(dir);
     let program = dir.join("program");
     compile(source, &program, &[&format!("-L{}", dir.display()), &format!("-Wl,-rpath,{}", dir.display()), "-lmartlet", "-lpthread"]);
-    // What a package of programs brings along has no file without a version.
+    // A package of programs ships no file without a version in its name.
     fs::remove_file(dir.join("libmartlet.so")).expect("our own directory");
     program
 }
@@ -108,7 +108,7 @@ fn the_example_with_the_static_library_counts_exactly_once_through_kills() {
     }
 }
 
-/// The names behind which arguments follow, in what is no comment.
+/// The names that arguments follow, outside of comments.
 fn called(text: &str) -> BTreeSet<&str> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//") && !line.trim_start().starts_with(['*', '/']));
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

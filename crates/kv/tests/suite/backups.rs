@@ -1,4 +1,4 @@
-//! What a node answers that does not lead.
+//! The answers of a node that does not lead.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use martlet_kv::store::KvMachine;
 use crate::fake::process;
 use crate::rig::Rig;
 
-/// A backup of two keys, and of one that is due.
+/// A backup with two keys, and one that is due to expire.
 fn backup(cluster_mode: bool) -> Rig {
     let mut rig = Rig::new(KvConfig { node: NodeId(1), cluster_mode, ..KvConfig::default() });
     let mut client = rig.connect();
@@ -28,7 +28,7 @@ fn a_backup_answers_what_names_no_key_as_a_replica_of_redis_does() {
     for cluster_mode in [false, true] {
         let mut rig = backup(cluster_mode);
         let mut client = rig.connect();
-        // What is due counts until the primary deletes it, and is gone for whoever asks.
+        // A key that is due is counted until the primary deletes it, but for every read it is gone.
         assert_eq!(rig.call(&mut client, "DBSIZE"), ":3\r\n");
         assert!(["*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\nb\r\n$1\r\na\r\n"].contains(&rig.call(&mut client, "KEYS *").as_str()));
         let (mut cursor, mut keys) = ("0".to_owned(), Vec::new());
@@ -78,7 +78,7 @@ fn a_client_of_a_cluster_that_takes_what_a_backup_knows_says_so() {
         ("GET a", "+QUEUED\r\n"),
         ("STRLEN b", "+QUEUED\r\n"),
         ("EXEC", "*2\r\n$1\r\n1\r\n:1\r\n"),
-        // What changes keys, or says something of what is to come, is the primary's.
+        // Commands that change keys, or announce what is to come, are the primary's.
         ("SET a 2", &moved),
         ("GETEX a", &moved),
         ("WATCH a", &moved),
@@ -99,14 +99,14 @@ fn a_client_of_a_cluster_that_takes_what_a_backup_knows_says_so() {
         "-EXECABORT Transaction discarded because of: LOADING Redis is loading the dataset in memory\r\n"
     );
     assert_eq!(rig.replica.machine.len(), 3);
-    // Outside of a cluster there is no such wish, as in Redis.
+    // Outside of a cluster there is no such command, as in Redis.
     let mut rig = backup(false);
     let mut client = rig.connect();
     assert_eq!(rig.call(&mut client, "READONLY"), "-ERR This instance has cluster support disabled\r\n");
     assert!(rig.call(&mut client, "GET a").starts_with("-READONLY "));
 }
 
-/// A part of the state, or what was executed and is not committed, is nothing to be told.
+/// Neither a part of the state, nor what was executed and is not committed, may be shown.
 #[test]
 fn a_backup_answers_nothing_from_what_is_not_the_state() {
     let mut rig = backup(true);
@@ -127,7 +127,7 @@ fn a_backup_answers_nothing_from_what_is_not_the_state() {
     }
 }
 
-/// A client over shared memory is promised that nothing that it reads is old.
+/// A client over shared memory is promised that no read is stale.
 #[test]
 fn a_request_over_shared_memory_is_the_primarys() {
     let mut shared = Shared::new(KvConfig { node: NodeId(1), ..KvConfig::default() }, 0, 1);

@@ -15,7 +15,7 @@ use martlet_protocol::replica::{Application, ClientEvent, StateMachine, Ticket};
 
 use crate::fake::{FakeReplica, Log};
 
-/// Small, so that every test wraps and fills them.
+/// So small that every test wraps and fills the rings.
 const SIZES: Sizes = Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 };
 const PATIENCE: usize = 2_000_000;
 
@@ -30,12 +30,12 @@ struct Server {
     id: ProcessId,
     app: KvApp,
     replica: FakeReplica<End>,
-    /// The view that it has not heard of yet, and who leads there.
+    /// The view that it has not heard of yet, and the processes there, the leader first.
     news: Option<(ViewNumber, Vec<ProcessId>)>,
 }
 
 impl Server {
-    /// Hears of the newest view.
+    /// Tells it of the newest view.
     fn learn(&mut self) {
         let Some((number, ids)) = self.news.take() else { return };
         let members = ids.iter().map(|id| Member::new(*id, Roles::REPLICA));
@@ -45,14 +45,14 @@ impl Server {
     }
 }
 
-/// One client that increments a key of its own, and checks each reply: the n-th increment answers n, whatever happened to primaries.
+/// A client that increments a key of its own, and checks each reply: the n-th increment answers n, whatever has happened to primaries.
 struct Caller {
     index: ProcessIndex,
     client: Client<End>,
     key: String,
     posted: u64,
     answered: u64,
-    /// What is awaited: its number, and the count of increments before it, for a read.
+    /// The requests that await a reply: the number of each, and for a read the count of increments before it.
     awaited: VecDeque<(u64, Option<u64>)>,
     views: Vec<ViewNumber>,
 }
@@ -65,9 +65,9 @@ struct Cluster {
     log: Log,
     view: u64,
     primary: usize,
-    /// How much of the log the primary's released replies rest on: no failover loses it.
+    /// How much of the log the replies that the primary has released depend on: no failover loses it.
     committed: usize,
-    /// What the log held at the end of each turn whose replies are not released.
+    /// The length of the log at the end of each turn whose replies are not released yet.
     turns: VecDeque<(Ticket, usize)>,
     lives: u64,
     repeats: u64,
@@ -132,7 +132,7 @@ impl Cluster {
         self.world.wake(index);
     }
 
-    /// A new view whose primary is `servers[primary]`. What the old primary had not released may be lost, from some entry on.
+    /// A new view, whose primary is `servers[primary]`. Entries that the old primary had not released may be lost, from some entry on.
     fn fail_over(&mut self, primary: usize) {
         self.view += 1;
         self.primary = primary;
@@ -261,18 +261,18 @@ impl Cluster {
         panic!("no end after {PATIENCE} turns; the view is {}, led by {}; {left:?}", self.view, self.servers[self.primary].id);
     }
 
-    /// What the first caller's request is answered.
+    /// The answer to a request of the first caller.
     fn ask(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let seq = self.callers[0].client.post(args).expect("room");
         self.answer(seq)
     }
 
-    /// What the first caller is answered next, which is to be about that request.
+    /// The first caller's next answer, which has to be the one to that request.
     fn answer(&mut self, seq: u64) -> Vec<u8> {
         self.answer_within(seq, PATIENCE).expect("an answer")
     }
 
-    /// The same, if it comes within so many turns.
+    /// The same, if it comes within this many turns.
     fn answer_within(&mut self, seq: u64, turns: usize) -> Option<Vec<u8>> {
         for _ in 0..turns {
             let (caller, now) = (&mut self.callers[0], Time(self.world.now()));
@@ -289,7 +289,7 @@ impl Cluster {
         None
     }
 
-    /// Every replica that applies the log holds the same.
+    /// Checks that all replicas that apply the log hold the same.
     fn check_replicas(&mut self) {
         let expected = self.servers[self.primary].replica.machine.digest();
         for server in &mut self.servers {
@@ -308,7 +308,7 @@ fn requests_are_answered_in_a_calm_world() {
         assert!(caller.views.iter().all(|v| *v == ViewNumber(1)));
     }
     cluster.check_replicas();
-    // A client that confirms leaves nothing to repeat but the last window.
+    // A client that confirms replies leaves nothing to repeat except the last window.
     let sessions = cluster.servers[cluster.primary].replica.machine.sessions();
     assert_eq!(sessions.len(), 2);
     assert!(sessions.heap_bytes() < 2 * 41 * 100, "{} bytes of sessions", sessions.heap_bytes());
@@ -350,7 +350,7 @@ fn nothing_is_executed_twice_whatever_dies() {
         eprintln!("seed {seed}");
         let mut cluster = Cluster::new(seed, 3, 3, Faults::drawn);
         for round in 1..=8 {
-            // The primary dies somewhere within what is asked.
+            // The primary dies somewhere in the middle of these requests.
             for caller in &cluster.callers {
                 cluster.world.wake(caller.index);
             }
@@ -372,7 +372,7 @@ fn nothing_is_executed_twice_whatever_dies() {
     assert!(repeats > 100, "only {repeats} requests were repeated: the test tests too little");
 }
 
-/// A client that its primary loses sight of, while another node never does: neither may execute again what was executed before.
+/// A primary loses sight of a client that another node sees all the time. Neither may execute again what was executed before.
 #[test]
 fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
     let mut cluster = Cluster::new(6, 3, 1, |_| Faults::calm());
@@ -382,7 +382,7 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
         let machine = &c.servers[c.primary].replica.machine;
         machine.get(machine.keyed(key.as_bytes())).map(|e| e.value().to_vec())
     };
-    // The second increment is executed, and its reply is never released.
+    // The second increment is executed, but its reply is never released.
     let seq = cluster.callers[0].client.post(&[b"INCR", key.as_bytes()]).expect("room");
     for _ in 0..PATIENCE {
         if stored(&mut cluster).as_deref() == Some(b"2") {
@@ -397,7 +397,7 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
     }
     assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]));
     cluster.committed = cluster.log.borrow().len();
-    // The next primary loses sight of the client, and keeps its session no longer than it promises.
+    // The next primary loses sight of the client, and keeps the client's session no longer than it promises.
     let next = (cluster.primary + 1) % 3;
     cluster.fail_over(next);
     let server = &mut cluster.servers[next];
@@ -410,7 +410,7 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
         assert_eq!(server.replica.machine.sessions().len(), sessions, "after {after_ns} ns more");
     }
     cluster.committed = cluster.log.borrow().len();
-    // The one after it has been connected all the time, and is asked again.
+    // The client has been connected to the primary after that all the time, and repeats its request there.
     cluster.fail_over((next + 1) % 3);
     for server in &mut cluster.servers {
         server.learn();
@@ -418,14 +418,14 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
     let reply = cluster.answer(seq);
     assert!(reply.starts_with(b"-UNCERTAIN the session has ended in your absence"), "{}", reply.escape_ascii());
     assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]), "not executed twice");
-    // What it asks from now on is executed.
+    // Its requests from now on are executed.
     cluster.callers[0].posted = 2;
     cluster.callers[0].answered = 2;
     cluster.run_to(5);
 }
 
-/// Between hosts connections end while both ends live, and clients come back at once: how long ago the reign began, or another connection of theirs ended, is no reason
-/// to forget what they were answered.
+/// Between hosts, connections end while both ends live, and clients come back at once. A session may not be forgotten because the reign began, or another
+/// connection of the client's ended, long enough ago.
 #[test]
 fn a_session_is_kept_from_the_time_when_its_client_was_last_seen() {
     let mut cluster = Cluster::new(7, 3, 1, |_| Faults::calm());
@@ -434,7 +434,7 @@ fn a_session_is_kept_from_the_time_when_its_client_was_last_seen() {
     cluster.fail_over(next);
     let server = &mut cluster.servers[next];
     server.learn();
-    // It is seen, and again: so many seconds into the reign each time.
+    // The client is seen, and seen again: each time so many seconds into the reign.
     let mut seen = *server.replica.clients_seen.last().expect("it is connected");
     let mut second = 0;
     let mut until = |second_now: u64, server: &mut Server| {
@@ -447,7 +447,7 @@ fn a_session_is_kept_from_the_time_when_its_client_was_last_seen() {
     for second in [4, 9] {
         server.replica.clients.push_back(ClientEvent::Gone { peer: seen, certain: false });
         assert_eq!(until(second, server), 1);
-        // A connection of the same client, in whose lane stands the same introduction.
+        // A new connection of the same client, whose lane holds the same introduction.
         server.replica.clients.push_back(ClientEvent::Up(seen));
         seen = *server.replica.clients_seen.last().expect("it is connected");
         assert_eq!(until(second, server), 1);
@@ -458,7 +458,7 @@ fn a_session_is_kept_from_the_time_when_its_client_was_last_seen() {
     }
 }
 
-/// The first primary has no memory left, and says so; its successor has. A client that repeats what it asked may have heard the refusal by then.
+/// The first primary has no memory left, and says so; its successor has. By then, a client that repeats its request may have heard the refusal.
 #[test]
 fn a_write_that_was_refused_is_not_executed_by_the_next_primary() {
     let mut cluster = Cluster::new(9, 2, 1, |_| Faults::calm());
@@ -470,7 +470,7 @@ fn a_write_that_was_refused_is_not_executed_by_the_next_primary() {
         key += 1;
     }
     assert!(key > 0, "at first there was room");
-    // The next one is refused, and that is not released.
+    // The next write is refused, and the refusal is not released.
     let seq = cluster.callers[0].client.post(&[b"SET", b"k", b"v"]).expect("room");
     let refusals = |c: &Cluster| c.servers[0].app.stats().errors;
     let before = refusals(&cluster);
@@ -507,7 +507,7 @@ fn a_change_of_primary_without_a_death_is_followed() {
             for _ in 0..cluster.chance.usize(0..200) {
                 cluster.step(round * 20);
             }
-            // The old primary lives, and forgets what it speculated.
+            // The old primary lives, and forgets what it executed speculatively.
             let old = cluster.primary;
             let next = (old + 1) % cluster.servers.len();
             cluster.fail_over(next);
@@ -527,7 +527,7 @@ fn sessions_end_with_their_clients() {
     cluster.run_to(10);
     let session_count = |c: &Cluster| c.servers[c.primary].replica.machine.sessions().len();
     assert_eq!(session_count(&cluster), 3);
-    // One goes while the primary sees it, one just before the primary dies too.
+    // One client leaves while the primary sees it, and one just before the primary dies too.
     let gone = cluster.callers.remove(0);
     cluster.world.kill(gone.index, None);
     for _ in 0..PATIENCE {

@@ -1,4 +1,4 @@
-//! A replica for tests: it replicates by handing each entry to the other machines at once, and releases replies when the test says so.
+//! A replica for tests. It replicates each entry by handing it to the other machines at once, and releases replies when the test says so.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ pub fn process(n: u16) -> ProcessId {
     ProcessId { node: NodeId(n), incarnation: Incarnation(100 + u64::from(n)) }
 }
 
-/// Entries in order, which every replica applies that has not made them itself.
+/// The entries in order. Every replica applies those that it has not made itself.
 pub type Log = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// The replica.
@@ -27,23 +27,23 @@ pub struct FakeReplica<F> {
     pub standing: Standing,
     pub view: View,
     pub reign: u64,
-    /// As a backup.
+    /// Whether a backup shows committed state.
     pub shows_committed: bool,
     pub ticket: Ticket,
-    /// How often that was asked for.
+    /// How often a ticket was asked for.
     pub tickets_taken: Cell<usize>,
     pub released: Ticket,
-    /// Whether a majority answers when it is asked for those who do not trust a lease.
+    /// Whether a majority answers when it is asked on behalf of clients that do not trust a lease.
     pub majority: bool,
     pub room: bool,
-    /// The longest entry that is taken.
+    /// The longest entry that it accepts.
     pub limit: usize,
     /// All entries of the cluster.
     pub log: Log,
-    /// How many of them this machine has.
+    /// How many of the entries this machine has applied.
     pub applied: usize,
     pub clients: VecDeque<ClientEvent>,
-    /// Clients that have been connected.
+    /// The clients that have been connected.
     pub clients_seen: Vec<PeerId>,
 }
 
@@ -86,7 +86,7 @@ impl<F: Fabric> FakeReplica<F> {
         }
     }
 
-    /// Makes it primary, with everything applied that is in the log.
+    /// Makes it the primary, with every entry of the log applied.
     pub fn lead(&mut self) {
         self.catch_up(usize::MAX);
         self.standing = Standing::Primary;
@@ -101,7 +101,7 @@ impl<F: Fabric> FakeReplica<F> {
         self.standing = Standing::Backup { primary };
     }
 
-    /// Applies what the log has more, up to so many entries in all.
+    /// Applies further entries of the log, up to this many in all.
     pub fn catch_up(&mut self, upto: usize) {
         for entry in self.log.borrow().iter().take(upto).skip(self.applied) {
             self.applied += 1;

@@ -1,4 +1,4 @@
-//! What a node tells of itself, its clients and the time.
+//! What a node says about itself, its clients and the time.
 
 use std::sync::atomic::Ordering;
 
@@ -22,12 +22,13 @@ fn client_list_shows_the_request_that_asks_for_it() {
     assert!(list.contains(" qbuf=13 "), "half a request waits: {list}");
 }
 
-/// The client has read its clock before it sent the request, so a key has no longer to go than was asked for, whenever the node has last looked.
+/// The client reads its clock before it sends the request. So a key may not have longer to live than was asked for, whenever the node last looked at its own
+/// clock.
 #[test]
 fn a_commands_time_is_that_of_its_execution() {
     let mut rig = Rig::new(KvConfig::default());
     let mut client = rig.connect();
-    // No time passes by the monotonic clock.
+    // No time passes on the monotonic clock.
     rig.turn_ns = 0;
     for _ in 0..100 {
         let now = rig.wall.fetch_add(1, Ordering::Relaxed) + 1;

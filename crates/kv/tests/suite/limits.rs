@@ -1,4 +1,4 @@
-//! Requests that are large, and what they cost. Work is counted as the node reports it, which shows the others that it lives; never time.
+//! Large requests and their cost. Work is counted as the node itself reports it to show the others that it lives; time is never measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use martlet_protocol::replica::StateMachine as _;
 use crate::fake::FakeReplica;
 use crate::rig::Rig;
 
-/// A request as an array.
+/// A request in the form of an array.
 fn array<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let words: Vec<&[u8]> = words.into_iter().collect();
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -23,7 +23,7 @@ fn array<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     bytes
 }
 
-/// `command` with these many keys, with a value each if there is one.
+/// `command` with this many keys, each with a value if there is one.
 fn of_keys(command: &str, keys: usize, value: Option<&[u8]>) -> Vec<u8> {
     let names: Vec<Vec<u8>> = (0..keys).map(|n| format!("key:{n}").into_bytes()).collect();
     array(std::iter::once(command.as_bytes()).chain(names.iter().flat_map(|name| std::iter::once(&name[..]).chain(value))))
@@ -50,7 +50,7 @@ impl Counted {
     }
 }
 
-/// What a long request reports, in steps, must come near what it does: else it hides behind the others' patience.
+/// The steps that a long request reports must be nearly as many as it makes; otherwise it lives off the others' patience.
 #[test]
 fn each_long_request_shows_that_its_node_lives_in_proportion_to_its_work() {
     const KEYS: usize = 20_000;
@@ -75,7 +75,7 @@ fn each_long_request_shows_that_its_node_lives_in_proportion_to_its_work() {
         let beats = node.beats() - before;
         assert!(beats >= steps, "{name}: {beats} beats for {steps} stretches of work");
     }
-    // A transaction, its commands of the cheapest kind.
+    // A transaction of the cheapest commands.
     client.send(&mut node.rig, b"MULTI\r\n");
     let mut queued = b"PING\r\n".repeat(KEYS);
     queued.extend_from_slice(b"EXEC\r\n");
@@ -98,7 +98,7 @@ fn each_copy_of_a_long_value_shows_that_its_node_lives() {
     let mut client = node.rig.connect();
     let value = vec![b'v'; BYTES];
     let far = BYTES.to_string();
-    // How often the value is copied, at least: into its entry, into the log; or out of it.
+    // With each request, how often the value is copied at least: into its entry, into the log, or out of it.
     let requests: Vec<(Vec<u8>, u64)> = vec![
         (array([&b"SET"[..], b"k", &value]), 2),
         (array([&b"SET"[..], b"k", &value]), 2),
@@ -118,7 +118,7 @@ fn each_copy_of_a_long_value_shows_that_its_node_lives() {
         assert!(!reply.starts_with('-'), "{reply:.80}");
         assert!(beats >= copies * (stretches - 1), "{}: {beats} beats for {copies} copies", request[..40].escape_ascii());
     }
-    // A backup applies as much in one go, and a replica that joins is taught it.
+    // A backup applies just as much at once, and so does a replica that joins and receives the state.
     let log = node.rig.replica.log.clone();
     let mut backup = FakeReplica::new(Nobody, log);
     let beats = Arc::new(AtomicU64::new(0));
@@ -136,7 +136,7 @@ fn each_copy_of_a_long_value_shows_that_its_node_lives() {
     assert_eq!(backup.machine.digest(), node.rig.replica.machine.digest());
 }
 
-/// One client, idle ones beside it, and nothing long: the signs of life are those of the duty cycle.
+/// One client, with idle ones beside it, and nothing long: the only signs of life are those of the duty cycle.
 #[test]
 fn short_requests_report_little() {
     let mut node = Counted::new(KvConfig::default());
@@ -160,7 +160,7 @@ fn reads_need_no_room_in_the_log_however_many_keys_they_name() {
         let reply = rig.reply(&mut client);
         assert!(!reply.starts_with('-'), "{command}: {reply:.120}");
     }
-    // The watched keys need none either.
+    // Nor do the watched keys need any.
     for (request, reply) in [("MULTI", "+OK"), ("SET key:8 w", "+QUEUED"), ("EXEC", "*1\r\n+OK")] {
         assert_eq!(rig.call(&mut client, request), format!("{reply}\r\n"));
     }
@@ -170,7 +170,7 @@ fn reads_need_no_room_in_the_log_however_many_keys_they_name() {
     rig.check_backup();
 }
 
-/// What is due is gone for whoever asks, whether or not the log has room to say so at once.
+/// A key that is due is gone for every read, whether or not the log has room to say so at once.
 #[test]
 fn keys_that_are_due_are_gone_for_reads_that_have_no_room_to_delete_them() {
     const KEYS: usize = 3_000;
@@ -184,7 +184,7 @@ fn keys_that_are_due_are_gone_for_reads_that_have_no_room_to_delete_them() {
     client.send(&mut rig, &of_keys("EXISTS", KEYS, None));
     assert_eq!(rig.reply(&mut client), ":0\r\n");
     assert!(rig.replica.machine.len() > KEYS / 2, "they were too many for one entry");
-    // A change deletes what it changes.
+    // A command that changes a key first deletes it if it is due.
     assert_eq!(rig.call(&mut client, &format!("APPEND key:{} w", KEYS - 1)), ":1\r\n");
     // A watch on such a key may fail; one on a key that is there does not.
     rig.call(&mut client, &format!("WATCH key:{}", KEYS - 1));
@@ -208,7 +208,7 @@ fn a_watched_key_that_becomes_due_has_changed() {
     assert_eq!(rig.call(&mut client, "EXEC"), "*-1\r\n");
 }
 
-/// A transaction may ask for the same over and over.
+/// A transaction may ask for the same key over and over.
 #[test]
 fn what_a_transaction_goes_through_and_answers_is_bounded_as_a_whole() {
     let limits = martlet_kv::resp::Limits { max_bulk_bytes: 64 << 10, ..Default::default() };
@@ -231,12 +231,12 @@ fn what_a_transaction_goes_through_and_answers_is_bounded_as_a_whole() {
     let reply = exec(&mut rig, "COMMAND", 300);
     assert!(reply.len() < 150_000, "{} bytes", reply.len());
     assert!(reply.contains("-ERR the reply would be longer than the longest value"));
-    // What is written is written, and said to be.
+    // What is written is written, and the reply says so.
     let reply = exec(&mut rig, "INCR n", 2000);
     assert!(reply.ends_with(":2000\r\n") && !reply.contains('-'));
 }
 
-/// Somebody watches many keys that are not there, and others flush: neither pays for the other.
+/// One client watches many keys that do not exist, and another flushes. Neither pays for the other.
 #[test]
 fn flushes_do_not_go_through_watched_keys_that_are_not_there() {
     let mut node = Counted::new(KvConfig::default());
@@ -249,7 +249,7 @@ fn flushes_do_not_go_through_watched_keys_that_are_not_there() {
         node.rig.call(&mut client, "FLUSHALL");
     }
     assert!(node.beats() - before <= 3, "{} beats", node.beats() - before);
-    // What is there and watched changes.
+    // A watched key that exists does change.
     node.rig.call(&mut client, "SET key:7 v");
     node.rig.call(&mut watcher, "UNWATCH");
     for key in ["key:7", "key:8"] {
@@ -260,7 +260,7 @@ fn flushes_do_not_go_through_watched_keys_that_are_not_there() {
     }
 }
 
-/// As many tables as there are flushes would wait to be freed.
+/// Otherwise as many tables as there are flushes would wait to be freed.
 #[test]
 fn flushes_of_little_leave_nothing_behind() {
     let mut rig = Rig::new(KvConfig::default());

@@ -1,4 +1,4 @@
-//! What clients send that is no request, and how their connections end.
+//! Input from clients that is not a request, and how their connections end.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ fn mistakes_in_the_stream_are_told_and_end_the_connection() {
     }
 }
 
-/// Most clients send all of a request before they read: to be told of a reset, they would not have to be told anything.
+/// Most clients send all of a request before they read. If the connection were reset meanwhile, they would never read the error.
 #[test]
 fn one_that_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
     let limits = Limits { max_bulk_bytes: 1 << 20, max_request_bytes: 8 << 20, ..Limits::default() };
@@ -40,17 +40,17 @@ fn one_that_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
     assert_eq!(rig.end(&mut client), error);
     drop(client);
     rig.until_nobody_is_connected();
-    // Not for ever, if it goes on and on,
+    // The node does not wait for ever if the client goes on and on,
     let mut endless = rig.connect();
     endless.send(&mut rig, too_long);
     let sent = rig.flood(&mut endless, &[b'x'; 1 << 16]);
     assert!(sent >= limits.max_request_bytes && rig.app.stats().connections == 0, "{sent} bytes");
-    // nor if it sends nothing, or leaves it at that.
+    // nor if the client sends nothing more.
     let mut silent = rig.connect();
     silent.send(&mut rig, too_long);
     assert_eq!(rig.end(&mut silent), error);
     assert_eq!(rig.app.stats().connections, 1, "it may be about to send");
-    // The node is to be woken for it, and for those that were about to be closed and have gone.
+    // The node asks to be woken for this client, and for those that were about to be closed and have gone.
     let latest = rig.replica.now.after(1_000_000_000);
     while rig.app.deadline().0 < u64::MAX {
         assert!(rig.app.deadline() <= latest);
@@ -60,7 +60,7 @@ fn one_that_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
     assert_eq!((rig.app.stats().connections, rig.app.deadline().0), (0, u64::MAX));
 }
 
-/// Nobody knows where the next request would start, and a stranger is owed nothing: Redis closes at once.
+/// After these errors nothing says where the next request would start, and a stranger is owed nothing. So the connection is closed at once, as by Redis.
 #[test]
 fn what_is_no_request_ends_the_connection_at_once() {
     let password = Some("secret".to_owned());
@@ -78,10 +78,10 @@ fn what_is_no_request_ends_the_connection_at_once() {
         let mut client = rig.connect();
         client.send(&mut rig, bytes);
         assert_eq!(rig.end(&mut client), format!("-ERR Protocol error: {error}\r\n"));
-        // The client has not left: it is the node that has.
+        // The client has not left: the node has closed the connection.
         assert_eq!(rig.app.stats().connections, 0, "{error}");
     }
-    // As in Redis's own tests: whoever sends until that fails can still read why.
+    // As in Redis's own tests: a client that sends until sending fails can still read the reason.
     for start in [&b"\0"[..], b"*\0", b"$\0"] {
         let mut rig = Rig::new(KvConfig::default());
         let mut client = rig.connect();
@@ -95,7 +95,7 @@ fn what_is_no_request_ends_the_connection_at_once() {
     }
 }
 
-/// A page that somebody opens in a browser can send these to a port of their host, with any bytes behind them.
+/// A web page that is opened in a browser can send these to a port of the same host, with any bytes after them.
 #[test]
 fn no_request_is_taken_from_within_http() {
     let error = "-ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it\r\n";
@@ -125,7 +125,7 @@ fn a_truncated_stream_leaves_nothing_behind() {
     assert_eq!(rig.call(&mut next, "EXISTS k a"), ":1\r\n");
 }
 
-/// One event tells of the bytes and of the end, and no other follows.
+/// One event reports the bytes and the end, and no other event follows.
 #[test]
 fn an_end_that_comes_together_with_the_last_bytes_is_seen() {
     let mut rig = Rig::new(KvConfig::default());

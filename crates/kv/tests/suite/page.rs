@@ -1,4 +1,4 @@
-//! The page on the Redis protocol names the commands that there are.
+//! The page on the Redis protocol lists exactly the commands that exist.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 fn the_page_lists_every_command_and_no_other() {
     let page = include_str!("../../../../docs/redis.md");
     let section = page.split("## ").find(|section| section.starts_with("Commands")).expect("a section on commands");
-    // Each line of the list names a family, and then its commands between backquotes.
+    // Each line of the list names a family of commands, and then the commands between backquotes.
     let lines = section.lines().filter_map(|line| line.strip_prefix("- ")?.split_once(": "));
     let words = lines.flat_map(|(family, commands)| {
         let most = if family == "Martlet's own" { 1 } else { usize::MAX };

@@ -13,7 +13,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, or says why the test that wants it is skipped.
+    /// Starts a server. If there is none, prints why the test that wants it is skipped.
     pub fn start() -> Option<Server> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);

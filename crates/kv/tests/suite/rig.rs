@@ -1,4 +1,4 @@
-//! A node whose duty cycle a test turns, and its clients over real sockets.
+//! A node whose duty cycle is driven by a test, and its clients over real sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,18 +11,18 @@ use martlet_protocol::replica::{Application, StateMachine, Ticket};
 
 use crate::fake::FakeReplica;
 
-/// How many turns without the expected outcome make a test fail. A turn looks at the sockets, so only a hang comes near it.
+/// How many turns without the expected outcome make a test fail. Each turn looks at the sockets, so only a hang takes nearly as many.
 pub const PATIENCE: usize = 3_000_000;
 
-/// A node: the application, its replica, and a duty cycle that the test turns.
+/// A node: the application, its replica, and a duty cycle that the test drives.
 pub struct Rig {
     pub app: KvApp,
     pub replica: FakeReplica<Nobody>,
     /// The wall clock, in milliseconds.
     pub wall: Arc<AtomicU64>,
-    /// How much time passes in a turn, by the monotonic clock.
+    /// How much time passes in a turn, on the monotonic clock.
     pub turn_ns: u64,
-    /// Replies are released at the end of their turn.
+    /// Whether replies are released at the end of their turn.
     pub releasing: bool,
 }
 
@@ -53,7 +53,7 @@ impl Rig {
     pub fn connect(&self) -> Client<TcpStream> {
         let stream = TcpStream::connect(self.app.address().expect("it listens")).expect("it accepts");
         stream.set_nonblocking(true).expect("a socket");
-        // Else a request in two pieces waits for the acknowledgement of its first, 40 ms each time.
+        // Without this, a request in two pieces waits each time for the acknowledgement of the first, 40 ms.
         stream.set_nodelay(true).expect("a socket");
         Client { stream, received: Vec::new(), ended: false }
     }
@@ -77,7 +77,7 @@ impl Rig {
         panic!("no reply in {PATIENCE} turns");
     }
 
-    /// Turns until the connection has ended. Returns what came before.
+    /// Turns until the connection has ended. Returns what was received before that.
     pub fn end<S: Read + Write>(&mut self, client: &mut Client<S>) -> String {
         for _ in 0..PATIENCE {
             self.turn();
@@ -89,7 +89,7 @@ impl Rig {
         panic!("the connection did not end in {PATIENCE} turns");
     }
 
-    /// Sends `chunk` again and again, turning the node, until that fails. Returns how many bytes went.
+    /// Sends `chunk` again and again, turning the node, until sending fails. Returns how many bytes were sent.
     pub fn flood(&mut self, client: &mut Client<TcpStream>, chunk: &[u8]) -> usize {
         let mut sent = 0;
         loop {
@@ -112,7 +112,7 @@ impl Rig {
         assert!(open.is_some(), "connections stay open for {PATIENCE} turns");
     }
 
-    /// A machine that has applied every entry holds what the primary holds.
+    /// Checks that a machine that has applied every entry holds what the primary holds.
     pub fn check_backup(&self) {
         let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
         backup.catch_up(usize::MAX);
@@ -151,7 +151,7 @@ fn split(bytes: &[u8]) -> Option<usize> {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Sends all of it, turning the node while its socket is full.
+    /// Sends all of it, and turns the node while the node's socket is full.
     pub fn send(&mut self, rig: &mut Rig, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
@@ -174,7 +174,7 @@ impl<S: Read + Write> Client<S> {
                 }
                 Ok(n) => self.received.extend_from_slice(&chunk[..n]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Closed with bytes of ours unread.
+                // The node closed the connection with bytes of ours unread.
                 Err(_) => {
                     self.ended = true;
                     return;

@@ -1,4 +1,4 @@
-//! The same requests to a real Redis and to us: the replies must not differ by a byte.
+//! Sends the same requests to a real Redis and to ours: the replies must be equal byte for byte.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
-/// A primary without anything around it.
+/// A primary with nothing around it.
 struct Ours {
     machine: KvMachine,
     shared: Shared,
@@ -638,7 +638,7 @@ fn connections_answer_as_redis_does() {
 /// Clients ask before they route, cache or repeat a request.
 #[test]
 fn command_info_tells_of_each_command_what_redis_tells() {
-    // Unknown to Redis 7.0, or told otherwise: FAILOVER is no part of a transaction here, and LOLWUT reads no keys.
+    // These are unknown to Redis 7.0, or described differently: FAILOVER cannot be part of a transaction here, and LOLWUT reads no keys.
     let ours = ["cas", "client|no-touch", "client|setinfo", "failover", "lolwut", "raiselevel", "read", "resize"];
     let both = all().iter().flat_map(|command| std::iter::once(command).chain(command.subcommands()));
     let names: Vec<&str> = both.filter(|c| c.subcommands().is_empty()).map(|c| c.name).filter(|name| !ours.contains(name)).collect();

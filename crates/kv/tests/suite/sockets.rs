@@ -1,4 +1,4 @@
-//! The front end over sockets, with real ones.
+//! The Redis front end over real sockets.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ fn no_reply_leaves_before_its_ticket_to_reads_either() {
     assert_eq!(rig.reply(&mut asker), "+PONG\r\n");
 }
 
-/// A lease is a matter of the primary's clock, and a client that does not trust it says so.
+/// A lease depends on the primary's clock. A client that does not trust it can say so.
 #[test]
 fn one_that_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
     let mut rig = Rig::new(KvConfig::default());
@@ -70,7 +70,7 @@ fn one_that_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
     for expected in ["+OK\r\n", "$1\r\nv\r\n", "+PONG\r\n"] {
         assert_eq!(rig.reply(&mut asker), expected);
     }
-    // It goes for transactions as well, and until the connection says otherwise or begins anew.
+    // This holds for transactions too, and until the connection says otherwise or is reset.
     for back in ["READ LEASE", "RESET"] {
         assert_eq!(rig.call(&mut asker, "READ QUORUM"), "+OK\r\n");
         rig.call(&mut asker, "MULTI");
@@ -118,12 +118,12 @@ fn where_reads_are_by_quorum_a_client_that_says_nothing_waits_for_a_majority() {
     assert!(waits(&mut rig, &mut trusting), "it begins anew");
     rig.call(&mut asker, "READONLY");
     assert!(!waits(&mut rig, &mut asker), "it does not mind what is old");
-    // Of what a backup has nobody is told that it is the newest.
+    // A backup's state is never said to be the newest.
     rig.replica.follow(Some(process(1)));
     assert_eq!(rig.call(&mut trusting, "DBSIZE"), ":0\r\n");
 }
 
-/// Its reply says whether keys have changed, whatever it executes.
+/// The reply to EXEC says whether keys have changed, whatever it executes.
 #[test]
 fn an_exec_after_a_watch_waits_for_its_ticket_and_is_answered_by_who_leads() {
     let mut rig = Rig::new(KvConfig::default());
@@ -229,7 +229,7 @@ fn clients_of_redis_cluster_find_what_they_ask_for() {
     assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 10"), "*0\r\n");
     assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 -1"), "-ERR Invalid slot or number of keys\r\n");
     assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 16384 1"), "-ERR Invalid slot\r\n");
-    // They tell of keys, so a node that may have been deposed says nothing.
+    // These replies say something about keys, so a node that may have been deposed does not send them.
     rig.releasing = false;
     client.send(&mut rig, format!("CLUSTER COUNTKEYSINSLOT {slot}\r\n").as_bytes());
     for _ in 0..1000 {
@@ -300,7 +300,7 @@ fn pipelined_requests_are_answered_in_order() {
             i % 1000
         ));
     }
-    // The client does not read before it has sent everything: neither side may wait for the other for ever.
+    // The client does not read before it has sent everything. Neither side may wait for the other for ever.
     let mut sent = 0;
     let mut stalled = 0;
     while sent < all.len() && stalled < 1000 {
@@ -396,7 +396,8 @@ fn one_that_does_not_read_is_not_read_from() {
     assert_eq!(rig.call(&mut client, "PING"), "+PONG\r\n");
 }
 
-/// Each client may have as much outstanding as suits it; what one turn copies for all of them is bounded, or a primary with many clients would be taken for dead.
+/// Each client may have as much outstanding as it likes. But what one turn copies for all of them is bounded, or a primary with many clients would be taken for
+/// dead.
 #[test]
 fn a_turn_writes_and_sends_no_more_than_so_much() {
     const TURN: u64 = 4 << 20;
@@ -410,7 +411,7 @@ fn a_turn_writes_and_sends_no_more_than_so_much() {
     for client in &mut clients {
         client.stream.write_all(b"GET k\r\n").expect("a short request");
     }
-    // Asked and sent in different turns, so that each is bounded by itself.
+    // The requests are executed and the replies sent in different turns, to see that each is bounded by itself.
     rig.releasing = false;
     let done = rig.app.stats().commands + clients.len() as u64;
     while rig.app.stats().commands < done {
@@ -448,7 +449,7 @@ fn no_reply_is_longer_than_the_longest_value() {
     let refused = "-ERR the reply would be longer than the longest value: ask for fewer keys at once\r\n";
     assert_eq!(rig.call(&mut client, "MGET a b").len(), 80_000 + 4 + 2 * 10);
     assert_eq!(rig.call(&mut client, "MGET a b c"), refused);
-    // In a transaction what has been done stays done, so only what would be too much is refused, and has no effect.
+    // In a transaction, what has been done stays done. So only the commands whose replies would be too much are refused, and have no effect.
     for request in
         ["MULTI", "GET a", "GET b", "GETSET c new", "GETDEL c", "SET c new GET", "GETEX c EX 10", "GETRANGE c 0 -1", "STRLEN c", "SET d 1"]
     {
@@ -460,7 +461,7 @@ fn no_reply_is_longer_than_the_longest_value() {
     assert_eq!(rig.call(&mut client, "TTL c"), ":-1\r\n");
     assert_eq!(rig.call(&mut client, "GET d"), "$1\r\n1\r\n");
     rig.check_backup();
-    // Long keys.
+    // Long keys count as well.
     let mut client = rig.connect();
     for n in 0..3 {
         rig.call(&mut client, &format!("SET {n}{} v", "k".repeat(40_000)));
@@ -500,7 +501,7 @@ fn a_full_memory_refuses_what_adds_to_it_and_nothing_else() {
     rig.call(&mut client, "MULTI");
     assert!(rig.call(&mut client, "SET a b").starts_with("-OOM "));
     assert!(rig.call(&mut client, "EXEC").starts_with("-EXECABORT "));
-    // What is queued takes memory too, if it only reads; what ends the transaction is not queued.
+    // Queued commands take memory too, even if they only read; a command that ends the transaction is not queued.
     rig.call(&mut client, "MULTI");
     assert!(rig.call(&mut client, "GET a").starts_with("-OOM "));
     assert!(rig.call(&mut client, "EXEC").starts_with("-EXECABORT "));
@@ -538,7 +539,7 @@ fn keys_expire_by_the_primarys_clock_and_are_deleted_unasked() {
     assert!(rig.app.is_idle());
     assert_eq!(rig.call(&mut client, "DBSIZE"), ":50\r\n");
     rig.check_backup();
-    // A follower does nothing by itself.
+    // A follower expires nothing by itself.
     rig.replica.follow(Some(process(1)));
     rig.wall.fetch_add(100_000, Ordering::Relaxed);
     for _ in 0..10 {
@@ -561,7 +562,7 @@ fn a_transaction_is_one_entry_of_the_log() {
     rig.check_backup();
 }
 
-/// An engine's records have an end: what does not fit is refused before it is executed, and the node goes on.
+/// An engine's records have a maximum length. A change that does not fit is refused before it is executed, and the node goes on.
 #[test]
 fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
     let mut rig = Rig::new(KvConfig::default());
@@ -574,7 +575,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
     assert_eq!(rig.call(&mut client, "EXISTS k a b"), ":0\r\n");
     assert!(rig.call(&mut client, &format!("ECHO {long}")).starts_with("$5000\r\n"), "it changes nothing");
 
-    // Together too much, as the reply to one of them says.
+    // Together these are too much, and the reply to one of them says so.
     assert_eq!(rig.call(&mut client, "MULTI"), "+OK\r\n");
     for key in ["a", "b", "c"] {
         assert_eq!(rig.call(&mut client, &format!("SET {key} {}", "z".repeat(1_000))), "+QUEUED\r\n");
@@ -583,14 +584,14 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
     assert!(rig.call(&mut client, "EXEC").starts_with("-EXECABORT"));
     assert_eq!(rig.call(&mut client, "EXISTS a b c d"), ":0\r\n");
 
-    // A value may grow beyond it, and cannot be given another name then.
+    // A value may grow beyond the limit, but then it cannot be renamed.
     for _ in 0..5 {
         rig.call(&mut client, &format!("APPEND grown {}", "w".repeat(1_000)));
     }
     refused(rig.call(&mut client, "RENAME grown other"));
     assert_eq!(rig.call(&mut client, "STRLEN grown"), ":5000\r\n");
     assert_eq!(rig.call(&mut client, "EXISTS other"), ":0\r\n");
-    // In a transaction neither, nor two that fit one by one.
+    // Nor can it in a transaction; nor can two that fit one by one.
     for key in ["p", "q"] {
         rig.call(&mut client, &format!("SET {key} {}", "v".repeat(1_800)));
     }
@@ -601,7 +602,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
     assert!(replies.starts_with("*2\r\n+OK\r\n-ERR the changes"), "{replies}");
     assert_eq!(rig.call(&mut client, "EXISTS p p2 q q2"), ":2\r\n");
 
-    // Keys that are due together go in as many entries as it takes.
+    // Keys that are due together are deleted in as many entries as it takes.
     for n in 0..20 {
         assert_eq!(rig.call(&mut client, &format!("SET {}{n} v PX 10", "k".repeat(700))), "+OK\r\n");
     }
@@ -611,7 +612,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
         rig.turn();
     }
     assert_eq!(rig.replica.machine.len(), keys - 20);
-    // What fits one by one goes through, pipelined too.
+    // Commands that fit one by one go through, also in a pipeline.
     let pipeline: String = (0..20).map(|n| format!("SET s{n} {}\r\n", "u".repeat(900))).collect();
     client.send(&mut rig, pipeline.as_bytes());
     for _ in 0..20 {
@@ -624,7 +625,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
 #[test]
 fn unix_sockets_are_served_and_survive_a_kill() {
     let path = std::env::temp_dir().join(format!("martlet-kv-unix-{}", std::process::id()));
-    // What a killed node leaves behind.
+    // A killed node leaves this behind.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     assert!(path.exists());
     let mut rig = Rig::new(KvConfig { unix_socket: Some(path.clone()), ..KvConfig::default() });
@@ -676,13 +677,13 @@ fn a_node_that_sleeps_when_told_so_leaves_nothing_unread() {
     let mut rig = Rig::new(KvConfig { commands_per_turn: 3, ..KvConfig::default() });
     let mut client = rig.connect();
     while rig.turn() > 0 {}
-    // More than one read takes, in one event.
+    // More than one read takes, but in one event.
     let value = "x".repeat(700_000);
     let whole = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n{}", value.len(), "PING\r\n".repeat(20));
     client.send(&mut rig, whole.as_bytes());
     let mut replies = 0;
     while replies < 21 {
-        // Turns while there is work by the node's own word, then waits for the event set as a parked node does.
+        // Turns while the node says that there is work, then waits for the event set as a parked node does.
         while rig.turn() > 0 {}
         client.receive();
         while client.take_reply().is_some() {

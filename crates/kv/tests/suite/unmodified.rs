@@ -1,4 +1,4 @@
-//! Programs of the Redis family, as they are.
+//! Unmodified programs of the Redis family.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use martlet_kv::KvConfig;
 
 use crate::rig::Rig;
 
-/// Runs a program of the Redis family against the node, which goes on turning meanwhile. `None` when there is no such program.
+/// Runs a program of the Redis family against the node, which keeps turning meanwhile. `None` when there is no such program.
 fn run_against(rig: &mut Rig, program: &str, args: &[&str]) -> Option<String> {
     let port = rig.app.address().expect("it listens").port().to_string();
     let child = Command::new(program).args(["-p", &port]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
