@@ -1,13 +1,13 @@
-//! The benchmarks run, and say all that they have to. How fast they are is no matter of tests.
+//! The benchmarks run, and report everything that they should. How fast they are is not tested.
 
 use serde_json::Value;
 
 use crate::martlet::{Ran, fabric, free_ports, on_fabric, run};
 
-/// How often a benchmark is tried that other tests, or whatever else the machine does, may disturb. Each disturbed one says so, by itself and soon.
+/// How often to try a benchmark that other tests, or anything else on the machine, may disturb. A disturbed one notices it soon and says so.
 const TRIES: u32 = 20;
 
-/// Runs a benchmark and returns the metrics that it measured. The reference figures, which are the same beside all of them and take seconds, are left out.
+/// Runs a benchmark and returns the metrics that it measured. Leaves out the reference figures, which are the same with all benchmarks and take seconds.
 #[track_caller]
 fn bench(arguments: &[&str]) -> Vec<String> {
     measured(arguments[0], run(&[&["bench", "--json", "--no-reference"], arguments].concat()))
@@ -19,7 +19,7 @@ fn bench_on_fabric(arguments: &[&str]) -> Vec<String> {
     measured(arguments[0], run(&on_fabric(&[&["bench", "--json", "--no-reference"], arguments].concat())))
 }
 
-/// What a benchmark has measured, and nothing beside it.
+/// What a benchmark has measured, and nothing else.
 #[track_caller]
 fn measured(name: &str, ran: Ran) -> Vec<String> {
     let (reference, own) = figures(name, ran);
@@ -27,7 +27,7 @@ fn measured(name: &str, ran: Ran) -> Vec<String> {
     own
 }
 
-/// Runs a benchmark with the reference figures and returns the metrics of its own.
+/// Runs a benchmark with the reference figures, and returns its own metrics.
 #[track_caller]
 fn bench_with_reference(arguments: &[&str]) -> Vec<String> {
     let (reference, own) = figures(arguments[0], run(&[&["bench", "--json"], arguments].concat()));
@@ -37,13 +37,13 @@ fn bench_with_reference(arguments: &[&str]) -> Vec<String> {
     own
 }
 
-/// The reference figures that a benchmark has measured, and its own.
+/// The reference figures that a benchmark has measured, and its own metrics.
 #[track_caller]
 fn figures(name: &str, ran: Ran) -> (Vec<String>, Vec<String>) {
     let objects = ran.ok().objects();
     let mut reference = Vec::new();
     let mut own = Vec::new();
-    // What is no figure but the outcome of one that is judged.
+    // All but the verdict of a benchmark that is judged, which is not a figure.
     for object in objects.iter().filter(|object| object["event"] != "passed") {
         let number = |key: &str| object[key].as_f64().unwrap_or_else(|| panic!("{key} is missing: {object}"));
         let ordered = [number("p50"), number("p90"), number("p99"), number("p999"), number("max")];
@@ -100,7 +100,7 @@ fn replicating_a_request() {
     for wanted in alone.into_iter().chain(attached) {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
-    // Not in a test of its own, which would want the same cores at the same time.
+    // Not in a test of its own, which would compete for the same cores at the same time.
     let metrics = bench(&["replicate", "--engine", "primary-backup", "--samples", "200"]);
     for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers"].into_iter().chain(attached) {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
@@ -117,7 +117,7 @@ fn requests_of_several_engines_in_one_run() {
     let figure = |metric: &str| {
         objects.iter().find(|object| object["metric"] == metric).unwrap_or_else(|| panic!("{metric} is missing: {objects:?}"))
     };
-    // To each of the followers, of which one may not be there yet, an entry and its pointers, or a record that says itself that it is whole.
+    // To each follower, of which one may not be there yet, go an entry and its pointers, or a record that contains its own proof that it is whole.
     for (engine, allowed) in [("dare", [2, 4]), ("mu", [1, 2])] {
         let settings = &figure(&format!("{engine} 64 B proposed and committed"))["settings"];
         let operations = settings[format!("{engine} operations_64B")].as_u64().expect("a number");
@@ -148,7 +148,7 @@ fn the_figures_of_dare() {
         ("8a", "1", &["dare: write of 64 B, 5 servers", "mu: read of 2048 B, 5 servers", "raw writes of 64 B to 4 peers"][..]),
         ("8b", "3", &["dare: reads of 64 B, one client, 3 servers", "mu: writes of 2048 B, 3 clients, 3 servers"]),
         ("8c", "3", &["dare: 95 % reads of 64 B, 3 clients, 3 servers", "mu: 50 % reads of 64 B, one client, 3 servers"]),
-        // One client leaves a core that seven servers share some time for those that join.
+        // With one client, a core that seven servers share has some time left for servers that join.
         ("9a", "1", &["dare: longest gap without a reply, leader fails", "dare: longest gap without a reply, leader removed"]),
     ] {
         let metrics = bench_on_fabric(&[&["dare", "--figure", figure, "--engines", "dare,mu", "--clients", clients], &few[..]].concat());
@@ -180,7 +180,7 @@ fn the_figures_of_fide() {
             &["SET a second, hsuc, 1 failures tolerated, 2 nodes", "CPU time of a SET, hsuc, 1 failures tolerated, 2 nodes"],
         ),
     ] {
-        // Where there is no Redis, it has said so.
+        // Where there is no Redis, the benchmark has said so.
         let metrics = bench(&[&["fide"], arguments].concat());
         for wanted in wanted {
             assert!(
@@ -234,7 +234,7 @@ fn taking_turns_on_a_core() {
 fn asking_for_a_lease() {
     let (active, own) = (["active", "--samples", "200"], ["clock read, in turn", "active, inside a lease"]);
     assert_eq!(bench_on_fabric(&active), own);
-    // On a fabric that needs a virtual machine the reference figures would take minutes.
+    // On a fabric that needs a virtual machine, the reference figures would take minutes.
     if fabric().is_empty() {
         assert_eq!(bench_with_reference(&active), own);
     }
@@ -280,7 +280,7 @@ fn failing_over_between_hosts_with_wardens_and_without() {
     for wanted in ["kill to next acknowledged write, without wardens", "kill to next acknowledged write, with wardens"] {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
-    // Only a death that is certain is called seen.
+    // Only a certain death counts as seen.
     assert!(metrics.iter().any(|metric| metric == "kill to death seen, with wardens"), "{metrics:?}");
     assert!(!metrics.iter().any(|metric| metric == "kill to death seen, without wardens"), "{metrics:?}");
 }
@@ -332,7 +332,7 @@ fn the_store_beside_others() {
         let size = ["--requests", "1000", "--repeats", "1", "--memory-keys", "1000"];
         let compare =
             || run(&[&["bench", "--json", "--no-reference", "kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
-        // As above: who loses the lead closes its clients' connections, and redis-benchmark ends.
+        // As above: a node that loses the lead closes its clients' connections, and redis-benchmark ends.
         let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("Server closed the connection");
         let undisturbed = (0..TRIES).map(|_| compare()).find(|ran| !lost(ran)).expect("a leader that is left in peace once");
         let metrics = measured("kv", undisturbed);

@@ -1,4 +1,4 @@
-//! Clusters in the background: made, broken, mended, ended; each step twice.
+//! Clusters in the background: started, broken, repaired and ended, with each step done twice.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::martlet::{Ran, TempDir, await_mourners, fabric, free_ports, processes_about, run};
 
-/// A cluster in a directory of its own; its nodes end with the value.
+/// A cluster in a directory of its own. Its nodes end when the value is dropped.
 pub struct Cluster {
     pub temp: TempDir,
     pub dir: String,
     pub port: u16,
-    /// For so many nodes there are ports, for the Redis protocol and behind those for meeting over a network.
+    /// For how many nodes there are ports: for the Redis protocol, and after those for meeting over a network.
     nodes: u16,
 }
 
@@ -36,7 +36,7 @@ impl Cluster {
         self.up_with(&[])
     }
 
-    /// On whatever fabric these tests run.
+    /// Starts it on the fabric that these tests run on.
     pub fn up_with(&self, more: &[&str]) -> Ran {
         let (port, meeting, fabric) = (self.port.to_string(), (self.port + self.nodes).to_string(), fabric());
         let mut arguments = vec!["cluster", "up", "--redis-port", &port, "--patience", "120"];
@@ -47,12 +47,12 @@ impl Cluster {
         self.run(&[&arguments, more].concat())
     }
 
-    /// What of it does not run, whatever it is.
+    /// Starts those of its nodes that do not run, whatever the reason.
     pub fn up_again(&self) -> Ran {
         self.run(&["cluster", "up", "--patience", "600"])
     }
 
-    /// Waits as long as it takes: a virtual machine may be slow.
+    /// Waits until it serves, as long as that takes: a virtual machine may be slow.
     fn greet(&self) {
         self.run(&["set", "greeting", "hello", "--timeout", "120000"]).ok();
     }
@@ -62,7 +62,7 @@ impl Cluster {
         assert_eq!(self.run(&["get", "greeting", "--timeout", "120000"]).ok().objects()[0]["value"], "hello");
     }
 
-    /// What each node is doing, with its process.
+    /// What each node is doing, and its process.
     pub fn nodes(&self) -> BTreeMap<u64, (String, Option<u64>)> {
         let ran = self.run(&["status"]);
         let nodes = ran.objects().into_iter().filter(|object| object["event"] == "node");
@@ -78,7 +78,7 @@ impl Cluster {
         self.nodes().into_values().map(|(_, pid)| pid).collect()
     }
 
-    /// A counter of all nodes together.
+    /// The sum of a counter over all nodes.
     fn sum_of(&self, counter: &str) -> u64 {
         let objects = self.run(&["status"]).ok().objects();
         objects.iter().filter_map(|object| object["counters"][counter].as_u64()).sum()
@@ -88,12 +88,12 @@ impl Cluster {
         self.sum_of("rehearsals")
     }
 
-    /// How often a node has become or ceased to be primary. What is seen between two equal numbers is seen under one leader.
+    /// How often nodes have become, or ceased to be, the primary. If two readings are equal, everything seen between them was seen under one leader.
     fn changes_of_leadership(&self) -> u64 {
         self.sum_of("reign")
     }
 
-    /// The leader. Where a machine is slow nobody may for a moment, between two leaders: it waits for the next.
+    /// The leader. On a slow machine there may be none for a moment, between two leaders: then this waits for the next.
     pub fn primary(&self) -> String {
         loop {
             let objects = self.run(&["status"]).ok().objects();
@@ -112,7 +112,7 @@ impl Drop for Cluster {
     }
 }
 
-/// What is done to a cluster meanwhile is not the command's affair: it says who leads and judges what clients see.
+/// The command does not care what is done to the cluster meanwhile: it reports which node leads, and judges what clients see.
 #[test]
 fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
     let cluster = Cluster::new();
@@ -121,7 +121,7 @@ fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
     std::thread::scope(|scope| {
         let judged =
             scope.spawn(|| cluster.run(&["judge", "--seconds", "6", "--round-seconds", "3", "--redis-clients", "1", "--seed", "7"]));
-        // It has begun when the leader has written some of its requests.
+        // The command has begun its load once the leader has written some of its requests.
         let before = cluster.sum_of("requests");
         while cluster.sum_of("requests") < before + 20 {}
         cluster.run(&["cluster", "kill", &first.to_string()]).ok();
@@ -129,7 +129,7 @@ fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
         let of = |event: &str| objects.iter().filter(|object| object["event"] == event).cloned().collect::<Vec<_>>();
         assert_eq!(of("round")[0]["leader"], first, "{objects:?}");
         assert_eq!(of("round").len(), of("judged").len());
-        // Once it is seen to lead no more it is not seen to lead again.
+        // Once the first leader has been seen not to lead, it is not seen to lead again.
         let leads: Vec<bool> = of("round").iter().map(|round| round["leader"] == first).collect();
         assert!(leads.is_sorted_by(|earlier, later| earlier >= later), "{objects:?}");
         assert_eq!(of("passed")[0]["seed"], 7);
@@ -151,7 +151,7 @@ fn nodes_that_somebody_else_has_started_are_seen() {
     let cluster = Cluster::new();
     cluster.up().ok();
     let before = cluster.nodes();
-    // As where a service manager has started them, or a program that embeds a replica: nothing in the directory says which processes they are.
+    // As if a service manager had started them, or a program that embeds a replica: nothing in the directory says which processes they are.
     let directory = std::path::Path::new(&cluster.dir);
     let files = || (0..3).map(|node| (directory.join(format!("node-{node}.pid")), directory.join(format!("node-{node}.away"))));
     files().for_each(|(file, away)| std::fs::rename(file, away).expect("a file for each"));
@@ -172,7 +172,7 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert_eq!(cluster.pids(), before);
 
     cluster.greet();
-    // The node that would succeed the primary has played it through, to the made-up client's reply, before it is for earnest. Over RDMA nobody rehearses.
+    // The node that would succeed the primary rehearses, up to the made-up client's reply, before there is a real takeover. Over RDMA there are no rehearsals.
     while fabric().is_empty() && cluster.rehearsals() == 0 {}
     let primary = cluster.primary();
     cluster.run(&["cluster", "kill", &primary]).ok();
@@ -199,7 +199,7 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert!(!std::path::Path::new(&cluster.dir).exists());
 }
 
-/// The port of the node that has all slots, as the node on this port says.
+/// The port of the node that has all slots, according to the node on this port.
 fn master_by(port: u16) -> u16 {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     connection.write_all(b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n").expect("it is there");
@@ -210,7 +210,7 @@ fn master_by(port: u16) -> u16 {
         assert_ne!(read, 0, "no whole reply: {:?}", String::from_utf8_lossy(&reply));
         reply.extend_from_slice(&more[..read]);
         let text = String::from_utf8_lossy(&reply);
-        // From the first slot, to the last, and the port of who has them.
+        // The first slot, the last slot, and the port of the node that has them.
         let numbers: Vec<&str> = text.split_inclusive("\r\n").filter_map(|line| line.strip_prefix(':')?.strip_suffix("\r\n")).collect();
         if let [first, last, port, ..] = numbers[..] {
             assert_eq!((first, last), ("0", "16383"));
@@ -225,17 +225,18 @@ fn leadership_is_handed_to_the_node_that_is_named() {
     cluster.up_with(&["--engine", "mu"]).ok();
     cluster.greet();
     let said = |ran: Ran| ran.ok().objects()[0].clone();
-    // A virtual machine may be too slow for a hand-over: the leader gives it up, and leads on.
+    // A virtual machine may be too slow for a hand-over. Then the leader gives it up and goes on leading.
     let mut may_be_given_up = if fabric().is_empty() { 0 } else { 3 };
     for node in [2_u16, 1, 1] {
-        // A leader on a slow machine may lose the lead to others' suspicion at any moment. Then nothing that was seen is about the hand-over, and it is asked for again.
+        // On a slow machine a leader may lose the lead at any moment because others suspect it. Then what was seen says nothing about the hand-over, which is
+        // asked for again.
         loop {
             let (changes, primary) = (cluster.changes_of_leadership(), cluster.primary());
             let handed = cluster.run(&["cluster", "handover", &node.to_string(), "--patience", "120"]);
             let (leads, view, master) = (cluster.primary(), cluster.run(&["members"]), master_by(cluster.port + node));
             // One replica ceases to lead, and one begins.
             let expected = if primary == node.to_string() { 0 } else { 2 };
-            // A node that has started over counts anew.
+            // A node that has started over begins its count anew.
             if cluster.changes_of_leadership().checked_sub(changes).is_none_or(|changed| changed > expected) {
                 continue;
             }
@@ -354,7 +355,7 @@ fn flags_that_contradict_the_cluster_are_refused() {
     }
 }
 
-/// What is in the way is a port that another one has.
+/// The obstacle is a port that another process has taken.
 #[test]
 fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
     let cluster = Cluster::new();
@@ -372,7 +373,7 @@ fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
     assert!(!file.exists() && file.with_file_name("node-1.log").exists());
     drop(taken);
     cluster.up().ok();
-    // One that was there goes on with what runs of it.
+    // If one process was there already, the command goes on with what runs.
     cluster.run(&["cluster", "kill", "1"]).ok();
     let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("it has just been given back");
     let failed = cluster.run(&["cluster", "up", "--patience", "120"]).code(1);
@@ -385,7 +386,7 @@ fn a_cluster_that_cannot_be_brought_up_leaves_nothing_that_it_does_not_name() {
     cluster.up_again().ok();
 }
 
-/// For clients that do not know Redis Cluster.
+/// For clients that do not support Redis Cluster.
 #[test]
 fn a_cluster_can_look_like_a_server_with_replicas() {
     let cluster = Cluster::new();
@@ -441,7 +442,7 @@ fn redis_cli_follows_a_failover() {
     let primary = cluster.primary();
     assert_eq!(redis(port(&primary), &["SET", "k", "v"]), "OK");
     cluster.run(&["cluster", "kill", &primary]).ok();
-    // Through our own client first: it waits until somebody leads.
+    // Through our own client first, which waits until a node leads.
     cluster.run(&["get", "k"]).ok();
     let next = cluster.primary();
     let backup = (0..3).map(|node| node.to_string()).find(|node| *node != primary && *node != next).expect("three nodes");
@@ -449,13 +450,13 @@ fn redis_cli_follows_a_failover() {
     assert_eq!(redis(port(&backup), &["GET", "k"]), "v", "redirected");
 }
 
-/// A client that is one too many is told so. One that was not accepted for want of a descriptor would wait.
+/// A client too many is told so. A client that was not accepted for lack of a descriptor would wait.
 #[test]
 fn a_node_takes_no_more_clients_than_it_has_descriptors_for() {
     let cluster = Cluster::new();
     let port = cluster.port.to_string();
     let up = [env!("CARGO_BIN_EXE_martlet"), "cluster", "up", "--redis-port", &port, "--patience", "120", "--dir", &cluster.dir];
-    // The soft limit alone is raised; no more than the hard one.
+    // Only the soft limit is raised, and no higher than the hard one.
     let limited =
         Command::new("sh").args(["-c", "ulimit -Sn 200 && ulimit -Hn 256 && exec \"$@\"", "sh"]).args(up).output().expect("a shell");
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
@@ -479,8 +480,8 @@ fn a_node_takes_no_more_clients_than_it_has_descriptors_for() {
     assert!(refused.iter().all(|answer| *answer == b'-'), "{refused:?}");
 }
 
-/// What a Python program does with the client that everybody uses: values, counters, pipelines, transactions, expiry, and the cluster client
-/// that follows redirections.
+/// A Python program for the client library that everybody uses: values, counters, pipelines, transactions, expiry, and the cluster client, which follows
+/// redirections.
 const PYTHON: &str = r#"
 import sys, redis
 host, primary, backup = "127.0.0.1", int(sys.argv[1]), int(sys.argv[2])
@@ -521,7 +522,7 @@ assert r.client_kill_filter(_id=three.client_id()) == 1 and r.role()[0] in ("mas
 print("redis-py", redis.__version__)
 "#;
 
-/// A Python that has the client: the system's, or else one of our own in `temp`.
+/// A Python that has the client library: the system's, or else one of our own in `temp`.
 fn python(temp: &TempDir) -> Option<String> {
     let has_redis = |python: &str| Command::new(python).args(["-c", "import redis"]).output().is_ok_and(|o| o.status.success());
     if has_redis("python3") {
@@ -569,10 +570,10 @@ fn a_copied_directory_is_refused_beside_the_original_and_a_moved_one_is_not() {
     copied(&cluster.dir, &copy);
     copied(&cluster.dir, &bare);
     refused(&copy);
-    // What is asked of the copy does not meet the original.
+    // A command to the copy does not reach the original.
     at(&copy, &["cluster", "kill", "0"]).code(3);
     assert_eq!(cluster.nodes(), before);
-    // Nor where only some of the original's nodes run, or nothing in the copy names them.
+    // Nor does it if only some of the original's nodes run, or if nothing in the copy names them.
     cluster.run(&["cluster", "kill", "0"]).ok();
     refused(&copy);
     at(&copy, &["cluster", "down"]).ok();
@@ -584,7 +585,7 @@ fn a_copied_directory_is_refused_beside_the_original_and_a_moved_one_is_not() {
     }
     cluster.is_greeted();
 
-    // Moved while it runs its processes are still known, and so it can be ended and started where it is.
+    // If the directory is moved while the cluster runs, its processes are still known, and so it can be ended and started in its new place.
     std::fs::rename(&cluster.dir, &moved).expect("ours");
     cluster.dir = moved;
     assert_eq!(cluster.nodes()[&1].0, "running");

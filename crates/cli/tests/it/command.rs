@@ -1,4 +1,4 @@
-//! What every command has in common.
+//! What all commands have in common.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -110,7 +110,7 @@ fn a_number_below_zero_is_a_value_that_is_refused_like_any_other() {
         let said = run(arguments).code(2).err;
         assert!(said.contains(wanted), "{said}\nwanted: {wanted}");
     }
-    // What is no number is a flag, and there is none.
+    // A word that begins with a dash and is no number is a flag, and this flag does not exist.
     assert!(run(&["torture", "--kills", "-x"]).code(2).err.contains("unexpected argument '-x'"));
 }
 
@@ -120,11 +120,11 @@ fn the_doctor_says_what_this_host_can_do() {
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
     assert!(!of("jitter").is_empty() && of("timeouts")[0]["lease_us"].as_u64() > Some(0), "{objects:?}");
     assert_eq!((of("clock").len(), of("clock_drift").len()), (1, 1), "{objects:?}");
-    // The usual bound between hosts is beyond what the kernel lets any daemon correct a clock by.
+    // The usual bound between hosts is more than the kernel lets any daemon correct a clock by.
     assert_eq!((&of("clock_drift")[0]["allowed_ppm"], &of("clock_drift")[0]["holds"]), (&101_200.into(), &true.into()), "{objects:?}");
     let usable = |name: &str| of("fabric").iter().any(|fabric| fabric["fabric"] == name && fabric["usable"] == true);
     assert!(usable("shm"), "{objects:?}");
-    // Where the tests run over RDMA, its devices are there, and nothing is stored after what revokes on them.
+    // Where the tests run over RDMA, its devices are there, and after a revocation on them nothing is stored.
     for device in fabric().last().iter().flat_map(|devices| devices.split(',')) {
         assert!(usable(&format!("verbs, device {device}")), "{device}: {objects:?}");
         let (fences, groups) = (of("fence"), of("multicast"));
@@ -136,7 +136,7 @@ fn the_doctor_says_what_this_host_can_do() {
     }
 }
 
-/// A terminal sends the signal to the command and to its children, some of which end of it.
+/// A terminal sends the signal to the command and to its children, some of which end because of it.
 #[test]
 fn ctrl_c_is_what_a_command_ends_of_even_where_its_children_end_first() {
     let mut command = command(&["bench", "detect", "--json"]);

@@ -13,14 +13,14 @@ use crate::martlet::{Ran, TempDir, await_mourners, run};
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// How this process may give its children namespaces of their own, if it may.
+/// How this process can give its children namespaces of their own, if it is allowed to.
 fn namespaces() -> Option<Vec<&'static str>> {
     const OWN: [&str; 5] = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
     let ways = [OWN.to_vec(), [&["--user", "--map-root-user"], &OWN[..]].concat()];
     ways.into_iter().find(|way| Command::new("unshare").args(way).arg("true").output().is_ok_and(|ran| ran.status.success()))
 }
 
-/// Nodes of one cluster, each in a network, a mount and a PID namespace of its own.
+/// Nodes of one cluster, each in a network, mount and PID namespace of its own.
 struct Contained {
     temp: TempDir,
     way: Vec<&'static str>,
@@ -28,7 +28,7 @@ struct Contained {
 }
 
 impl Contained {
-    /// Writes the files of a cluster of three, and starts its nodes with these arguments. `None`, said aloud, where that is not allowed.
+    /// Writes the files of a cluster of three, and starts its nodes with these arguments. `None`, with a printed reason, where that is not allowed.
     fn start(engine: &str, rendezvous: Option<&str>, arguments: &[&str]) -> Option<Contained> {
         let Some(way) = namespaces() else {
             eprintln!("SKIPPED: nodes in namespaces of their own; this needs the right to make some (unshare --net --mount --pid)");
@@ -48,7 +48,7 @@ impl Contained {
             assert!(text.contains(there), "{there:?} is not in\n{text}");
             text = text.replace(there, &here);
         }
-        // What is killed here is dead for certain, and a busy machine must not add failovers of its own.
+        // The processes that are killed here are known to be dead for certain, and a busy machine must not cause further failovers.
         text += "\n[detector]\nheartbeat_us = 1000000\nbroadcast_timeout_us = 60000000\n";
         fs::write(temp.join("cluster.toml"), text).expect("our directory");
         let mut key = fs::File::options().create(true).write(true).truncate(true).mode(0o600).open(temp.join("cluster.key")).expect("ours");
@@ -77,11 +77,11 @@ impl Contained {
         self.nodes[node] = Some(child);
     }
 
-    /// Kills all that runs in a node's namespaces.
+    /// Kills everything that runs in a node's namespaces.
     fn kill(&mut self, node: usize) {
         let mut child = self.nodes[node].take().expect("it runs");
         child.kill().and_then(|()| child.wait().map(drop)).expect("our own child");
-        // That was `unshare`. The node in its namespaces is killed by the kernel a little later, and holds its socket until then.
+        // That killed `unshare`. The kernel kills the node in its namespaces a little later, and the node holds its socket until then.
         while UnixStream::connect(self.temp.join(&format!("{node}.sock"))).is_ok() {
             std::thread::yield_now();
         }
@@ -91,10 +91,10 @@ impl Contained {
         run(&[arguments, &["--dir", self.temp.path().to_str().expect("UTF-8"), "--json"]].concat())
     }
 
-    /// A look from within a node's network namespace.
+    /// What `status` shows from within a node's network namespace.
     fn status_from(&self, node: usize) -> Vec<Value> {
         let shell = self.nodes[node].as_ref().expect("it runs").id();
-        // The child of `unshare` is in the namespaces, and `unshare` itself but in that of processes.
+        // The child of `unshare` is in all the namespaces, and `unshare` itself in all except the PID namespace.
         let user: &[&str] = if self.way.contains(&"--user") { &["--user", "--preserve-credentials"] } else { &[] };
         let ran = Command::new("nsenter")
             .args(["--target", &shell.to_string(), "--net"])
@@ -115,7 +115,7 @@ impl Contained {
         }
     }
 
-    /// What a node answers to a request.
+    /// A node's answer to a request.
     fn ask(&self, node: usize, request: &str) -> String {
         let mut socket = UnixStream::connect(self.temp.join(&format!("{node}.sock"))).expect("it listens");
         let mut last = String::new();
@@ -166,7 +166,7 @@ fn nodes_that_see_none_of_the_others_found_nothing_and_serve_nothing(engine: &st
         let own = seen.iter().find(|object| object["node"] == node && object["awaits"].is_array()).expect("it is seen");
         assert_eq!(own["awaits"], Value::from(others), "{own}");
     }
-    // Somebody says that it is alone: one of them may go ahead then.
+    // The claim that it is alone lets one of them go ahead.
     nodes.kill(1);
     nodes.start_node(1, &["--all-here"]);
     nodes.await_log(1, "founds the cluster");
@@ -184,7 +184,7 @@ fn nodes_that_see_none_of_the_others_found_nothing_with_mu() {
 
 fn nodes_with_a_directory_to_meet_in_are_one_cluster(engine: &str) {
     let Some(mut nodes) = Contained::start(engine, Some("meet"), &[]) else { return };
-    // The directory is not made for them: what is not mounted is an error, not an empty place.
+    // The nodes do not make the directory: if it is not mounted, that is an error and not an empty place.
     for node in 0..3 {
         let ended = nodes.nodes[node].take().expect("it ran").wait().expect("our own child");
         assert_eq!(ended.code(), Some(1), "{}", nodes.log(node));
@@ -205,7 +205,7 @@ fn nodes_with_a_directory_to_meet_in_are_one_cluster(engine: &str) {
     assert_eq!(views(&nodes), Some(3));
     nodes.run(&["set", "greeting", "hello"]).ok();
 
-    // A death is seen across PID namespaces, and what the dead one has left in the directory is in nobody's way.
+    // A death is seen across PID namespaces, and what the dead node has left in the directory is no obstacle.
     let primary = nodes.primary();
     nodes.kill(primary);
     assert!(fs::read_dir(Path::new(&meet)).expect("ours").count() >= 6, "three sockets and their locks");

@@ -1,5 +1,4 @@
-//! What is on disk outlives all processes at once: the store keeps its data over an orderly end and over a crash of everybody, and says what is wrong with
-//! a disk.
+//! Data on disk outlives all processes: the store keeps its data over an orderly end and over a crash of all nodes, and reports what is wrong with a disk.
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,7 +38,7 @@ fn the_store_keeps_its_data_over_an_end_and_over_a_crash_of_all() {
     assert!(!std::path::Path::new(&cluster.dir).exists(), "the data go with --purge");
 }
 
-/// SIGTERM to these nodes, all at once, as a service manager sends it; until they have ended.
+/// Sends SIGTERM to these nodes, all at once, as a service manager does, and waits until they have ended.
 fn end(cluster: &Cluster, nodes: &[u64]) {
     let pid = |node: &u64| cluster.nodes()[node].1.map(|pid| pid.to_string());
     let pids: Vec<String> = nodes.iter().filter_map(pid).collect();
@@ -48,8 +47,8 @@ fn end(cluster: &Cluster, nodes: &[u64]) {
     while nodes.iter().any(|node| cluster.nodes()[node].1.is_some()) {}
 }
 
-/// Under load all nodes end in order, or all but one, in each way that an operator and a service manager have; then what does not run is started again. Writers
-/// go on through all of it, and whatever they were told is there.
+/// Under load, all nodes end in order, or all but one, in each way that an operator and a service manager have. Then those that do not run are started again.
+/// Writers go on throughout, and everything that was acknowledged to them is there.
 fn is_ended_in_order_again_and_again(durability: &str) {
     let cluster = Cluster::with_room_for(ROOM);
     up(&cluster, &["--durability", durability]).ok();
@@ -59,7 +58,7 @@ fn is_ended_in_order_again_and_again(durability: &str) {
         match round % 3 {
             0 => end(&cluster, &[2, 0, 1]),
             1 => drop(cluster.run(&["cluster", "down"]).ok()),
-            // The third one serves alone.
+            // The third node serves alone.
             _ => {
                 end(&cluster, if round == 2 { &[0, 1] } else { &[1, 2] });
                 load.goes_on();
@@ -110,14 +109,14 @@ fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
     up(&cluster, &[]).ok();
     let write = |numbers: std::ops::Range<u32>| numbers.for_each(|n| drop(cluster.run(&["set", "key", &format!("value {n}")]).ok()));
     write(0..10);
-    // A node that dies while others live is removed from the group. The one whose data will be damaged goes first, so that it is not needed for a majority.
+    // A node that dies while others live is removed from the group. The one whose data will be damaged dies first, so that it is not needed for a majority.
     cluster.run(&["cluster", "kill", "2"]).ok();
     while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(2) {}
     write(10..20);
     for node in ["0", "1"] {
         cluster.run(&["cluster", "kill", node]).ok();
     }
-    // Half a frame behind the last one; and a bit of one that others follow.
+    // Half a frame after the last one, and a flipped bit in a frame that others follow.
     let torn = segment(&cluster, 1);
     let mut bytes = fs::read(&torn).expect("there");
     bytes.extend_from_slice(b"half a frame");
@@ -133,14 +132,14 @@ fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
     let said = log(2);
     let wanted = format!("{}: corrupt at byte 64", corrupt.display());
     assert!(said.contains(&wanted), "{wanted:?} is not in\n{said}");
-    // The other two are a majority, and go on; node 2 starts with an empty directory and is taught.
+    // The other two are a majority and go on. Node 2 starts with an empty directory, and receives the state.
     fs::remove_dir_all(PathBuf::from(&cluster.dir).join("data/node-2")).expect("removed");
     up(&cluster, &[]).ok();
     assert_eq!(cluster.run(&["get", "key"]).ok().objects()[0]["value"], "value 19");
     assert!(log(1).contains("tail was torn"), "{}", log(1));
 }
 
-/// The power goes after a node that has joined anew has been taken in, and before what it was earlier has been removed from its disk.
+/// The power is lost after a node that has joined anew has been taken in, and before its earlier life has been removed from its disk.
 #[test]
 fn a_node_comes_back_as_what_it_was_last_though_what_it_was_before_still_stands_there() {
     let cluster = Cluster::new();
@@ -166,20 +165,20 @@ fn a_node_comes_back_as_what_it_was_last_though_what_it_was_before_still_stands_
     copy(earlier, &kept);
     up(&cluster, &[]).ok();
     members(3);
-    // It has been taken in, and says so on its disk, when it removes what it was before.
+    // When it removes its earlier life, it has been taken in, and its disk says so.
     while lives().iter().any(|life| life == earlier) {}
     cluster.run(&["set", "key", "value"]).ok();
     for node in ["0", "1", "2"] {
         cluster.run(&["cluster", "kill", node]).ok();
     }
     copy(&kept, earlier);
-    // Another disk is lost: node 2 is needed.
+    // Another disk is lost, so node 2 is needed.
     fs::remove_dir_all(data(0)).expect("removed");
     up(&cluster, &[]).ok();
     assert_eq!(cluster.run(&["get", "key"]).ok().objects()[0]["value"], "value");
 }
 
-/// Whether this process may mount something for itself and its children.
+/// How this process can mount something for itself and its children, if it is allowed to.
 fn namespaces() -> Option<Vec<&'static str>> {
     let ways: [&[&str]; 2] = [&["-m"], &["-rm"]];
     let works = |way: &&[&str]| {
@@ -188,7 +187,7 @@ fn namespaces() -> Option<Vec<&'static str>> {
     ways.into_iter().find(works).map(<[&str]>::to_vec)
 }
 
-/// A node whose disk has room for a megabyte goes, loudly; the others go on.
+/// A node whose disk has room for a megabyte leaves, with an error; the others go on.
 fn a_full_disk_takes_its_node_out(node: u16) {
     let Some(way) = namespaces() else {
         eprintln!("SKIPPED: a disk that fills up; this needs the right to mount a small file system (unshare -m, or -rm)");
@@ -204,7 +203,7 @@ fn a_full_disk_takes_its_node_out(node: u16) {
     inside.args(way).args(["sh", "-c", script]).arg(&small).arg(env!("CARGO_BIN_EXE_martlet")).args(up);
     ran(inside.output().expect("it has just worked")).ok();
 
-    // The lowest leads, on a machine with time for it. Each value goes to whoever leads by then; one whose outcome is open is not counted.
+    // On a machine with time for it, the lowest number leads. Each value goes to the leader of the moment. A value whose outcome is unknown is not counted.
     let value = "v".repeat(16 << 10);
     let mut acknowledged = Vec::new();
     for number in 0.. {
@@ -225,7 +224,7 @@ fn a_full_disk_takes_its_node_out(node: u16) {
     for key in acknowledged.iter().step_by(9).chain(acknowledged.last()) {
         assert_eq!(cluster.run(&["get", key]).ok().objects()[0]["value"].as_str().map(str::len), Some(value.len()), "{key}");
     }
-    // Outside, where its directory is another one, and empty: it is taught, and belongs again.
+    // Outside of the mount its directory is another one, and empty. It receives the state, and is a member again.
     self::up(&cluster, &[]).ok();
     assert_eq!(cluster.run(&["get", "after"]).ok().objects()[0]["value"], "all");
 }

@@ -33,7 +33,7 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
             cluster.up_again().ok();
         }
         if engine == "mu" {
-            // A majority of the coordinators is dead, so that the last one is needed until the end: nobody is left to need it.
+            // A majority of the coordinators is dead. So the last one counts as needed until it ends, although no other node is left to need it.
             cluster.run(&["cluster", "kill", "1"]).ok();
             cluster.run(&["cluster", "kill", "2"]).ok();
         }
@@ -43,7 +43,7 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
     }
 }
 
-/// Clients of a running cluster say how long they wait, and have set what they say.
+/// Clients of a running cluster report how long they wait, and have set the values that they report.
 fn clients_measure_their_puts(cluster: &Cluster) {
     for (clients, crowd_of) in [("1", "one client"), ("3", "3 clients")] {
         let put = ["bench", "--no-reference", "put", "--seconds", "1", "--value-bytes", "77", "--clients", clients];
@@ -59,7 +59,7 @@ fn clients_measure_their_puts(cluster: &Cluster) {
     assert_eq!(longest, Some(77), "no key has a value of that length");
 }
 
-/// What a running cluster shows to this host, and what is said of a node that does not run.
+/// What a running cluster shows to this host, and what is reported of a node that does not run.
 fn the_doctor_finds_all_but_the_dead(cluster: &Cluster) {
     let doctor = ["doctor", "--peers", "--seconds", "1"];
     let objects = cluster.run(&doctor).ok().objects();
@@ -85,7 +85,7 @@ fn the_doctor_finds_all_but_the_dead(cluster: &Cluster) {
     cluster.up_again().ok();
 }
 
-/// A directory as the host of node 0 has it: of the others it has no file, and knows only what it reaches.
+/// A directory as it is on the host of node 0: it has no file of the other nodes, and this host knows only what it can reach.
 #[test]
 fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     let cluster = Cluster::with_room_for(3);
@@ -110,7 +110,7 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     };
     assert_eq!((of(&whole, "cluster", "replicas"), of(&whole, "cluster", "replicas_missing")), (vec![json!(3)], vec![json!([])]));
 
-    // Both at once: the one that is left has no majority to say so by in another view.
+    // Both at once: the node that is left has no majority with which to say so in another view.
     signal("-STOP", &pids[1..]);
     let shown = cluster.run(&["status"]).ok();
     assert_eq!(of(&shown.objects(), "node", "state"), ["running", "not reached", "not reached"], "{}", shown.out);
@@ -131,7 +131,7 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     let why = of(&shown.objects(), "holds", "why");
     assert_eq!(why, [Value::Null, json!("it cannot be reached from here, but may be running"), why[1].clone()]);
     signal("-KILL", &pids[1..]);
-    // The others' files are on their hosts, and so is what they are started by.
+    // The others' files are on their own hosts, and so is whatever starts them.
     let done = cluster.run(&["cluster", "recover", "--from", "0", "--yes", "--patience", "120"]).ok().objects();
     assert_eq!(of(&done, "elsewhere", "nodes"), [json!([1, 2])], "{done:?}");
     assert!(of(&done, "started", "node").is_empty(), "{done:?}");

@@ -1,5 +1,5 @@
-//! Three hosts that have nothing in common but a network: `martlet host init`, `invite` and `join`. Each is a network namespace with a directory of its own, which needs
-//! the right to make namespaces; nodes are real processes, and clients are `redis-cli`.
+//! Three hosts that have only a network in common: `martlet host init`, `invite` and `join`. Each is a network namespace with a directory of its own, which
+//! takes the right to make namespaces. Nodes are real processes, and clients are `redis-cli`.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -36,7 +36,7 @@ fn ip_ok(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Why this machine cannot play three hosts, if it cannot.
+/// The reason why this machine cannot play three hosts, if there is one.
 fn unable() -> Option<String> {
     for (program, argument) in [("ip", "-V"), ("redis-cli", "--version")] {
         if !Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success()) {
@@ -80,12 +80,12 @@ impl Hosts {
         self.temp.join(&format!("host-{host}"))
     }
 
-    /// The command, on that host and about its directory.
+    /// Runs the command on that host, for its directory.
     fn martlet(&self, host: usize, arguments: &[&str]) -> Ran {
         self.martlet_of(host, arguments, None)
     }
 
-    /// The same of a build that passes for another.
+    /// The same, with a build that passes for another.
     fn martlet_of(&self, host: usize, arguments: &[&str], build: Option<&str>) -> Ran {
         ran(self.on(host, arguments, build).output().expect("it runs"))
     }
@@ -104,7 +104,7 @@ impl Hosts {
         on_host
     }
 
-    /// At the word of any of them, of the host that keeps the list.
+    /// Invites a host by the command on any of them; the host that keeps the list does it.
     fn invite(&self, host: usize) -> String {
         self.martlet(host, &["host", "invite"]).ok().objects()[0]["token"].as_str().expect("a token").to_owned()
     }
@@ -120,7 +120,7 @@ impl Hosts {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// What that host's command shows of each node: its number and its role. Of a node that is not reached just now it shows nothing.
+    /// What that host's command shows of each node: its number and its role. A node that cannot be reached just now is left out.
     fn roles(&self, host: usize) -> Vec<(u64, String)> {
         let shown = self.martlet(host, &["status"]).objects();
         let nodes = shown.iter().filter(|object| object["event"] == "node");
@@ -178,7 +178,7 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     let again = hosts.martlet(0, &["host", "init", "shop", "--listen", &address(0)]).code(1).err;
     assert!(again.contains("there is already a cluster in") && again.contains("\"shop\""), "{again}");
 
-    // What is no token is refused on the spot, and what is none any more by the host that has given it.
+    // What is not a token is refused on the spot. A token that is no longer valid is refused by the host that issued it.
     let token = hosts.invite(0);
     for (bad, why) in [
         (token[..token.len() - 3].to_owned(), "a part of it copied"),
@@ -214,7 +214,7 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     assert!(refused.contains("the invitation expired"), "{refused}");
     hosts.martlet(2, &["host", "join", &hosts.invite(1), "--patience", "600"]).ok();
 
-    // Each host comes to know all of them, also the one that had joined before the last.
+    // Each host learns of all the others, including the one that had joined before the last.
     (0..HOSTS).for_each(|host| _ = hosts.leader_of_three(host));
     assert_eq!(hosts.redis(1, 2, &["SET", "greeting", "hello"]), "OK");
     are_restarted_one_by_one(&hosts);
@@ -246,7 +246,7 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
     let removed = hosts.martlet(2, &["cluster", "remove", "0", "--patience", "600"]).ok().objects();
     assert_eq!(removed.last().expect("a report")["nodes"], serde_json::json!([1, 2]), "{removed:?}");
 
-    // The one that comes back has the list on which it stands first, and finds out that it is an old one.
+    // The host that comes back has the list on which it is first, and finds out that this list is old.
     let started = hosts.martlet(0, &["host", "start", "--patience", "0"]);
     assert!(matches!(started.code, Some(0 | 1)), "it may not come to count: {}", started.err);
     let log = Path::new(&hosts.dir(0)).join("node-0.log");
@@ -264,14 +264,14 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
     assert_eq!(hosts.redis(0, 0, &["GET", "greeting"]), "hello");
 }
 
-/// All nodes begin again at the word of one host, and none of them is another process then.
+/// All nodes are restarted by the command on one host, and each is then a new process.
 fn are_restarted_one_by_one(hosts: &Hosts) {
     let before = hosts.lives(1);
     let mut first =
         hosts.on(1, &["cluster", "restart", "--all", "--patience", "600"], None).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(first.stdout.take().expect("a pipe")).lines();
     let line = lines.next().expect("it tells of the first node, or fails").expect("text");
-    // It has its turn by then, and keeps it while it stands still.
+    // By then it has its turn, and keeps it while it is paused.
     let pid = first.id().to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("it runs").success());
     signal("-STOP");
@@ -304,7 +304,7 @@ fn doctor(hosts: &Hosts, host: usize) -> (Option<i32>, Vec<serde_json::Value>) {
     (ran.code, peers)
 }
 
-/// All nodes are seen, and then all but the one whose host is cut off.
+/// All nodes are seen, and then all except the one whose host is cut off.
 fn the_doctor_sees_who_is_cut_off(hosts: &Hosts) {
     let (code, peers) = doctor(hosts, 1);
     assert_eq!(code, Some(0), "{peers:?}");
@@ -321,7 +321,7 @@ fn the_doctor_sees_who_is_cut_off(hosts: &Hosts) {
     hosts.leader_of_three(1);
 }
 
-/// One of three is dead and another one does not get on: the last one is not restarted, neither there nor from elsewhere.
+/// One of three is dead and another makes no progress. The last one is not restarted, neither by its own host nor by another.
 fn the_last_one_is_needed(hosts: &Hosts, dead: usize, last: usize, stopped: usize) {
     let life = |of: usize| hosts.lives(last).into_iter().find(|life| life.node == of);
     let before = std::iter::repeat_with(|| life(last)).flatten().next().expect("it is seen some time");
@@ -355,7 +355,7 @@ fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_
         let len = manager.recv(&mut heard).expect("it is told");
         String::from_utf8(heard[..len].to_vec()).expect("text")
     };
-    // As the unit has it, but for its end with this thread.
+    // As the unit starts it, except that it ends with this thread.
     let mut node = command(&["node", "--config", &dir, "--die-with-parent"]).env("NOTIFY_SOCKET", &notify).spawn().expect("it starts");
     assert!(heard().starts_with("READY=1\n"));
 
@@ -372,7 +372,7 @@ fn a_node_tells_its_service_manager_that_it_counts_and_begins_again_as_the_same_
     run(&["cluster", "down", "--purge", "--dir", &dir]).ok();
 }
 
-/// What is in the way is the port for Redis clients.
+/// The obstacle is the port for Redis clients.
 #[test]
 fn a_first_host_whose_node_ends_at_once_leaves_no_cluster_that_is_in_the_way() {
     let temp = TempDir::new();

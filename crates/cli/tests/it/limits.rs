@@ -1,4 +1,4 @@
-//! Requests as long as the limits allow, at clusters of real processes: they succeed, and nobody is replaced for them.
+//! Requests as long as the limits allow, to clusters of real processes: they succeed, and no leader is replaced because of them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use crate::martlet::fabric;
 
 /// Longer than any request takes.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// A node that gets no core for as long as the detector waits is replaced, whatever it works on. A request that nobody is replaced for succeeds in one of so many tries,
-/// however busy the machine is; one that outlasts the detector never does.
+/// A node that gets no core for as long as the detector waits is replaced, whatever it is working on. A request that does not outlast the detector succeeds in
+/// one of this many tries, however busy the machine is; one that does never succeeds.
 const TRIES: usize = 5;
 
-/// A connection with the primary, where that is, and which view and reign it is.
+/// A connection to the primary, the primary's address, and its view and reign.
 fn primary(cluster: &Cluster) -> (Connection, SocketAddr, String) {
     loop {
         let node: u16 = cluster.primary().parse().expect("a number");
@@ -30,7 +30,7 @@ fn primary(cluster: &Cluster) -> (Connection, SocketAddr, String) {
     }
 }
 
-/// `command` with so many keys, with a value each if there is one.
+/// `command` with this many keys, each with a value if there is one.
 fn of_keys(command: &str, keys: usize, value: Option<&str>) -> Vec<Vec<u8>> {
     let words = (0..keys).flat_map(|n| std::iter::once(format!("key:{n}")).chain(value.map(str::to_owned)));
     std::iter::once(command.to_owned()).chain(words).map(String::into_bytes).collect()
@@ -41,7 +41,7 @@ fn ask(connection: &mut Connection, words: &[Vec<u8>]) -> Result<Value, std::io:
     connection.command(&words)
 }
 
-/// What came of a request, in short: an array's length, a string's.
+/// A short form of a reply: an array's length, or a string's.
 fn short(value: Value) -> String {
     match value {
         Value::Simple(text) | Value::Error(text) => text,
@@ -51,7 +51,7 @@ fn short(value: Value) -> String {
     }
 }
 
-/// The request gets this reply, and the primary leads on in the same view and reign.
+/// Checks that the request gets this reply, and that the primary still leads in the same view and reign.
 #[track_caller]
 fn costs_no_failover(
     cluster: &Cluster,
@@ -72,7 +72,7 @@ fn costs_no_failover(
     panic!("{what} of {TRIES} tries: {outcomes:#?}");
 }
 
-/// Sends a transaction in one go, each of whose commands gets a reply of so many bytes.
+/// Sends, at once, a transaction each of whose commands gets a reply of this many bytes.
 fn transaction(
     address: SocketAddr,
     commands: usize,
@@ -123,14 +123,14 @@ fn long_requests_cost_a_leader_of_mu_nothing() {
     costs_no_failover(&cluster, "EXISTS", "5000", |c, _| ask(c, &of_keys("EXISTS", 1_000_000, None)));
     let exists = |n: usize| format!("EXISTS key:{n}\r\n");
     costs_no_failover(&cluster, "EXEC", "350000 values", |_, address| transaction(address, 350_000, exists, ":1\r\n".len()));
-    // What the log cannot take is refused, and nothing comes of it.
+    // A change that the log cannot take is refused, and has no effect.
     let (mut connection, _, before) = primary(&cluster);
     let refused = short(ask(&mut connection, &of_keys("MSET", 500_000, Some("value"))).expect("a reply"));
     assert!(refused.starts_with("ERR the changes of this request may take "), "{refused}");
     assert_eq!(primary(&cluster).2, before);
 }
 
-/// Clients find the port behind the last colon.
+/// Clients find the port after the last colon.
 #[test]
 fn redis_clients_follow_a_failover_over_ipv6() {
     if !fabric().is_empty() {
@@ -166,7 +166,7 @@ fn redis_clients_follow_a_failover_over_ipv6() {
             }
         }
     };
-    // Whichever is asked, whoever leads answers.
+    // Whichever node is asked, the leader answers.
     let all = |words: &[&str], expected: &str| -> Option<()> {
         for node in 0..3 {
             loop {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// What a run of the command left.
+/// The outcome of a run of the command.
 pub struct Ran {
     pub code: Option<i32>,
     pub out: String,
@@ -15,21 +15,21 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// It worked, and complained about nothing.
+    /// Checks that it worked, and complained about nothing.
     #[track_caller]
     pub fn ok(self) -> Ran {
         assert_eq!(self.code, Some(0), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
-    /// It ended with that code.
+    /// Checks that it ended with that code.
     #[track_caller]
     pub fn code(self, code: i32) -> Ran {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
-    /// Its output as objects, one a line and nothing else.
+    /// Its output as objects: one on each line, and nothing else.
     #[track_caller]
     pub fn objects(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
@@ -39,7 +39,7 @@ impl Ran {
     }
 }
 
-/// The command, with nothing of the caller's surroundings that it looks at.
+/// The command, without those parts of the caller's environment that it looks at.
 pub fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
     command.args(arguments).stdin(Stdio::null());
@@ -49,8 +49,8 @@ pub fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
-/// The flags for the fabric that tests run on which can run on any: shared memory, unless `MARTLET_TEST_FABRIC` says `ethernet`, or `verbs` with the devices in
-/// `MARTLET_TEST_DEVICES`. So `cargo xtask rdma` runs them over RDMA.
+/// The flags for the fabric that those tests use that can run on any: shared memory, unless `MARTLET_TEST_FABRIC` says `ethernet`, or `verbs` with the devices
+/// in `MARTLET_TEST_DEVICES`. So `cargo xtask rdma` runs them over RDMA.
 pub fn fabric() -> Vec<String> {
     let of = |variable| std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
     match std::env::var("MARTLET_TEST_FABRIC").as_deref() {
@@ -61,12 +61,12 @@ pub fn fabric() -> Vec<String> {
     }
 }
 
-/// Arguments, and the flags for the fabric.
+/// These arguments, and the flags for the fabric.
 pub fn on_fabric(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| (*argument).to_owned()).chain(fabric()).collect()
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
     ran(command(arguments).output().expect("the command is built"))
 }
@@ -76,7 +76,7 @@ pub fn ran(output: Output) -> Ran {
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A directory that goes away with the value.
+/// A directory that is deleted when the value is dropped.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -103,11 +103,11 @@ impl Drop for TempDir {
     }
 }
 
-/// A port with enough free ones behind it. Another process may take it yet; nodes then say so.
+/// A port with enough free ones after it. Another process may still take it; nodes then say so.
 pub fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        // Tests of one process take turns; processes are told apart by their number. Below what the kernel hands out by itself.
+        // Tests of one process take turns, and processes differ by their process ids. The ports are below those that the kernel hands out by itself.
         let number = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() * 7;
         let first = 10_000 + (number % 1_000) as u16 * 16;
         let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
@@ -117,12 +117,12 @@ pub fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// The processes whose command line names that path, without those that only keep a node's memory until its connections have ended.
+/// The processes whose command line names that path, except those that only keep a node's memory until its connections have ended.
 pub fn processes_about(path: &Path) -> Vec<u32> {
     every_process_about(path).filter(|pid| !is_mourner(*pid)).collect()
 }
 
-/// Waits for those that keep the memory and the connections of dead nodes: they end by themselves, a moment after.
+/// Waits for the processes that keep the memory and the connections of dead nodes: they end by themselves a moment later.
 pub fn await_mourners(path: &Path) {
     while every_process_about(path).any(is_mourner) {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The set of nodes changes while the cluster runs and is under load; commands that do so are killed in the middle; the power goes after it.
+//! The set of nodes changes while the cluster runs under load. Commands that change it are killed in the middle, and power is lost afterwards.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -18,16 +18,16 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::martlet::{Ran, command, fabric};
 
-/// The most nodes that a cluster here grows to, and one number more.
+/// The most nodes that a cluster here grows to, plus one.
 pub const ROOM: u16 = 6;
-/// Longer than anything takes, for what does not wait without one.
+/// A patience longer than anything takes, for commands that do not wait without one.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn address(cluster: &Cluster, node: u16) -> String {
     format!("127.0.0.1:{}", cluster.port + node)
 }
 
-/// Clients that write, each key once, until they are told to stop; they know what was acknowledged.
+/// Clients that write, each key once, until they are told to stop. They know what was acknowledged.
 pub struct Load {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
@@ -48,7 +48,7 @@ impl Load {
                     client.acknowledged(&[b"SET", key.as_bytes(), value.as_bytes()]).expect("the cluster serves");
                     next += 1;
                     acknowledged.fetch_add(1, Ordering::Relaxed);
-                    // The commands want the cores too.
+                    // Leaves time on the cores for the commands.
                     thread::sleep(Duration::from_millis(1));
                 }
                 next
@@ -67,21 +67,21 @@ impl Load {
         }
     }
 
-    /// Ends it. How much of each writer was acknowledged.
+    /// Ends the load. Returns how many writes of each writer were acknowledged.
     pub fn end(self) -> Vec<u64> {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.into_iter().map(|writer| writer.join().expect("it does not give up")).collect()
     }
 }
 
-/// A client that finds whoever leads.
+/// A client that finds the leader by itself.
 fn client(cluster: &Cluster) -> ClusterClient {
     let addresses: Vec<String> = (0..ROOM).map(|node| address(cluster, node)).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     ClusterClient::new(&addresses, PATIENCE).expect("addresses")
 }
 
-/// Everything that was acknowledged is there.
+/// Checks that everything acknowledged is there.
 pub fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
     let mut client = client(cluster);
     for (writer, count) in written.iter().enumerate() {
@@ -106,7 +106,7 @@ fn change(cluster: &Cluster, arguments: &[&str]) -> Ran {
     cluster.run(&[&["cluster"], arguments, &["--patience", "600"]].concat())
 }
 
-/// The last object: what came of it.
+/// The last object that a command printed: its outcome.
 fn outcome(ran: Ran) -> Value {
     ran.ok().objects().pop().expect("it says what it has done")
 }
@@ -146,7 +146,7 @@ fn grows_and_shrinks_under_load(engine: &str) {
         load.goes_on();
     }
     assert_eq!((members(&cluster), listed(&cluster)), (vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3, 4]));
-    // Asked for again it is there, and nothing is started.
+    // When it is asked for again, the node is there already, and nothing is started.
     let again = change(&cluster, &["add", "--node", "4"]).ok().objects();
     assert_eq!((&again[0]["event"], &again[0]["started"]), (&Value::from("started"), &Value::from(false)));
 
@@ -164,7 +164,7 @@ fn grows_and_shrinks_under_load(engine: &str) {
     left.retain(|node| ![&leader, &dead].contains(&&node.to_string()));
     assert_eq!((members(&cluster), listed(&cluster)), (left.clone(), left.clone()));
 
-    // A number that somebody has had, and everything that he had is gone; he starts over with the others' data.
+    // Replaces a node under its own number: all its data is discarded, and it starts over with the others' data.
     let replaced = left.iter().map(u64::to_string).find(|node| *node != next).expect("three are left");
     assert_eq!(outcome(change(&cluster, &["replace", &replaced]))["event"], "replaced");
     load.goes_on();
@@ -191,7 +191,7 @@ fn kill_all(cluster: &Cluster) {
     }
 }
 
-/// The power goes after each change, with nobody left who has a view: the disks say who belongs, whatever the file said when they were written.
+/// Power is lost after each change, and no node is left that has a view. The disks say which nodes belong, whatever the file said when they were written.
 #[test]
 fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
     if !fabric().is_empty() {
@@ -224,7 +224,7 @@ fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
     under_load(&mut || assert_eq!(add(&cluster), 4));
     assert_eq!(members(&cluster), [2, 3, 4]);
 
-    // A disk that is gone, and one that is to be changed while its node runs.
+    // A disk that is lost, and a disk that is to be replaced while its node runs.
     under_load(&mut || {
         cluster.run(&["cluster", "kill", "2"]).ok();
         fs::remove_dir_all(data(2)).expect("its disk is lost");
@@ -241,7 +241,7 @@ fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
     fs::remove_dir_all(PathBuf::from(&cluster.dir).join("elsewhere")).expect("ours");
 }
 
-/// Runs a command until it has said so much, and kills it.
+/// Runs a command until it has printed this event, and kills it.
 fn killed_after(cluster: &Cluster, arguments: &[&str], event: &str) {
     let arguments = [&["cluster"], arguments, &["--dir", &cluster.dir, "--json", "--patience", "600"]].concat();
     let mut child = command(&arguments).stdout(Stdio::piped()).spawn().expect("the command is built");
@@ -252,7 +252,7 @@ fn killed_after(cluster: &Cluster, arguments: &[&str], event: &str) {
     child.wait().expect("ours");
 }
 
-/// Runs a command until that is so, and kills it.
+/// Runs a command until the condition holds, and kills it.
 fn killed_when(cluster: &Cluster, arguments: &[&str], so: impl Fn() -> bool) {
     let arguments = [&["cluster"], arguments, &["--dir", &cluster.dir, "--json", "--patience", "600"]].concat();
     let mut child = command(&arguments).stdout(Stdio::null()).spawn().expect("the command is built");
@@ -271,12 +271,13 @@ fn a_command_that_was_killed_in_the_middle_goes_on_where_it_was() {
     let file = |name: &str| PathBuf::from(&cluster.dir).join(name);
     let mentions = |number: u16| fs::read_to_string(file("cluster.toml")).is_ok_and(|text| text.contains(&format!("number = {number}\n")));
 
-    // At whatever moment, the second one comes to the end of the first. Nobody is taken in who has not met everybody, so none of these gets there.
+    // At whatever moment the first command is killed, a second one completes it. A node is taken in only when it has met all others, so none of these gets that
+    // far.
     cluster.run(&["cluster", "kill", "2", "--signal", "STOP"]).ok();
     killed_when(&cluster, &["add"], || file("node-3.change").exists());
     killed_when(&cluster, &["add"], || file("node-3.toml").exists());
     killed_when(&cluster, &["add"], || mentions(3));
-    // The process may run, and nobody may have noted which it is.
+    // The process may be running, with its id noted nowhere.
     killed_when(&cluster, &["add"], || file("node-3.log").exists());
     killed_after(&cluster, &["add"], "started");
     cluster.run(&["cluster", "kill", "2", "--signal", "CONT"]).ok();
@@ -291,7 +292,7 @@ fn a_command_that_was_killed_in_the_middle_goes_on_where_it_was() {
     assert_eq!(outcome(change(&cluster, &["remove", "5", "--purge"]))["nodes"], serde_json::json!([0, 1, 2, 3, 4]));
 
     killed_after(&cluster, &["remove", "0"], "stopped");
-    // It may have got to the end.
+    // The command may have got to the end.
     let belongs = mentions(0);
     assert_eq!(remove(&cluster, "0")["was_listed"], belongs);
     killed_when(&cluster, &["remove", "1"], || !mentions(1));
@@ -336,7 +337,7 @@ fn a_node_that_is_needed_is_not_removed() {
     change(&cluster, &["replace", "7"]).code(3);
     let leader = cluster.primary();
     let follower = listed(&cluster).into_iter().map(|node| node.to_string()).find(|node| *node != leader).expect("three nodes");
-    // One that does not go on is no part of a majority, and with mu nobody removes it for that.
+    // A paused node cannot be part of a majority, and mu does not remove it for that.
     cluster.run(&["cluster", "kill", &follower, "--signal", "STOP"]).ok();
     for what in ["remove", "replace"] {
         let why = change(&cluster, &[what, &leader]).code(1).err;
@@ -348,7 +349,7 @@ fn a_node_that_is_needed_is_not_removed() {
         );
     }
     assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
-    // The one that is stopped can be done without.
+    // The paused node is not needed.
     remove(&cluster, &follower);
     remove(&cluster, &cluster.primary());
     let last = cluster.primary();
@@ -363,11 +364,11 @@ fn a_node_that_is_needed_is_not_removed() {
     assert!(why.contains("no node of the cluster") && why.contains("martlet cluster up"), "{why}");
 }
 
-/// The others have written on without it, and die: what they acknowledged is gone, and an empty cluster in its place would hide that.
+/// The others have written on without it, and die. What they acknowledged is gone, and an empty cluster in its place would hide that.
 #[test]
 fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() {
     if !fabric().is_empty() {
-        // Over a network the only coordinator that is left decides nothing, and does not hear that it was excluded.
+        // Over a network the only remaining coordinator can decide nothing, and does not hear that it was excluded.
         return;
     }
     let cluster = Cluster::with_room_for(3);
@@ -382,7 +383,7 @@ fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() 
     cluster.run(&["cluster", "kill", "2", "--signal", "CONT"]).ok();
     let file = |name: &str| PathBuf::from(&cluster.dir).join(name);
     let log = || fs::read_to_string(file("node-2.log")).expect("a log");
-    // It may have founded the first one.
+    // This node may have founded the first cluster.
     let founds = || log().split_once("starts over").is_some_and(|(_, since)| since.contains("founds the cluster"));
     while !log().contains("It puts no empty cluster in its place by itself. `martlet cluster down`, then `up`") {
         assert!(!crate::martlet::processes_about(&file("node-2.toml")).is_empty(), "{}", log());
@@ -390,14 +391,14 @@ fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() 
         thread::yield_now();
     }
     assert!(log().contains("starts over"), "it was excluded: {}", log());
-    // Somebody starts the others, which begin with nothing, and takes that into account.
+    // An operator starts the others, which begin with nothing, and accepts the consequences.
     cluster.up_again().ok();
     assert_eq!(members(&cluster), [0, 1, 2]);
     assert!(!founds(), "{}", log());
     cluster.run(&["set", "k", "anew"]).ok();
 }
 
-/// A node that was away while all others changed still knows them as they were, and nobody of those is there.
+/// A node that was away while all others changed still knows the old ones, of which none is there.
 #[test]
 fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_removed() {
     let cluster = Cluster::with_room_for(ROOM);
@@ -419,7 +420,7 @@ fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_re
     let (_, since) = log.split_once("starts over").expect("it was excluded");
     assert!(!since.contains("founds the cluster"), "{since}");
 
-    // As an operator does it who changes the file by hand, and forgets the process.
+    // What an operator does who changes the file by hand, and forgets the process.
     pause("4");
     while members(&cluster) != [0, 3] {}
     let text = fs::read_to_string(file("cluster.toml")).expect("there");

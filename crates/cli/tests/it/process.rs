@@ -80,7 +80,7 @@ fn a_node_that_a_signal_ends_says_by_which() {
     }
 }
 
-/// A node that runs under limits, in the foreground: `ulimit` and its arguments.
+/// A node that runs in the foreground under limits: `ulimit` with these arguments.
 fn limited(cluster: &Cluster, limits: &[&str]) -> Command {
     let mut shell = Command::new("sh");
     let limits: String = limits.iter().map(|limit| format!("ulimit {limit} && ")).collect();
@@ -121,7 +121,7 @@ fn a_limit_that_a_node_cannot_run_with_is_named_at_its_start() {
     refused("-s 128", "the limit of the stack (ulimit -s) is 131072 bytes; allowed are 524288 at least");
     refused("-f 100", "(ulimit -f) is 51200 bytes; shared memory is a file to the system");
     refused("-f 65000", "(ulimit -f) is 33280000 bytes; a file of the log on disk takes 67108864 (durability.segment_bytes)");
-    // More than the rest of the process could take by far.
+    // Far more than the rest of the process could use.
     let file = format!("{}/cluster.toml", cluster.dir);
     let text = fs::read_to_string(&file).expect("its file");
     fs::write(&file, text.replace("log_ring_bytes = 4194304", "log_ring_bytes = 536870912")).expect("ours");
@@ -134,7 +134,7 @@ fn a_core_that_a_node_may_not_use_is_a_wrong_setting() {
     let file = format!("{}/node-0.toml", cluster.dir);
     let text = fs::read_to_string(&file).expect("its file");
     let allowed: Vec<String> = martlet_node::sched::allowed_cores().expect("a process may ask").iter().map(u16::to_string).collect();
-    // Below the highest that can be named, and above what any host of tests has.
+    // Below the highest number that can be named, and above what any host that runs tests has.
     for named in ["[1022]", &format!("[{}, 1022]", allowed[0])] {
         fs::write(&file, text.replace("pin = \"auto\"", &format!("pin = {named}"))).expect("ours");
         let said = run(&["node", "--config", &file]).code(2).err;
@@ -148,7 +148,7 @@ fn a_core_that_a_node_may_not_use_is_a_wrong_setting() {
     assert!(said.contains("--pin") && said.contains("1022") && said.contains(&allowed.join(", ")), "{said}");
 }
 
-/// As `prlimit --fsize` does it to a process that runs.
+/// As `prlimit --fsize` does to a running process.
 #[test]
 fn a_log_on_disk_that_may_not_grow_is_a_full_disk() {
     let cluster = Cluster::new();
@@ -182,7 +182,7 @@ fn a_node_whose_processor_time_is_used_up_leaves_in_order() {
     assert!(said.contains("the processor time that this process may use (ulimit -t) is used up"), "{said}");
 }
 
-/// Each further one costs the clients some 30 us after a kill: docs/failover-time.md.
+/// Each further thread costs the clients about 30 us after a kill: docs/failover-time.md.
 #[test]
 fn a_node_keeps_one_helper_beside_the_one_that_listens_for_its_sockets() {
     if !fabric().is_empty() {
@@ -194,7 +194,7 @@ fn a_node_keeps_one_helper_beside_the_one_that_listens_for_its_sockets() {
     set(&cluster, "value");
     for (_, pid) in cluster.nodes().values() {
         let pid = pid.expect("it runs");
-        // What it logs and reads is written and read by threads that end.
+        // Threads that write what it logs and read its files end by themselves.
         let mut looks = 0;
         let names = loop {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"))
@@ -202,7 +202,7 @@ fn a_node_keeps_one_helper_beside_the_one_that_listens_for_its_sockets() {
                 .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
             let mut names: Vec<String> = tasks.map(|name| name.trim_end().to_owned()).filter(|name| name != "martlet-crier").collect();
             names.sort();
-            // A thread has the name of the one that started it until it takes its own.
+            // A thread has its parent's name until it takes its own.
             let is_calm = !names.iter().any(|name| ["martlet-log", "martlet-file"].contains(&name.as_str()));
             if is_calm && names.iter().filter(|name| *name == "martlet-boot").count() == 1 {
                 break names;
@@ -242,7 +242,7 @@ fn a_second_process_that_dies_is_replaced() {
             _ => std::thread::yield_now(),
         }
     };
-    // It is there for what it is for, and ends after the node.
+    // The second process does what it is for, and ends after the node.
     cluster.run(&["cluster", "kill", "0"]).ok();
     while is_mourner(last) {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! A majority that is lost for good: the cluster goes on from one node that an operator chooses, and whatever was before has no part in it.
+//! A majority is lost for good. The cluster goes on from one node that an operator chooses, and processes from before have no part in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn await_leaderless(cluster: &Cluster) {
     while cluster.run(&["status"]).objects().iter().any(|object| object["primary"].is_u64()) {}
 }
 
-/// Goes on from that node, and is one cluster of `count` again that serves.
+/// Recovers from that node, and checks that this is one cluster of `count` nodes again, which serves.
 fn recover_from(cluster: &Cluster, from: &str, count: usize, generation: u64) {
     let objects = cluster.run(&["cluster", "recover", "--from", from, "--yes", "--patience", "120"]).ok().objects();
     let done = objects.iter().find(|object| object["event"] == "recovered").expect("it says so");
@@ -89,7 +89,7 @@ fn mu_goes_on_from_the_memory_of_the_one_that_survives() {
     holds(&cluster, "greeting", "hello");
     set(&cluster, "greeting", "and so on");
 
-    // Once more, after it has come back like any other cluster.
+    // Once more, after the cluster has come back like any other.
     cluster.run(&["cluster", "kill", "2"]).ok();
     holds(&cluster, "greeting", "and so on");
     cluster.up_again().ok();
@@ -110,13 +110,13 @@ fn primary_backup_goes_on_from_a_replica_whose_coordinators_are_lost() {
     for node in ["0", "1", "2"] {
         cluster.run(&["cluster", "kill", node]).ok();
     }
-    // It may lead, with the memory of the dead, and can take in nobody.
+    // It may lead, with the memory of the dead, but it cannot take other nodes in.
     let held = holdings(&cluster.run(&["cluster", "recover"]).code(2));
     assert_eq!(held[3]["in"], "memory", "{held:?}");
     recover_from(&cluster, "3", 4, 1);
     holds(&cluster, "greeting", "hello");
     set(&cluster, "greeting", "and so on");
-    // Coordinators are coordinators again: it outlives the one that was gone on from.
+    // All nodes coordinate again: the cluster outlives the node from which it was recovered.
     cluster.run(&["cluster", "kill", "3"]).ok();
     holds(&cluster, "greeting", "and so on");
     set(&cluster, "another", "one");
@@ -137,13 +137,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Two of three disks are lost. `running`: the third node has been started, and waits.
+/// Two of three disks are lost. `running`: whether the third node has been started, and waits.
 fn mu_goes_on_from_a_disk(running: bool) {
     let cluster = Cluster::new();
     cluster.up_with(&[&MU[..], &["--durability", "sync"]].concat()).ok();
     set(&cluster, "greeting", "hello");
     await_members(&cluster, 3);
-    // Killed at once, so that the group is still of three; and everything that was acknowledged is on two disks.
+    // They are killed at once, so that the group still has three members. Everything acknowledged is on two disks.
     while cluster
         .run(&["status"])
         .ok()
@@ -163,7 +163,7 @@ fn mu_goes_on_from_a_disk(running: bool) {
     let back = cluster.run(&["cluster", "recover", "--from", "2", "--yes"]).code(1);
     assert!(back.err.contains("`martlet cluster up` brings back what is on them"), "{}", back.err);
 
-    // What node 0 had is kept aside, as a disk that was thought to be lost.
+    // Node 0's data is kept aside, like a disk that was thought to be lost.
     let kept = Path::new(&cluster.dir).join("kept");
     copy(&data(&cluster, 0), &kept);
     for node in [0, 1] {
@@ -181,12 +181,12 @@ fn mu_goes_on_from_a_disk(running: bool) {
     holds(&cluster, "greeting", "hello");
     set(&cluster, "greeting", "and so on");
 
-    // All end, and come back of themselves: the group on the disks is one of this generation.
+    // All end, and come back by themselves: the group on the disks is one of this generation.
     cluster.run(&["cluster", "down"]).ok();
     cluster.up_again().ok();
     holds(&cluster, "greeting", "and so on");
 
-    // The disk is found, and node 0 comes back with it: it starts over, and does not go by what it finds there.
+    // The disk is found, and node 0 comes back with it. It starts over, and does not act on what it finds there.
     cluster.run(&["cluster", "kill", "0"]).ok();
     fs::remove_dir_all(data(&cluster, 0)).expect("removed");
     copy(&kept, &data(&cluster, 0));
@@ -194,7 +194,7 @@ fn mu_goes_on_from_a_disk(running: bool) {
     await_members(&cluster, 3);
     holds(&cluster, "greeting", "and so on");
     cluster.run(&["cluster", "down"]).ok();
-    // With old data at two, and the third not there, nothing is served.
+    // With old data at two nodes, and the third not there, nothing is served.
     for node in [0, 1] {
         fs::remove_dir_all(data(&cluster, node)).expect("removed");
         copy(&kept, &data(&cluster, node));
@@ -215,7 +215,7 @@ fn mu_goes_on_from_a_node_that_waits_with_what_its_disk_has() {
     mu_goes_on_from_a_disk(true);
 }
 
-/// No heart that stands still is taken for a death here: an operator decides.
+/// Here, a heart that stands still is not taken for a death: an operator decides.
 fn a_node_that_hangs_is_evicted(engine: &str, node: &str) {
     let cluster = Cluster::new();
     cluster.up_with(&["--engine", engine]).ok();
@@ -223,7 +223,7 @@ fn a_node_that_hangs_is_evicted(engine: &str, node: &str) {
     let file = Path::new(&cluster.dir).join("cluster.toml");
     let text = fs::read_to_string(&file).expect("there");
     let patient = text
-        // A node of mu reports to a new leader some heartbeats late; so no more than a node is surely evicted in.
+        // A node of mu reports to a new leader some heartbeats late. So a heartbeat must leave enough time for the eviction.
         .replace("heartbeat_us = 25000", "heartbeat_us = 1000000")
         .replace("broadcast_timeout_us = 1500000", "broadcast_timeout_us = 600000000");
     assert_ne!(patient, text);

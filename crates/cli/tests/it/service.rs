@@ -1,4 +1,4 @@
-//! The one address of a cluster on one host: its connections outlive the nodes that serve them.
+//! The single address of a cluster on one host: its connections outlive the nodes that serve them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -8,13 +8,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cluster::Cluster;
 use crate::martlet::{fabric, free_ports};
 
-/// A client that counts what it has been told.
+/// A client that counts what it was told.
 struct Client {
     stream: BufReader<TcpStream>,
     key: String,
     own: u64,
     asked: u64,
-    /// Bytes of requests that are cut in the middle of one.
+    /// Bytes of requests, cut off in the middle of one.
     cut: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes).expect("the connection stands");
     }
 
-    /// Asks for some increments, the last of them but for its end.
+    /// Sends some increments, the last of them incomplete.
     fn ask(&mut self, requests: u64) {
         let request = format!("INCR {}\r\nINCR shared\r\n", self.key);
         let mut bytes = std::mem::take(&mut self.cut);
@@ -45,7 +45,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// Takes all replies: each increment of its own key is the next one.
+    /// Reads all replies: each increment of its own key yields the next number.
     fn settle(&mut self) {
         let cut = std::mem::take(&mut self.cut);
         self.send(&cut);
@@ -89,7 +89,7 @@ fn service(name: &str) {
         clients[1..].iter_mut().for_each(Client::settle);
         cluster.up_again().ok();
     }
-    // One that was in the middle of a transaction all the time.
+    // This one was in the middle of a transaction all the time.
     let first = &mut clients[0];
     first.send(b"CLIENT GETNAME\r\nINCR a\r\nEXEC\r\nCLIENT GETNAME\r\n");
     let mut lines = Vec::new();
@@ -119,7 +119,7 @@ fn with_an_engine_that_elects_its_leader_they_do_too() {
     service("mu");
 }
 
-/// It is not replaced, and nobody but its node could tell of it.
+/// The keeper is not replaced, and only its node can report its death.
 #[test]
 fn a_node_says_that_its_keeper_has_died() {
     if !fabric().is_empty() {

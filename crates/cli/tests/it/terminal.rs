@@ -1,4 +1,4 @@
-//! What commands do with a terminal: one of the test's own, which it reads, or does not.
+//! What commands do with a terminal: it is the test's own, which reads it or does not.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -13,14 +13,14 @@ use rustix::termios::{Action, LocalModes, Winsize};
 use crate::cluster::Cluster;
 use crate::martlet::command;
 
-/// How long a command may take that hangs otherwise.
+/// After how long a command counts as hanging.
 const GUARD: Duration = Duration::from_secs(120);
 
 /// A terminal.
 struct Terminal {
-    /// The side at which somebody sits.
+    /// The side of the user.
     user: File,
-    /// The side that programs have.
+    /// The side of programs.
     program: File,
 }
 
@@ -37,18 +37,19 @@ impl Terminal {
         Terminal { user: user.into(), program: program.into() }
     }
 
-    /// Writes to it until it takes no more, and stops it as Ctrl-S does: where the kernel passes on what it has taken there would be room for some bytes.
+    /// Writes to it until it takes no more, and stops it as Ctrl-S does: where the kernel passes on what it has taken, there would otherwise be room for some
+    /// bytes again.
     fn fill(&self) {
         while (&self.program).write(&[b'.'; 512]).is_ok() {}
         rustix::termios::tcflow(&self.program, Action::OOff).expect("a terminal");
     }
 
-    /// Whether it gives lines to programs, as it did at first, and not keys.
+    /// Whether it gives programs whole lines, as at first, and not single keys.
     fn is_as_it_was(&self) -> bool {
         rustix::termios::tcgetattr(&self.program).expect("a terminal").local_modes.contains(LocalModes::ICANON | LocalModes::ISIG)
     }
 
-    /// Runs a command on it, without any other terminal, as far as its name goes: it opens its own description of it.
+    /// Runs a command on it, with no other terminal in reach. The command opens its own description of it, by its name.
     fn run(&self, arguments: &[&str]) -> Running {
         let side = || -> Stdio {
             let name = rustix::pty::ptsname(&self.user, Vec::new()).expect("it has one");
@@ -74,7 +75,7 @@ impl Terminal {
 struct Running(Child);
 
 impl Running {
-    /// How it ends, while `meanwhile` is done again and again; `None` when it does not.
+    /// How it ends, while `meanwhile` is called again and again. `None`: it does not end.
     fn ended(&mut self, mut meanwhile: impl FnMut()) -> Option<ExitStatus> {
         let until = Instant::now() + GUARD;
         while Instant::now() < until {

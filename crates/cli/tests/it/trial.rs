@@ -1,4 +1,4 @@
-//! The demonstration and the trials, in small; and that they leave nothing behind, however they end.
+//! The demonstration and the trials, at a small size, and that they leave nothing behind, however they end.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -48,7 +48,7 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
     nothing_left(&temp);
 }
 
-/// Its nodes have no address in common, and a death costs a lease.
+/// Its nodes have no address in common, which clients could stay connected to, and a death costs a lease.
 #[test]
 fn the_demonstration_shows_a_failover_over_udp() {
     let temp = TempDir::new();
@@ -60,7 +60,7 @@ fn the_demonstration_shows_a_failover_over_udp() {
     nothing_left(&temp);
 }
 
-/// Kills, pauses and restarts under load; the command judges what its clients saw.
+/// Kills, pauses and restarts under load. The command judges what its clients saw.
 fn a_trial_strikes_in_every_way(engine: &str, fabric: &str) {
     let temp = TempDir::new();
     let port = free_ports(4).to_string();
@@ -85,11 +85,11 @@ fn a_trial_strikes_replicas_of_mu_in_every_way() {
     a_trial_strikes_in_every_way("mu", "shm");
 }
 
-/// The one that is left serves alone, and takes the others in again.
+/// The node that is left serves alone, and takes the others in again.
 #[test]
 fn a_trial_kills_all_but_one_at_once() {
     let none = ["--kills", "0", "--pauses", "0", "--restarts", "0", "--json"];
-    // On a busy host the one that is to be left may be taken for dead itself: then nothing can be shown, and it says so.
+    // On a busy host the node that should be left may itself be taken for dead. Then nothing can be shown, and the command says so.
     loop {
         let temp = TempDir::new();
         let port = free_ports(5).to_string();
@@ -117,7 +117,7 @@ fn a_trial_kills_all_but_one_at_once() {
     }
 }
 
-/// Nodes that reach each other by packets only, as on hosts of their own.
+/// Nodes that reach each other by packets only, as if each were on its own host.
 #[test]
 fn a_trial_over_udp_strikes_a_primary_and_its_backups_in_every_way() {
     a_trial_strikes_in_every_way("primary-backup", "ethernet");
@@ -150,7 +150,7 @@ fn a_trial_strikes_the_wardens_of_the_nodes_hosts_in_every_way() {
     assert!(why.contains("--wardens is 1, but with --fabric shm") && why.contains("allowed are"), "{why}");
 }
 
-/// A demonstration that has come to its load.
+/// A demonstration that has got to its load.
 fn begun(temp: &TempDir) -> Child {
     let mut child = command(&["demo", "--kills", "1000", "--json"])
         .env("TMPDIR", temp.path())
@@ -173,11 +173,11 @@ fn ctrl_c_ends_it_and_leaves_nothing() {
     let mut child = begun(&temp);
     let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
     assert!(told.success());
-    // Its output goes on until it notices: take it, or it could wait for us.
+    // It prints until it notices the signal. The output is read here, or it could wait for us.
     let output = child.stdout.take().map(|out| BufReader::new(out).lines().count());
     assert!(output.is_some());
     assert_eq!(child.wait().expect("ours").code(), Some(130));
-    // Those that have nothing open any more end next.
+    // The processes that have nothing open any more end next.
     let keepers = every_process_about(temp.path()).filter(|pid| is_mourner(*pid));
     let keeping: Vec<u32> =
         keepers.filter(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut open| open.next().is_some())).collect();
@@ -185,7 +185,7 @@ fn ctrl_c_ends_it_and_leaves_nothing() {
     nothing_left(&temp);
 }
 
-/// The second signal comes long before what is to be done after the first.
+/// The second signal comes long before the work after the first is done.
 #[test]
 fn a_second_signal_has_it_hurry_and_nothing_is_left_all_the_same() {
     let port = free_ports(3).to_string();
@@ -207,7 +207,7 @@ fn a_second_signal_has_it_hurry_and_nothing_is_left_all_the_same() {
             std::thread::yield_now();
         }
         let pid = Pid::from_raw(child.id() as i32).expect("a number");
-        // Of two of one kind that have not been taken the kernel makes one.
+        // Of two pending signals of one kind the kernel makes one.
         [Signal::INT, Signal::TERM].into_iter().for_each(|signal| kill_process(pid, signal).expect("ours"));
         assert_eq!(child.wait().expect("ours").code(), Some(130), "{arguments:?}");
         nothing_left(&temp);
@@ -220,7 +220,7 @@ fn no_node_outlives_a_demonstration_that_is_killed() {
     let mut child = begun(&temp);
     child.kill().expect("ours");
     child.wait().expect("ours");
-    // The kernel ends them with their parent; that takes it a moment.
+    // The kernel ends them with their parent, which takes a moment.
     while !processes_about(temp.path()).is_empty() {
         std::thread::yield_now();
     }
@@ -231,7 +231,7 @@ fn no_node_outlives_a_demonstration_that_is_killed() {
 fn no_warden_outlives_a_trial_that_is_killed() {
     let temp = TempDir::new();
     let port = free_ports(3).to_string();
-    // So many pauses, and with this seed they come first: just then no process is being started.
+    // There are so many pauses, and with this seed they come first, so that no process is being started just then.
     let arguments = ["torture", "--fabric", "ethernet", "--wardens", "1", "--pauses", "1000", "--kills", "0", "--restarts", "0"];
     let mut child = command(&[&arguments[..], &["--seed", "1", "--redis-port", &port, "--json"]].concat())
         .env("TMPDIR", temp.path())

@@ -1,4 +1,4 @@
-//! What is written has nowhere to go: the disk is full, the reader has gone, or never reads.
+//! Output has nowhere to go: the disk is full, the reader has gone, or it never reads.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -13,19 +13,19 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::martlet::{command, fabric, ran};
 
-/// Takes nothing, and says that the disk is full.
+/// A file that accepts nothing, and reports that the disk is full.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").expect("Linux").into()
 }
 
-/// Of which nobody reads the other end.
+/// A pipe whose reading end is closed.
 fn closed() -> Stdio {
     let (reader, writer) = pipe().expect("a pipe");
     drop(reader);
     writer.into()
 }
 
-/// A pipe that takes nothing until it is read.
+/// A pipe that accepts nothing until it is read.
 fn stuffed() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().expect("a pipe");
     let size = rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("as small as there are");
@@ -74,7 +74,7 @@ fn a_command_whose_output_is_lost_says_so_and_one_that_is_not_read_ends_quietly(
         assert_eq!(of(full(), full()).code, Some(1), "{arguments:?}: nothing can be said, and the code says it");
         assert_eq!(of(full(), closed()).code, Some(1), "{arguments:?}");
         let unread = of(closed(), Stdio::piped());
-        // Some have more to do than what they print, and are cut short.
+        // Some do more than print, and are cut short.
         let is_cut_short = arguments[0] == "doctor" || arguments.contains(&"--watch") || arguments.starts_with(&["top", "--json"]);
         let code = if is_cut_short { 130 } else { 0 };
         assert_eq!((unread.code, unread.err.as_str()), (Some(code), ""), "{arguments:?}");
@@ -84,7 +84,7 @@ fn a_command_whose_output_is_lost_says_so_and_one_that_is_not_read_ends_quietly(
     assert_eq!(complaints(&["status", "--dir", "/nonexistent"]), Some(3));
 }
 
-/// As `head -1` reads: what watches ends when nobody reads it any more, although there is nothing new that it could fail to write.
+/// Like the reader `head -1`: a command that watches ends when its output is no longer read, even if there is nothing new that it could fail to write.
 #[test]
 fn what_watches_ends_with_its_reader_and_not_with_the_next_change() {
     let cluster = Cluster::new();
@@ -104,7 +104,7 @@ fn what_watches_ends_with_its_reader_and_not_with_the_next_change() {
     }
 }
 
-/// A node in the foreground, as a service manager runs it. It ends with the value.
+/// A node in the foreground, as a service manager runs it. It ends when the value is dropped.
 struct Node(Child);
 
 impl Node {
@@ -130,7 +130,7 @@ impl Drop for Node {
     }
 }
 
-/// Once a node is there.
+/// Returns once a node serves.
 fn greet(cluster: &Cluster) {
     let greeted = || cluster.run(&["set", "greeting", "hello", "--timeout", "120000"]);
     loop {
@@ -142,7 +142,7 @@ fn greet(cluster: &Cluster) {
     }
 }
 
-/// Three nodes whose logs go nowhere outlive their primary, and end in order.
+/// Three nodes whose logs go nowhere survive the loss of their primary, and end in order.
 fn serves_without_a_log(log: impl Fn() -> Stdio) {
     let cluster = Cluster::new();
     cluster.up_with(&[]).ok();
@@ -193,7 +193,7 @@ fn what_is_missing_in_a_log_is_told_once_it_can_be_written() {
     let cluster = Cluster::new();
     cluster.up_with(&["--replicas", "1", "--coordinators", "1"]).ok();
     cluster.run(&["cluster", "down"]).ok();
-    // Nobody reads it while the node starts, and then somebody does.
+    // The pipe is not read while the node starts, and then it is.
     let path = cluster.temp.path().join("log");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a directory of ours");
     let open = |options: &mut OpenOptions| options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path).expect("ours");

@@ -1,7 +1,7 @@
-//! Nodes of different builds in one cluster: refused where they do not understand each other, upgraded one by one where they do.
+//! Nodes of different builds in one cluster. A build that the others do not understand is refused; otherwise nodes are upgraded one by one.
 //!
-//! There is one build of this source. It passes for another where `MARTLET_TEST_BUILD` says so (a feature of `node` for tests alone); and the last release is
-//! another, where `MARTLET_LAST_RELEASE` names its command, as `cargo xtask upgrade` sets it.
+//! There is only one build of this source. It passes for another where `MARTLET_TEST_BUILD` says so (a feature of `node`, for tests alone). The last release is
+//! another build, where `MARTLET_LAST_RELEASE` names its command, as `cargo xtask upgrade` sets it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::nodes::{Load, nothing_is_lost};
 
 /// A build, as a command that runs it.
 enum Build {
-    /// This one, or what it passes for: a version, the lowest level, the highest.
+    /// This build, or what it passes for: a version, its lowest level, and its highest.
     Ours(Option<String>),
     /// Another executable.
     At(PathBuf),
@@ -37,15 +37,15 @@ impl Build {
         ran(command.output().expect("it runs"))
     }
 
-    /// Starts a node again as this build, and waits until the cluster is whole.
+    /// Restarts a node as this build, and waits until the cluster is whole.
     fn restart(&self, cluster: &Cluster, node: &str) {
         self.run(cluster, &["cluster", "restart", node, "--patience", "600"]).ok();
     }
 
-    /// The same of a node that is not to be taken in; waits until it has ended, and returns what it has logged meanwhile.
+    /// The same, for a node that will not be taken in. Waits until it has ended, and returns what it has logged meanwhile.
     fn restart_in_vain(&self, cluster: &Cluster, node: &str) -> String {
         let before = log(cluster, node).len();
-        // It cannot see whether the others can do without it.
+        // This build cannot see whether the others can do without the node.
         self.run(cluster, &["cluster", "restart", node, "--patience", "0", "--force"]).ok();
         while cluster.nodes()[&node.parse().expect("a number")].0 != "gone" {
             std::thread::yield_now();
@@ -59,7 +59,7 @@ fn log(cluster: &Cluster, node: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(file).expect("a log for each")).into_owned()
 }
 
-/// What the cluster says of itself.
+/// The level that the cluster reports.
 fn level(cluster: &Cluster) -> u64 {
     let objects = cluster.run(&["status"]).ok().objects();
     objects.iter().find_map(|object| object["level"].as_u64()).expect("a view")
@@ -73,7 +73,7 @@ fn names_both(text: &str, versions: [u32; 2]) {
     }
 }
 
-/// A node of a build with another version is refused, ends, and the others go on.
+/// A node of a build with another version is refused and ends, and the others go on.
 #[track_caller]
 fn is_refused(cluster: &Cluster, other: &Build, node: &str, versions: [u32; 2]) {
     let said = other.restart_in_vain(cluster, node);
@@ -82,7 +82,7 @@ fn is_refused(cluster: &Cluster, other: &Build, node: &str, versions: [u32; 2]) 
     let leader = cluster.primary();
     assert_ne!(leader, node);
     names_both(&log(cluster, &leader), versions);
-    // Nor does the other build's command see anything, and says why.
+    // Nor can the other build's command see anything; it says why.
     let status = other.run(cluster, &["status"]).code(1);
     names_both(&status.err, versions);
     let get = other.run(cluster, &["get", "key", "--timeout", "3000"]).code(1);
@@ -99,7 +99,7 @@ fn a_build_of_another_version_is_refused_and_both_say_so() {
     load.goes_on();
     Build::Ours(None).restart(&cluster, &node);
     nothing_is_lost(&cluster, &load.end());
-    // The node that was refused is counted, and the command too.
+    // The refused node is counted, and so is the command.
     let objects = cluster.run(&["status"]).ok().objects();
     let refused = |object: &serde_json::Value| object["counters"]["refused_builds"].as_u64();
     assert!(objects.iter().filter_map(refused).sum::<u64>() > 0);
@@ -111,7 +111,7 @@ fn is_upgraded_under_load(engine: &str) {
     cluster.up_with(&["--engine", engine]).ok();
     let load = Load::start(&cluster);
     for node in ["0", "1", "2"] {
-        // Too early: a node could not work at it.
+        // Too early: a node could not work at that level.
         new.run(&cluster, &["cluster", "level", "--raise"]).ok();
         assert_eq!(level(&cluster), 1);
         // And there is a way back.
@@ -165,7 +165,7 @@ fn follows_the_last_release(engine: &str) {
     old.run(&cluster, &["cluster", "up", "--redis-port", &port, "--patience", "600", "--engine", engine]).ok();
     let load = Load::start(&cluster);
     let objects = old.run(&cluster, &["status"]).ok().objects();
-    // Builds before the first release do not say it.
+    // Builds before the first release do not report it.
     let version = objects.iter().find_map(|object| object["counters"]["protocol"].as_u64()).unwrap_or(u64::from(VERSION));
     if version == u64::from(VERSION) {
         for node in ["0", "1", "2"] {

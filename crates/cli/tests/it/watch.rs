@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::martlet::{command, fabric, ran, run};
 
-/// A command that goes on until it is told to end.
+/// A command that runs until it is told to end.
 struct Watching {
     child: Option<Child>,
     lines: Lines<BufReader<ChildStdout>>,
@@ -28,7 +28,7 @@ impl Watching {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
-    /// The first object of which that is true.
+    /// The first object for which `enough` is true.
     fn until(&mut self, mut enough: impl FnMut(&Value) -> bool) -> Value {
         loop {
             let object = self.next();
@@ -38,7 +38,7 @@ impl Watching {
         }
     }
 
-    /// Ends it with a signal, which it has to take for the end of its work.
+    /// Ends it with a signal, on which it should end successfully.
     fn end(mut self, signal: &str) {
         let child = self.child.take().expect("it runs");
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill").success());
@@ -128,7 +128,7 @@ fn a_cluster_that_grows_is_shown_whole() {
     assert_eq!(top.next()["nodes"].as_array().map(Vec::len), Some(3));
     scraped(&address);
     cluster.run(&["cluster", "add", "--patience", "600"]).ok();
-    // Nodes that have been there all the time are there in every look and in every scrape.
+    // Nodes that have been there all the time are in every look and in every scrape.
     let page = scraped(&address);
     for node in 0..3 {
         assert_eq!(value(&page, "martlet_up", &format!("node=\"{node}\"")), Some(1.0), "{page}");
@@ -142,10 +142,10 @@ fn a_cluster_that_grows_is_shown_whole() {
     metrics.end("-TERM");
 }
 
-/// A request's answer: its head, and its body.
+/// The answer to a request: its head and its body.
 fn asked(address: &str, request: &[u8]) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    // What it does not want to read it need not.
+    // The server need not read what it does not want.
     let _ = stream.write_all(request);
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an end, and no reset");
@@ -160,7 +160,7 @@ fn scraped(address: &str) -> String {
     page
 }
 
-/// The value of a series; `what` is its name and its labels behind the cluster's.
+/// The value of the series of this name that has these labels after the cluster's.
 fn value(page: &str, name: &str, labels: &str) -> Option<f64> {
     let line = page.lines().find(|line| line.starts_with(&format!("{name}{{cluster=\"")) && line.contains(&format!("{labels}}} ")))?;
     line.rsplit_once(' ')?.1.parse().ok()

@@ -12,14 +12,15 @@ fn signal(pid: u64, signal: Signal) {
     kill_process(pid, signal).expect("a process of ours");
 }
 
-/// The state of a process, as the kernel names it; none if it has gone.
+/// The state of a process, as the kernel names it; `None` if it has gone.
 fn state(pid: u64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Both followers of three die while the leader is stopped, so that it finds both dead. Without the setting it goes on as well where it has removed the first, by way of the
-/// second's memory, before it looks at that one's death: four times of five, so that each of these rounds would tell one time of five.
+/// Both followers of three die while the leader is stopped, so that the leader finds both dead. Without the setting, the leader can still go on if it removes
+/// the first, by way of the second's memory, before it looks at that one's death. This happens four times out of five, so each of these rounds would catch the
+/// bug one time in five.
 #[test]
 fn dare_5_a_leader_goes_on_with_the_memory_of_two_that_died_at_one_time() {
     if !fabric().is_empty() {

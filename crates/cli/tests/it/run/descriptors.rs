@@ -1,4 +1,4 @@
-//! A server that has descriptors of its own beside its clients', in three replicas.
+//! A server that has descriptors of its own besides its clients', in three replicas.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,13 +22,13 @@ impl Client {
         answer.trim_end().to_owned()
     }
 
-    /// Sends what the server answers by the end of the connection.
+    /// Sends a line that the server answers by ending the connection.
     fn ask_for_the_end(&mut self, line: &str) {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes()).expect("the connection stands");
         self.assert_ended();
     }
 
-    /// The server has closed the connection.
+    /// Checks that the server has closed the connection.
     fn assert_ended(&mut self) {
         let mut rest = String::new();
         match self.0.read_line(&mut rest) {
@@ -42,14 +42,14 @@ impl Client {
     }
 }
 
-/// What it finds once this has been put there.
+/// What the server finds after this text has been put there.
 fn found(text: &str) -> String {
     let pairs = (0..40).map(|number| format!("{text}{number} ")).collect::<String>();
     format!("{pairs}{text} second {text}again 2 {text}")
 }
 
-/// The numbers of a process's descriptors that are no connections and not the library's, which ought to be these. What that opens for a moment, as to look at another process, is
-/// open at one look and not at all; but a process that is kept from running has it open for as long.
+/// The numbers of a process's descriptors, without those of connections and of the library. They should be these. The library opens some for a moment, for
+/// instance to look at another process: those are open at one look and not at all looks. But a process that is kept from running has them open for as long.
 fn numbers_of(pid: i32, own: &BTreeSet<i32>) -> BTreeSet<i32> {
     let look = || -> BTreeSet<i32> {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
@@ -70,13 +70,13 @@ fn numbers_of(pid: i32, own: &BTreeSet<i32>) -> BTreeSet<i32> {
 fn a_servers_own_descriptors_have_their_numbers_and_their_content_at_every_replica() {
     let Some(mut service) = python::server("descriptors.py", &[]) else { return };
     let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
-    // From its start.
+    // What it has had from its start.
     client.ask("put first");
     assert_eq!(client.ask("take"), found("first").replace("again 2", "again 5"));
     let numbers = client.ask("open");
     client.ask("close");
     client.ask("put kept");
-    // The followers are forked anew, while there is something to be taken.
+    // The followers are forked anew while there is something in the descriptors.
     let runs = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).exists();
     for _ in 0..2 {
         let oldest = service.replicas.iter().copied().find(|pid| *pid != service.leader && runs(pid)).expect("three run");
@@ -100,16 +100,16 @@ fn a_servers_own_descriptors_have_their_numbers_and_their_content_at_every_repli
     service.stop();
 }
 
-/// It put what it wanted there in the place of what its replica cannot do without: of what its clients are awaited by, say.
+/// The server used to replace descriptors that its replica cannot do without, such as the one that waits for its clients.
 #[test]
 fn a_server_that_wants_a_number_of_the_librarys_or_of_a_connections_is_told_that_there_is_none() {
     let Some(mut service) = python::server("descriptors.py", &[]) else { return };
     let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
-    // What it had there before there were replicas is its own.
+    // A descriptor that it had there before there were replicas is its own.
     assert_eq!([client.ask("onto 199"), client.ask("drop 199"), client.ask("onto 199")], ["199 199", "closed", "EBADF EBADF"]);
     let early = client.numbers("early");
     for _ in 0..2 {
-        // Free ones first, by which nothing breaks.
+        // Free numbers first, with which nothing breaks.
         for free in [253, 254, 255, 300, 16_639].into_iter().filter(|fd| !early.contains(fd)) {
             assert_eq!(client.ask(&format!("onto {free}")), "EBADF EBADF", "{free}");
         }
@@ -121,7 +121,7 @@ fn a_server_that_wants_a_number_of_the_librarys_or_of_a_connections_is_told_that
         for fd in of_library {
             assert_eq!(client.ask(&format!("onto {fd}")), "EBADF EBADF", "{fd}");
         }
-        // Others it may have, at every replica.
+        // It may have other numbers, at every replica.
         for own in [150, 159, 16_700] {
             assert_eq!(client.ask(&format!("onto {own}")), format!("{own} {own}"));
         }
@@ -136,7 +136,7 @@ fn a_server_that_wants_a_number_of_the_librarys_or_of_a_connections_is_told_that
     service.stop();
 }
 
-/// The numbers of a process's descriptors that are the library's, and stay open.
+/// The numbers of those of a process's descriptors that the library keeps open.
 fn of_library(pid: i32, early: &BTreeSet<i32>) -> BTreeSet<i32> {
     let look = || -> BTreeSet<i32> {
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
@@ -146,7 +146,7 @@ fn of_library(pid: i32, early: &BTreeSet<i32>) -> BTreeSet<i32> {
     (0..20).map(|_| look()).reduce(|all, seen| &all & &seen).expect("it was looked at")
 }
 
-/// It took away what clients are awaited by, the log stands in, and connections are handed over through.
+/// The server used to close what waits for clients, what holds the log, and what connections are handed over through.
 #[test]
 fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_alone() {
     let Some(mut service) = python::server("descriptors.py", &[]) else { return };
@@ -157,7 +157,7 @@ fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_al
         let before = of_library(service.leader, &early);
         assert!(before.len() > 3, "{before:?}");
         let has_all = |service: &Service| assert!(of_library(service.leader, &early).is_superset(&before), "{before:?}");
-        // Of its own among those it had only what it had before there were replicas.
+        // In this range it had only those descriptors of its own that it had before there were replicas.
         let own: usize = client.ask("each 160 255").parse().expect("a number");
         assert!(own <= early.len());
         has_all(&service);
@@ -172,7 +172,7 @@ fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_al
             assert_eq!(client.ask(&format!("range {range}")), answer, "{range}");
             has_all(&service);
         }
-        // What it has opened for itself it closes, under the numbers that it has at every replica.
+        // It closes what it has opened for itself, under the numbers that it has at every replica.
         let numbers = client.ask("open");
         for _ in 0..2 {
             assert_eq!([client.ask("above 16700"), client.ask("range 16640 4294967295 0")], ["16700", "closed"]);
@@ -180,7 +180,7 @@ fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_al
         let own = numbers.split(' ').map(|fd| fd.parse::<i32>().expect("a number")).collect::<BTreeSet<_>>();
         own.iter().for_each(|fd| assert_eq!(client.ask(&format!("range {fd} {fd} 0")), "closed"));
         assert_eq!([client.ask("open"), client.ask("close")], [numbers, "closed".to_owned()]);
-        // A connection of one number, which the next one has then, and all others.
+        // A connection of one number, which then goes to the next connection; and all others.
         let [mut one, mut other] = [connect(&service), connect(&service)];
         let number = one.ask("self");
         assert_eq!(other.ask(&format!("range {number} {number} 0")), "closed");
@@ -203,13 +203,13 @@ fn a_server_that_closes_a_range_of_numbers_closes_its_own_and_its_connections_al
     service.stop();
 }
 
-/// Whatever it opens it by.
+/// Whichever call opens it.
 #[test]
 fn what_a_server_opens_when_all_low_numbers_are_taken_has_one_behind_the_connections() {
     let Some(mut service) = python::server("descriptors.py", &[]) else { return };
     let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
     for _ in 0..2 {
-        // The first is that of what took the last low one.
+        // The first number belongs to what took the last low one.
         assert_eq!(client.ask("high"), "16641 16642 16643");
         assert_eq!(service.kill_leader(), 1, "no connection is lost");
         assert_eq!(client.ask("close"), "closed");
@@ -225,7 +225,7 @@ fn a_server_that_wants_a_table_of_descriptors_for_one_of_its_threads_is_told_tha
     let Some(mut service) = python::server("descriptors.py", &[]) else { return };
     let mut client = Client(BufReader::new(TcpStream::connect(("127.0.0.1", service.port)).expect("the server listens")));
     assert_eq!(client.ask("unshare"), "EINVAL");
-    // With no thread beside it, it has all of it anyway.
+    // With no other thread beside it, it has the table to itself anyway.
     assert_eq!(client.ask("range 9000 9000 2"), "closed");
     assert_eq!(service.kill_leader(), 1, "no connection is lost");
     service.await_replicas();

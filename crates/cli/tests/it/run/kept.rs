@@ -1,4 +1,4 @@
-//! What watches over a server is killed: the keeper of a replica, and `martlet run` itself.
+//! The processes that watch over a server are killed: the keeper of a replica, and `martlet run` itself.
 
 use std::io::BufRead as _;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::{Service, is_there};
 use crate::martlet::run;
 
-/// The second process of the one that leads, and then that one.
+/// Kills the second process of the leader, and then the leader.
 #[test]
 fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_the_leader_all_the_same() {
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
     let mut killed = Vec::new();
     for round in 1..=3 {
-        // The leader's, and then once more that one's successor.
+        // The leader's, and then that of its successor.
         for _ in 0..2 {
             let leader = service.leader;
             let keeper = loop {
@@ -73,7 +73,8 @@ fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     kill(service.leader);
     assert_eq!(client.ask("INCR shared"), ":2\r\n");
     kill(*service.replicas.iter().find(|pid| **pid != service.leader).expect("three were there"));
-    // What is left has no majority, and neither will it have one: it ends. But where it leads, and had done without the first dead one before the second died, it goes on alone.
+    // The rest has no majority and will never have one, so it ends. But if it leads, and had given up the first dead one before the second died, it goes on
+    // alone.
     client.send(b"INCR shared\r\n");
     let answer = std::thread::spawn(move || {
         let mut line = String::new();

@@ -9,7 +9,7 @@ use super::{Service, library};
 /// More than a connection's window and the kernel's buffers hold.
 const LONG_BYTES: usize = 900 << 10;
 
-/// A client that never opens its connection anew.
+/// A client that never reopens its connection.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -40,7 +40,7 @@ impl Client {
         assert_eq!(self.ask(""), "STORED");
     }
 
-    /// The value that is on its way.
+    /// Reads the value that is on its way.
     fn value(&mut self) -> Vec<u8> {
         let head = self.line();
         let len = head.rsplit(' ').next().and_then(|len| len.parse::<usize>().ok()).unwrap_or_else(|| panic!("{head}"));
@@ -70,7 +70,7 @@ fn counters_of_a_memcached_that_is_killed_are_exact_and_connections_are_kept() {
     steady.set("count", b"0");
     let mut count = 0;
     for round in 0..4 {
-        // Some of what was asked for is on its way when the leader dies, some in its server, and some not read so far.
+        // When the leader dies, some answers are on their way, some are still in its server, and some requests are not read yet.
         (0..8).for_each(|_| slow.send(b"get long\r\n"));
         (0..50).for_each(|_| steady.send(b"incr count 1\r\n"));
         assert!(service.kill_leader() >= 2, "both connections are kept");
@@ -87,7 +87,7 @@ fn counters_of_a_memcached_that_is_killed_are_exact_and_connections_are_kept() {
         drop(new);
         service.await_replicas();
     }
-    // What a thread beside the worker would send to a client that watches is not captured, and the service goes on as it is.
+    // What a thread other than the worker would send to a watching client is not captured. The service goes on as it is.
     let mut watching = Client::connect(port);
     assert_eq!(watching.ask("watch mutations"), "OK");
     steady.set("seen", b"x");

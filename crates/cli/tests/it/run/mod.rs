@@ -35,7 +35,7 @@ fn find_server() -> bool {
     Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok()
 }
 
-/// A server that runs, and what `martlet run` says of it.
+/// A server that runs, and what `martlet run` reports about it.
 struct Service {
     command: Child,
     events: Receiver<Value>,
@@ -68,7 +68,7 @@ impl Service {
         Some(Service::begin(command, port))
     }
 
-    /// A command that begins a service, and its port.
+    /// A command that starts a service, and the service's port.
     fn command(own: &[&str], configuration: Option<&str>, arguments: &[&str]) -> Option<(Command, u16)> {
         if !find_server() {
             let line = "\nSKIPPED: no redis-server was run in replicas: there is none\n\n";
@@ -83,7 +83,7 @@ impl Service {
         Some((command, port))
     }
 
-    /// Of a `martlet run` whose server listens at this port.
+    /// Starts a `martlet run` whose server listens at this port.
     fn begin(mut command: Command, port: u16) -> Service {
         let mut command = command.stdout(Stdio::piped()).spawn().expect("martlet runs");
         let output = BufReader::new(command.stdout.take().expect("piped"));
@@ -115,7 +115,7 @@ impl Service {
         event
     }
 
-    /// Returns with how many connections it leads.
+    /// Waits for a leader. Returns with how many connections it leads.
     fn await_leader(&mut self) -> u64 {
         loop {
             let event = self.event();
@@ -155,7 +155,7 @@ impl Service {
         client
     }
 
-    /// All processes of the service but `martlet run`, those that keep connections among them: they share a group, which is named after the first.
+    /// All processes of the service except `martlet run`, including those that keep connections. They share a group, which is named after the first.
     fn processes(&self) -> Vec<i32> {
         let entries = std::fs::read_dir("/proc").expect("the kernel lists processes");
         let all = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -167,7 +167,7 @@ impl Service {
         all.filter(is_of_group).collect()
     }
 
-    /// It ends as the server does, and nothing is left.
+    /// Waits until it has ended as the server does, and checks that nothing is left.
     fn await_end(&mut self) {
         while self.events.recv().is_ok() {}
         assert_eq!(self.command.wait().expect("it ends").code(), Some(0), "as the server does");
@@ -175,7 +175,7 @@ impl Service {
         assert!(left.is_empty(), "{left:?} still run");
     }
 
-    /// SIGTERM, and nothing is left.
+    /// Sends SIGTERM, and checks that nothing is left.
     fn stop(mut self) {
         let pid = Pid::from_child(&self.command);
         kill_process(pid, Signal::TERM).expect("it runs");
@@ -185,7 +185,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// Where a test has failed: nothing of it may go on, and nothing is waited for that may not come.
+    /// For a test that has failed: everything is ended, and nothing is waited for that may not come.
     fn drop(&mut self) {
         if let Ok(None) = self.command.try_wait() {
             let _ = self.command.kill();
@@ -197,12 +197,12 @@ impl Drop for Service {
     }
 }
 
-/// A connection, over whatever.
+/// A connection of any kind.
 trait Connection: Read + Write + Send {}
 
 impl<C: Read + Write + Send> Connection for C {}
 
-/// A client with one connection, which it never opens anew.
+/// A client with one connection, which it never reopens.
 struct Client(BufReader<Box<dyn Connection>>);
 
 impl Client {
@@ -222,14 +222,14 @@ impl Client {
         self.line()
     }
 
-    /// Sends a request in the protocol's own form, in which an argument may hold anything.
+    /// Sends a request in the protocol's own form, in which an argument may contain anything.
     fn send_words(&mut self, words: &[&str]) {
         let mut request = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
         self.send(request.as_bytes());
     }
 
-    /// Reads an answer, as text: a list in brackets, and anything else as it is behind its first byte.
+    /// Reads an answer as text: a list in brackets, and anything else without its first byte.
     fn answer(&mut self) -> String {
         let line = self.line();
         let (kind, rest) = line.trim_end().split_at(1);
@@ -249,7 +249,7 @@ impl Client {
         }
     }
 
-    /// A request, and the answer to it.
+    /// Sends a request, and returns the answer.
     fn call(&mut self, words: &[&str]) -> String {
         self.send_words(words);
         self.answer()
@@ -270,12 +270,12 @@ impl Client {
     }
 }
 
-/// Whether a process is there: of one that has died nothing is there to be executed.
+/// Whether a process still exists: a dead one has no executable.
 fn is_there(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}/exe")).exists()
 }
 
-/// Ends the load when it goes.
+/// Ends the load when it is dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -288,12 +288,12 @@ impl Drop for Ends<'_> {
 fn clients_of_a_redis_that_is_killed_keep_their_connections_and_their_counts_are_exact() {
     const CLIENTS: usize = 8;
     const KILLS: usize = 6;
-    /// Requests that a client has under way.
+    /// How many requests a client has under way.
     const AHEAD: u64 = 3;
     let Some(mut service) = Service::start() else { return };
     let (done, mut last) = (AtomicBool::new(false), service.connect());
     let acknowledged: u64 = std::thread::scope(|scope| {
-        // Also where a check fails, so that this ends.
+        // Dropped also when a check fails, so that this ends.
         let _ends = Ends(&done);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
@@ -351,7 +351,7 @@ fn one_replica_of_three_goes_on_with_the_same_connection_where_one_is_enough() {
     }
 }
 
-/// As the engine has it: a majority has to live. The one that was born last counts for nothing so far, though it lives.
+/// As the engine demands, a majority has to live. The replica that was born last is not counted yet, though it lives.
 #[test]
 fn a_service_that_has_lost_its_majority_ends_though_a_newborn_lives() {
     let errors = std::env::temp_dir().join(format!("martlet-run-lost-{}", std::process::id()));
@@ -367,7 +367,7 @@ fn a_service_that_has_lost_its_majority_ends_though_a_newborn_lives() {
             service.event();
         }
         kill(service.leader);
-        // Where the newborn counted by then, it goes on with the other one, and loses another one.
+        // If the newborn is counted by then, the service goes on with it and the other one, and another replica is killed.
         let mut leads = false;
         while let Ok(event) = service.events.recv() {
             match event["event"].as_str() {
@@ -425,7 +425,7 @@ fn a_value_that_is_half_sent_or_half_read_when_the_server_dies_is_whole_afterwar
 fn clients_at_a_unix_socket_keep_their_connections_and_lose_and_double_nothing() {
     const CLIENTS: usize = 4;
     const KILLS: usize = 6;
-    /// More than the kernel takes of a value at once, and not more than replicas are told of while one of them is born.
+    /// More of a value than the kernel takes at once, and not more than replicas are told of while one of them is born.
     const BYTES: usize = 200_000;
     let path = std::env::temp_dir().join(format!("martlet-run-{}.sock", std::process::id()));
     let Some(mut service) = Service::start_with(&["--unixsocket", path.to_str().expect("Unicode")]) else { return };
@@ -468,7 +468,7 @@ fn clients_at_a_unix_socket_keep_their_connections_and_lose_and_double_nothing()
     let _ = std::fs::remove_file(&path);
 }
 
-/// More than there are numbers below the connections' own, which received sockets take first.
+/// More clients than there are numbers below the connections' own, which received sockets take first.
 #[test]
 fn hundreds_of_clients_keep_their_connections() {
     const CLIENTS: usize = 400;
@@ -509,7 +509,7 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
                 })
             })
             .collect();
-        // A fault that the processor finds, two that the server finds, and one in a script that was sent along with other requests.
+        // One fault that the processor finds, two that the server finds, and one in a script that was sent along with other requests.
         let poisons = [
             "DEBUG SEGFAULT",
             "DEBUG ASSERT",
@@ -521,14 +521,14 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
             let mut client = service.connect();
             client.send(format!("{poison}\r\n").as_bytes());
             let mut rest = Vec::new();
-            // It is told nothing but that its connection has ended.
+            // The client is told nothing except that its connection has ended.
             let _ = client.0.read_to_end(&mut rest);
             assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
             service.await_leader();
             service.await_replicas();
             assert_eq!(service.crashed, count + 1, "{poison:?} has crashed one replica");
         }
-        // Sent from outside, the same signal says nothing of what is executed just now.
+        // The same signal, sent from outside, says nothing about what is being executed.
         assert_eq!(service.kill_leader_with(Signal::SEGV), CLIENTS as u64 + 1, "no connection is lost");
         done.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().expect("no panic")).sum()
@@ -546,7 +546,7 @@ fn a_request_that_never_ends_costs_one_replica_and_is_not_executed_again() {
     assert_eq!(client.ask("INCR shared"), ":1\r\n");
     poison.call(&["SET", "poisoned", "0"]);
     poison.send(b"MULTI\r\nINCR poisoned\r\nDEBUG SLEEP 1000000\r\nEXEC\r\n");
-    // The replica that executes it is given up, and so is a connection that nobody can answer.
+    // The replica that executes it is given up, and so is a connection that cannot be answered.
     let mut rest = Vec::new();
     let _ = poison.0.read_to_end(&mut rest);
     assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
@@ -570,7 +570,7 @@ fn a_request_for_another_address_is_refused_and_the_service_goes_on() {
             assert!(service.connect().ask("PING") == "+PONG\r\n", "after {name} {value}");
             assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "nobody listens there");
         }
-        // Its own is not lost; one of those that have just ended may still be there.
+        // The client's own connection is not lost. One of those that have just ended may still be there.
         assert!(service.kill_leader() >= 1);
         assert_eq!(client.ask("INCR rounds"), format!(":{round}\r\n"));
         assert_eq!(service.connect().ask("GET rounds"), "$1\r\n");
@@ -598,7 +598,7 @@ fn a_process_that_another_one_calls_a_replica_is_left_alone() {
         rustix::net::send(&line, said.as_bytes(), rustix::net::SendFlags::empty()).expect("it hears");
         line
     });
-    // It does hear them before it is told to end.
+    // It hears these messages before it is told to end.
     let mut disbelieved = 0;
     while disbelieved < lines.len() {
         let event = service.event();
@@ -618,7 +618,7 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     let path = directory.to_str().expect("Unicode");
     let Some(mut service) = Service::start_as(&["--dir", path], &[]) else { return };
     let told = |service: &Service, clients: u64, takeovers: u64| {
-        // What is shown is written out every few milliseconds, and a client that has gone is so some time.
+        // What is shown is written out every few milliseconds, and a client that has left takes a while to be noticed.
         let told = loop {
             let line = run(&["status", "--dir", path, "--json"]).code(0).out;
             let told = line.lines().next().and_then(|line| serde_json::from_str::<Value>(line).ok()).expect("an object");
@@ -648,7 +648,7 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     assert!(nodes.iter().any(|node| node["pid"] == service.leader && node["role"] == "primary"), "{nodes:?}");
     let top = run(&["top", "--once", "--dir", path]).code(0).out;
     assert!(top.contains(": replica ") && top.contains(" 0 connections; 1 takeover, the last one took "), "{top}");
-    // Commands about a cluster's nodes name what does what was meant.
+    // Commands about a cluster's nodes name the command that does what was meant.
     let of_clusters = |words: &[&str], instead: &str| {
         let refused = run(&[words, &["--dir", path]].concat()).code(2).err;
         assert!(refused.contains("is not a cluster's directory: it shows \"redis-server "), "{words:?}: {refused}");
@@ -701,11 +701,11 @@ fn what_is_refused_at_the_start_is_refused_to_clients_by_name() {
         assert_eq!(client.call(&["CONFIG", "GET", "maxmemory-policy"]), "[maxmemory-policy noeviction]");
         assert_eq!(client.call(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1gb"]), "OK");
         assert_eq!(client.call(&["REPLICAOF", "NO", "ONE"]), "OK");
-        // In a transaction it is an error as any other.
+        // In a transaction it is an error like any other.
         assert_eq!(client.call(&["MULTI"]), "OK");
         assert!(client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).starts_with("ERR"));
         assert!(client.call(&["EXEC"]).starts_with("EXECABORT"));
-        // A script may ask for more than a client.
+        // A script may ask for more than a client may.
         let migrates =
             client.call(&["EVAL", "redis.call('SET', 'key', 1) return redis.call('MIGRATE', '127.0.0.1', '1', 'key', 0, 100)", "0"]);
         assert!(migrates.contains("IOERR"), "{migrates}");
@@ -732,7 +732,7 @@ fn replicas_are_replaced_more_often_than_they_have_numbers() {
     service.stop();
 }
 
-/// `timeout` signals what it has started, and then its group; so do a terminal, and who closes it.
+/// `timeout` signals what it has started, and then its group. So does a terminal, and so does closing it.
 #[test]
 fn nothing_is_left_however_often_and_whenever_it_is_told_to_end() {
     const ROUNDS: u64 = 12;
@@ -743,7 +743,7 @@ fn nothing_is_left_however_often_and_whenever_it_is_told_to_end() {
         client.ask("INCR shared");
         let pid = Pid::from_child(&service.command);
         kill_process(Pid::from_raw(service.leader).expect("a process"), Signal::KILL).expect("it lives");
-        // At some moment between the death and a while after the birth of another one; and in each third round at once, while nobody leads.
+        // At some moment between the death and a while after the birth of the next replica. In every third round at once, while none leads.
         if round % 3 != 0 {
             std::thread::sleep(Duration::from_micros(rng.u64(0..1_500_000)));
         }
@@ -785,7 +785,7 @@ fn it_ends_with_the_servers_own_exit_code() {
     assert!(hows[1..].iter().all(|how| *how == "exit status: 0" || *how == "with the service"), "{hows:?}");
 }
 
-/// A full disk, or a program that reads no more, is no reason to end a service.
+/// A full disk, or a program that no longer reads, is no reason to end a service.
 #[test]
 fn a_service_goes_on_when_nobody_reads_its_events() {
     let Some((mut command, port)) = Service::command(&[], None, &[]) else { return };
@@ -808,7 +808,7 @@ fn a_service_goes_on_when_nobody_reads_its_events() {
     kill_process(leader, Signal::KILL).expect("it lives");
     let mut said = BufReader::new(running.stderr.take().expect("piped")).lines();
     assert!(said.any(|line| line.expect("a line").contains("takes no more events")), "it ends, and has not said so");
-    // What else it says has a place.
+    // The rest of its output has a reader.
     let rest = std::thread::spawn(move || said.count());
     client.write_all(b"PING\r\n").expect("it serves");
     let mut reply = [0; 7];
@@ -824,7 +824,7 @@ fn a_service_goes_on_when_nobody_reads_its_events() {
 fn what_cannot_be_captured_is_refused_before_it_starts() {
     let scratch = TempDir::new();
     let (above, shown) = (scratch.join("above"), scratch.join("above/shown"));
-    // It gets as far as to the server's start, and no further.
+    // It gets as far as the server's start, and no further.
     run(&["run", "--untried", "--dir", &shown, "--preload", "/etc/passwd", "--", "/bin/sh", "-c", "sleep 1000"]).code(1);
     assert!(!Path::new(&above).exists(), "what was made for it goes with it");
     assert!(run(&["run", "--", "no-such-server"]).code(3).err.contains("no-such-server"));

@@ -10,7 +10,7 @@ use super::{Service, library};
 /// More than a connection's window and the kernel's buffers hold.
 const LONG_BYTES: usize = 24 << 20;
 
-/// A client that never opens its connection anew.
+/// A client that never reopens its connection.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
         self.0.get_mut().write_all(format!("GET {what} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("the connection stands");
     }
 
-    /// The head of an answer: its first line, and how many bytes follow.
+    /// The head of an answer: its first line, and how many bytes follow the head.
     fn head(&mut self) -> (String, usize) {
         let mut lines = Vec::new();
         loop {
@@ -83,7 +83,7 @@ fn downloads_from_an_nginx_that_is_killed_are_whole_and_connections_are_kept() {
         assert!(service.kill_leader() >= 2, "both connections are kept");
         assert_eq!(steady.head().1, 11);
         assert_eq!(steady.body(11), b"a short one");
-        // Two requests in one, the second of a file that is not there.
+        // Two requests in one write, the second for a file that does not exist.
         steady.0.get_mut().write_all(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\nGET /none HTTP/1.1\r\nHost: x\r\n\r\n").expect("it stands");
         let (_, len) = steady.head();
         assert_eq!(steady.body(len), b"a short one");
@@ -95,7 +95,7 @@ fn downloads_from_an_nginx_that_is_killed_are_whole_and_connections_are_kept() {
         served += 4;
         service.await_replicas();
     }
-    // A body that nobody reads: the server is told that its connection is over.
+    // A body that is not read: the server is told that its connection has ended.
     let mut rude = Client::connect(port);
     rude.0.get_mut().write_all(b"POST /short HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc").expect("the connection stands");
     assert_eq!(rude.head().0, "HTTP/1.1 405 Not Allowed");

@@ -22,12 +22,12 @@ impl Client {
         self.0.get_mut().write_all(text.as_bytes()).expect("the connection stands");
     }
 
-    /// The first bytes of an answer have come.
+    /// Waits for the first bytes of an answer.
     fn begin_answer(&mut self) {
         assert!(!self.0.fill_buf().expect("the connection stands").is_empty(), "the connection has ended");
     }
 
-    /// What has been counted, and the length of what came with it.
+    /// The count in an answer, and the length of the data that came with it.
     fn answer(&mut self) -> (u64, usize) {
         let mut line = String::new();
         assert!(self.0.read_line(&mut line).expect("the connection stands") > 0, "the connection has ended");
@@ -49,7 +49,7 @@ fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and
                 assert_eq!([client.answer(), client.answer()], [(count + 1, 1), (count + 2, 2)], "{how}");
                 count += 2;
             }
-            // A request that is half there, and an answer that is half sent, when the leader dies.
+            // When the leader dies, one request is half received, and one answer is half sent.
             clients[0].send("1");
             clients[1].send(&format!("{LONG_BYTES}\n"));
             assert_eq!(service.kill_leader(), 2, "{how}: no connection is lost");
@@ -61,7 +61,8 @@ fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and
         }
         let [gone, mut left] = clients;
         drop(gone);
-        // Some connect while the server waits for room alone. It accepts one at a time, and answers the first one while another has yet to be accepted.
+        // Some connect while the server waits only for room to write. It accepts one connection at a time, and answers the first one while another is not
+        // accepted yet.
         left.send(&format!("{LONG_BYTES}\n"));
         left.begin_answer();
         let mut queued = [(); 3].map(|()| {
@@ -77,7 +78,7 @@ fn servers_that_wait_by_poll_and_select_go_on_with_their_clients_connections_and
             left.send("clients\n");
             left.answer().1
         };
-        // Until it has heard that the others have gone.
+        // Until the server has heard that the others have gone.
         assert!(std::iter::repeat_with(ask_how_many).any(|clients| clients == 1));
         assert_eq!(service.kill_leader(), 1, "{how}: one has gone");
         service.await_replicas();
@@ -99,7 +100,7 @@ fn a_signal_comes_while_the_server_waits_with_the_mask_that_it_waits_with() {
         };
         assert!(std::iter::repeat_with(ask).any(|answer| answer == (1, 3)), "{how}");
         drop(client);
-        // The second one, which ends it.
+        // The second signal, which ends it.
         service.stop();
     }
 }

@@ -1,4 +1,4 @@
-//! Servers in Python, which are run in three replicas.
+//! Servers in Python, run in three replicas.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::{Service, library};
 
-/// The program that is Python, and no script that starts it. `None`: there is none, as is said.
+/// The executable of Python itself, not a script that starts it. `None`: there is none, and that is printed.
 pub fn executable() -> Option<String> {
     let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
     let python = asked.ok().and_then(|asked| String::from_utf8(asked.stdout).ok()).filter(|python| !python.is_empty());
@@ -17,7 +17,7 @@ pub fn executable() -> Option<String> {
     python
 }
 
-/// What runs this script, which stands here, and the port that it is given behind its other arguments.
+/// A command that runs this script from this directory, and the port that the script gets after its other arguments.
 pub fn command(script: &str, arguments: &[&str]) -> Option<(Command, u16)> {
     let python = executable()?;
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
@@ -27,7 +27,7 @@ pub fn command(script: &str, arguments: &[&str]) -> Option<(Command, u16)> {
     Some((command, port))
 }
 
-/// The same, as a service that is whole.
+/// The same, as a complete service.
 pub fn server(script: &str, arguments: &[&str]) -> Option<Service> {
     let (command, port) = command(script, arguments)?;
     Some(Service::begin(command, port))

@@ -1,4 +1,4 @@
-//! The files that a server writes, through kills of the leader: there is one of each, where the server's settings have it, and it is whole.
+//! The files that a server writes, while leaders are killed: there is one of each, where the server's settings place it, and it is whole.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Client, Service};
 
-/// A directory for a server's files, which goes with the test.
+/// A directory for a server's files, which is deleted with the test.
 struct Home(PathBuf);
 
 impl Home {
@@ -86,7 +86,7 @@ fn a_save_in_the_background_outlives_the_leader_that_began_it_and_is_loaded_by_a
     assert_eq!((info(&mut client, "rdb_last_bgsave_status"), client.call(&["LASTSAVE"]) >= before), ("ok".into(), true));
     service.await_replicas();
     assert_eq!(home.names(), ["dump.rdb", "log", "own.pid"], "one of each, and nothing else");
-    // Another one, at the new leader, and one that the server makes itself.
+    // Another save, at the new leader, and one that the server does in the foreground.
     for word in ["BGSAVE", "SAVE"] {
         client.call(&[word]);
         while info(&mut client, "rdb_bgsave_in_progress") == "1" {}
@@ -129,12 +129,12 @@ fn a_client_that_asks_for_what_only_a_process_knows_keeps_its_connection() {
     service.stop();
 }
 
-/// What is told of the reads of a round has to have room on the board until followers come to that round, which is when the leader has come back from it.
+/// What followers are told of the reads of a round must have room on the board until they come to that round, which is when the leader has finished it.
 #[test]
 fn many_rewrites_of_a_long_configuration_in_one_round_end_no_replica() {
     const LINES: usize = 900;
     const LINE_BYTES: usize = 1_000;
-    /// Of each client. What one of them has read is told in more bytes than the board keeps.
+    /// How often each client asks. What one client's requests read takes more bytes to tell than the board keeps.
     const TIMES: usize = 45;
     let home = Home::new("rewrites");
     let configuration = home.0.join("redis.conf").to_str().expect("Unicode").to_owned();
@@ -161,10 +161,11 @@ fn many_rewrites_of_a_long_configuration_in_one_round_end_no_replica() {
     service.stop();
 }
 
-/// Whatever a client asks for that has the server read or write files, each of its replicas goes the same way, also when it comes to that after the leader has been asked for more.
+/// Whatever a client asks for that makes the server read or write files, each replica does the same, even when it gets there after the leader has been asked
+/// for more.
 #[test]
 fn no_request_that_touches_files_ends_a_replica() {
-    /// What the configuration that comes with Redis has, about.
+    /// About as many bytes as the comments of Redis's own configuration file.
     const COMMENTS: usize = 100_000;
     let home = Home::new("walk");
     let path = |name: &str| home.0.join(name).to_str().expect("Unicode").to_owned();
@@ -186,7 +187,7 @@ fn no_request_that_touches_files_ends_a_replica() {
         }
     };
     for (round, name) in ["first", "second"].into_iter().enumerate() {
-        // Sent at once: followers come to read the first when the last has been written.
+        // Sent at once: followers read the first file after the last has been written.
         let rewrites: Vec<String> = (1..=5).map(|at| format!("CONFIG SET hz {}\r\nCONFIG REWRITE\r\n", 20 + 10 * round + at)).collect();
         client.send(rewrites.concat().as_bytes());
         (0..2 * rewrites.len()).for_each(|_| assert_eq!(client.answer(), "OK"));
@@ -226,7 +227,7 @@ fn no_request_that_touches_files_ends_a_replica() {
         );
     }
     assert_eq!(written.matches("# as it comes\n").count(), COMMENTS / 14, "nothing of it is lost");
-    // More than is told of a file: it is read by each.
+    // More than is told of a file, so each replica reads it itself.
     ok(&mut client, &["SET", "long", &"x".repeat(3 << 20)]);
     ok(&mut client, &["DEBUG", "RELOAD"]);
     assert_eq!(service.kill_leader(), 1, "no connection is lost");
@@ -240,7 +241,7 @@ fn no_request_that_touches_files_ends_a_replica() {
         "{:?}",
         home.names()
     );
-    // What has been written is what a service starts from.
+    // A service starts from what has been written.
     let Some(service) = Service::start_from(&[], Some(&configuration), &[]) else { return };
     let mut client = service.connect();
     assert_eq!((client.call(&["DBSIZE"]), client.call(&["ACL", "USERS"])), ("1002".into(), "[default first second]".into()));
@@ -256,7 +257,7 @@ fn a_client_that_asks_for_memory_while_some_is_freed_keeps_its_connection() {
     let fill = "for at = 1, 200000 do redis.call('SADD', KEYS[1], 'member ' .. at) end";
     for freed in [&["UNLINK", "large"][..], &["FLUSHALL", "ASYNC"]] {
         assert_eq!(client.call(&["EVAL", fill, "1", "large"]), "nil");
-        // All at once, so that it is asked for in the midst of it.
+        // All at once, so that the answers are computed while memory is being freed.
         client.send_words(freed);
         let asks = [&["INFO"][..], &["MEMORY", "STATS"], &["INFO", "memory"], &["INFO", "stats"], &["INFO", "clients"]];
         asks.iter().for_each(|words| client.send_words(words));
@@ -276,27 +277,28 @@ fn a_client_that_asks_for_memory_while_some_is_freed_keeps_its_connection() {
 
 #[test]
 fn a_stored_value_that_looks_like_what_replicas_word_differently_is_read_as_any_other() {
-    /// Of so many clients one answer each is more than is kept of what leaders say.
+    /// One answer to each of so many clients is more than is kept of what leaders say.
     const READERS: usize = 320;
-    /// Of so many it is more than a round may take of that, and no more than followers may lag behind by, however little of a core they have.
+    /// Their answers are more than one round may keep of what leaders say, and no more than followers may lag behind by, however little processor time they
+    /// get.
     const ASKERS: usize = 60;
     const LONG: usize = 10;
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();
     let text = client.call(&["INFO"]);
-    // As long as output is that is looked through, and longer.
+    // As long as the output that is searched, and longer.
     let [short, long] = [120 << 10, 1 << 20].map(|bytes| text.repeat(bytes / text.len()));
     assert_eq!(client.call(&["SET", "short", &short]), "OK");
     assert_eq!(client.call(&["SET", "long", &long]), "OK");
     let mut readers: Vec<Client> = (0..READERS).map(|_| service.connect()).collect();
     for count in [READERS, ASKERS] {
         let readers = &mut readers[..count];
-        // While the server is at this they all ask, so that it answers them in one round.
+        // While the server is busy with this they all ask, so that it answers them in one round.
         client.send_words(&["EVAL", "for at = 1, 5e7 do end", "0"]);
         readers.iter_mut().for_each(|reader| reader.send_words(&["GET", "short"]));
         assert_eq!(client.answer(), "nil");
         readers.iter_mut().for_each(|reader| assert!(reader.answer() == short, "something else, of {count}"));
-        // From here on these are sent the leader's words.
+        // From here on these clients are sent the leader's words.
         readers.iter_mut().take(ASKERS).for_each(|reader| assert!(reader.call(&["INFO"]).contains("used_memory:")));
     }
     readers.iter_mut().take(LONG).for_each(|reader| reader.send_words(&["GET", "long"]));
@@ -327,7 +329,7 @@ fn a_follower_that_gets_no_core_for_a_moment_is_waited_for_before_it_has_missed_
             (0..ANSWERS).for_each(|_| assert!(client.answer() == *value, "something else"));
             tell.send(client).expect("it is waited for");
         });
-        // Either the leader has gone on without it, which is the mistake, or waits for it.
+        // Either the leader has gone on without the follower, which is the bug, or it waits for it.
         let early = done.recv_timeout(Duration::from_secs(1)).ok();
         kill_process(follower, Signal::CONT).expect("it lives");
         assert_eq!(service.kill_leader(), 1, "no connection is lost");
@@ -347,18 +349,18 @@ fn a_server_that_refuses_to_end_goes_on_and_is_told_each_time_that_it_is_to() {
     let Some(mut service) = Service::start_with(&arguments) else { return };
     let mut client = service.connect();
     assert_eq!(client.call(&["SET", "kept", "1"]), "OK");
-    // Where a directory stands it cannot put what it has to save.
+    // The server cannot save, because a directory has the file's name.
     std::fs::create_dir(&data).expect("a directory");
     let refused = || std::fs::read_to_string(&log).expect("a log").matches("can't exit").count();
     for times in 1..=2 {
         let pid = Pid::from_child(&service.command);
         kill_process(pid, Signal::TERM).expect("it runs");
         while refused() < times {
-            // It serves meanwhile.
+            // The server serves meanwhile.
             assert_eq!(client.call(&["GET", "kept"]), "1");
         }
     }
-    // The next leader is told as well, and is no less protected.
+    // The next leader is told as well, and can refuse just the same.
     assert_eq!(service.kill_leader(), 1, "no connection is lost");
     service.await_replicas();
     while refused() < 3 {

@@ -4,9 +4,9 @@ use super::Service;
 
 #[test]
 fn a_request_that_takes_longer_than_a_replica_may_be_silent_costs_none() {
-    /// Longer than a replica may show no sign of life.
+    /// Longer than a replica may go without a sign of life.
     const SECONDS: u64 = 7;
-    // Followers elect a leader, or views name it. Both at once, since they do nothing but wait.
+    // With one engine the followers elect a leader, with the other a view names it. Both run at once, since they only wait.
     std::thread::scope(|scope| {
         for engine in ["mu", "hsuc"] {
             scope.spawn(move || outlive_a_long_request(engine, SECONDS));
@@ -23,7 +23,8 @@ fn outlive_a_long_request(engine: &str, seconds: u64) {
     let entry = other.call(&["SLOWLOG", "GET", "1"]);
     let took = entry.split(' ').nth(2).and_then(|took| took.parse::<u64>().ok());
     assert!(took.is_some_and(|took| took >= seconds * 1_000_000), "{entry}");
-    // Its followers are at it just now, but where each has to acknowledge what came after. Should it die, one of them goes on when it has come back.
+    // Its followers are still executing the request, except with an engine in which each has to acknowledge what came after. Should the leader die, one of them
+    // goes on when it has finished.
     assert_eq!(service.replicas.len(), 3, "{engine}: a replica was lost");
     service.kill_leader();
     assert_eq!(other.ask("INCR shared"), ":2\r\n");

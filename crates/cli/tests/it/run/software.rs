@@ -1,8 +1,8 @@
-//! What software uses of a Redis, through kills of the leader: state that a connection has, and answers that have to be the same at every replica.
+//! What software uses of Redis, while leaders are killed: state that belongs to a connection, and answers that have to be the same at every replica.
 
 use super::Service;
 
-/// Another leader has been there, and another replica in the dead one's place.
+/// Kills the leader, and waits until another one leads and another replica is in the dead one's place.
 fn kill(service: &mut Service) {
     service.kill_leader();
     service.await_replicas();
@@ -62,7 +62,7 @@ fn data_of_every_kind_and_its_order_are_the_same_at_each_replica() {
     }
     client.call(&["XGROUP", "CREATE", "stream", "group", "0"]);
     client.call(&["XREADGROUP", "GROUP", "group", "consumer", "COUNT", "10", "STREAMS", "stream", ">"]);
-    // What hash tables, generators and clocks decide.
+    // Answers that depend on hash tables, random generators and clocks.
     let look = |client: &mut super::Client| {
         let mut seen =
             vec![client.call(&["HGETALL", "hash"]), client.call(&["SMEMBERS", "set"]), client.call(&["XPENDING", "stream", "group"])];
@@ -77,7 +77,7 @@ fn data_of_every_kind_and_its_order_are_the_same_at_each_replica() {
         }
         seen
     };
-    // Until all brief ones are gone, also where nobody asks for them.
+    // Until all short-lived keys are gone, also those that no client asks for.
     while client.call(&["DBSIZE"]) != "2005" {}
     let (seen, digest) = (look(&mut client), client.call(&["DEBUG", "DIGEST"]));
     for _ in 0..3 {
@@ -85,7 +85,7 @@ fn data_of_every_kind_and_its_order_are_the_same_at_each_replica() {
         assert!(look(&mut client) == seen, "the same in the same order");
         assert_eq!(client.call(&["DEBUG", "DIGEST"]), digest);
     }
-    // Chance is the same, too: what one has drawn, another has.
+    // Random choices are the same, too: what one replica has drawn, every other has drawn.
     (0..200).for_each(|_| drop(client.call(&["SPOP", "set"])));
     let after = (client.call(&["SMEMBERS", "set"]), client.call(&["DEBUG", "DIGEST"]));
     kill(&mut service);
@@ -103,7 +103,7 @@ fn one_that_waits_for_data_is_given_it_after_a_kill() {
     waiting[0].send_words(&["BLPOP", "list", "0"]);
     waiting[1].send_words(&["XREAD", "BLOCK", "0", "STREAMS", "stream", "$"]);
     waiting[2].send_words(&["BLPOP", "never", "0.5"]);
-    // Both are known to wait.
+    // Waits until both are known to be blocked.
     while !client.call(&["INFO", "clients"]).contains("blocked_clients:3")
         && !client.call(&["INFO", "clients"]).contains("blocked_clients:2")
     {}
