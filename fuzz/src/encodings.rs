@@ -1,7 +1,7 @@
-//! Whether encodings are what they were: fixed samples of each, against the digests that stand in `crates/protocol/encodings.txt` for their version.
+//! Checks that encodings are what they were: compares fixed samples of each with the digests that `crates/protocol/encodings.txt` holds for their version.
 //!
-//! Two builds that say that they are of the same version read each other's bytes. So what a sample looks like may change only with the version that it is pinned
-//! to, and where it is pinned to several (an effect stands in the log of other nodes, and on disk) with each of them.
+//! Two builds that claim the same version read each other's bytes. So what a sample looks like may change only with the version that it is pinned to. A sample
+//! that is pinned to several versions may change only with all of them: an effect, for instance, is in the log of other nodes and on disk.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,20 +11,20 @@ use martlet_node::wal::format::FileKind;
 use martlet_protocol::version;
 use sha2::{Digest as _, Sha256};
 
-/// Encodings that have a version together.
+/// Encodings that share a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What it is called in the file.
+    /// The group's name in the file.
     pub name: &'static str,
-    /// Where its version stands.
+    /// The source that defines its version.
     pub stands_in: &'static str,
     /// The version of this build.
     pub version: u32,
-    /// By name, the length of each sample in bytes, and its digest.
+    /// For each sample, by name, its length in bytes and its digest.
     pub samples: BTreeMap<String, String>,
 }
 
-/// Where the digests stand.
+/// The file of digests.
 pub fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/protocol/encodings.txt")
 }
@@ -36,7 +36,7 @@ pub fn groups() -> Vec<Group> {
     let (segment, of_segment) = martlet_node::samples::file(FileKind::Segment);
     let (snapshot, of_snapshot) = martlet_node::samples::file(FileKind::Snapshot);
     let of_protocol = martlet_protocol::samples::all();
-    // What the engine takes into its log goes to the disk as it is.
+    // What the engine takes into its log goes to disk unchanged.
     let on_disk = |name: &str| name.starts_with("mu/journal") || name.starts_with("mu/a record") || name == "mu/group";
     let journal: Vec<_> = of_protocol.iter().filter(|(name, _)| on_disk(name)).cloned().collect();
     let of_protocol = of_protocol.into_iter().filter(|(name, _)| !name.starts_with("mu/journal"));
@@ -71,7 +71,7 @@ impl Group {
         Group { name, stands_in, version, samples: digests }
     }
 
-    /// What the file says of it.
+    /// What the file records of it.
     fn written(&self, file: &str) -> Option<(u32, BTreeMap<String, String>)> {
         let mut lines = file.lines().skip_while(|line| line.strip_prefix('[').and_then(|line| line.split(' ').next()) != Some(self.name));
         let version = lines.next()?.trim_end_matches(']').split(' ').nth(1)?.parse().ok()?;
@@ -79,7 +79,7 @@ impl Group {
         Some((version, samples.map(|(name, digest)| (name.to_owned(), digest.to_owned())).collect()))
     }
 
-    /// What is wrong with it, given what the file says; empty: nothing.
+    /// What is wrong with it, given the file's contents. Empty if nothing is.
     pub fn problems(&self, file: &str) -> Vec<String> {
         let Group { name: group, version, stands_in, samples } = self;
         let record = "record them: cargo xtask encodings --record";
@@ -115,7 +115,7 @@ impl Group {
         problems
     }
 
-    /// Whether the file may be written anew with this group: nothing that is recorded under its version changes.
+    /// Checks that the file may be rewritten with this group: nothing that is recorded under its version changes.
     fn may_record(&self, file: &str) -> Result<(), String> {
         let Some((written, known)) = self.written(file) else { return Ok(()) };
         if self.version > written {
@@ -133,15 +133,15 @@ impl Group {
     }
 }
 
-/// What is wrong with these encodings, given what the file says; empty: nothing.
+/// What is wrong with these encodings, given the file's contents. Empty if nothing is.
 pub fn problems(groups: &[Group], file: &str) -> Vec<String> {
     groups.iter().flat_map(|group| group.problems(file)).collect()
 }
 
-/// The file as it is to be for these encodings, in place of what it says now.
+/// The file's new contents for these encodings, given its present ones.
 ///
 /// # Errors
-/// When an encoding has changed whose version has not: what is recorded under a version stays.
+/// When an encoding has changed and its version has not: what is recorded under a version stays.
 pub fn record(groups: &[Group], file: &str) -> Result<String, String> {
     groups.iter().try_for_each(|group| group.may_record(file))?;
     let mut out = String::from(

@@ -1,4 +1,4 @@
-//! Every target over its committed seeds, and over some mutations of them: what fuzzing has found stays found.
+//! Runs every target over its committed seeds, and over some mutations of them, so that what fuzzing has found stays found.
 
 use martlet_fabric::fuzz::Mutations;
 use martlet_fuzz::{TARGETS, Target};

@@ -1,4 +1,4 @@
-//! The encodings of this build are those that its versions stand for.
+//! The encodings of this build are those that are recorded for its versions.
 
 use martlet_fuzz::encodings::{file, groups, problems};
 

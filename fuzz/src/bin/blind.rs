@@ -1,5 +1,5 @@
-//! `fuzz-blind TARGET SECONDS [CHANCE]`: mutations of the target's seeds, without a guide, for so many seconds. An input for which a property does
-//! not hold is left in a file, whose name is printed.
+//! `fuzz-blind TARGET SECONDS [CHANCE]`: runs mutations of the target's seeds, unguided, for this many seconds. An input for which a property does not hold is
+//! left in a file, whose name is printed.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Compares the samples of all encodings with what is recorded of them, or, with `--record`, records them.
+//! Compares the samples of all encodings with the recorded digests, or records them, with `--record`.
 
 #![forbid(unsafe_code)]
 

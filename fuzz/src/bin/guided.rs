@@ -1,7 +1,7 @@
 //! `MARTLET_FUZZ_TARGET=NAME fuzz-guided [libFuzzer's options] [DIRECTORY]...`: one target under libFuzzer.
 //!
-//! Built by `cargo xtask fuzz`, with the flags that let libFuzzer see which code an input reaches. They are flags of the stable compiler; no
-//! sanitizer is asked for, since what is fuzzed here is safe Rust.
+//! Built by `cargo xtask fuzz`, with the flags that let libFuzzer see which code an input reaches. They are flags of the stable compiler. No sanitizer is used,
+//! since what is fuzzed here is safe Rust.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Commands of Redis clients, executed on a primary's state: every one is answered by exactly one well-formed reply, in both protocols, and a
-//! backup that applies the effects ends with the same state, as does a learner that is taught it.
+//! Commands of Redis clients, executed on a primary's state. Each is answered by exactly one well-formed reply, in both protocols. A backup that applies the
+//! effects ends with the same state, and so does a learner that receives the state.
 
 use martlet_fabric::fuzz::Input;
 use martlet_kv::KvConfig;
@@ -12,7 +12,7 @@ use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::StateMachine;
 
 const LIMITS: Limits = Limits { max_bulk_bytes: 1024, max_args: 64, max_inline_bytes: 1024, max_request_bytes: 2048 };
-/// What SETRANGE may make of a value here: it may make half a gigabyte of it, which takes the time of thousands of inputs.
+/// The longest value that SETRANGE may make here. It could make one of half a gigabyte, which takes the time of thousands of inputs.
 const LONGEST_VALUE: i64 = 1 << 16;
 
 pub(super) fn run(data: &[u8]) {
@@ -39,7 +39,7 @@ pub(super) fn run(data: &[u8]) {
             rest = &rest[taken..];
             continue;
         }
-        // Two clients in turn, and time that passes: watches break, keys expire.
+        // Two clients take turns, and time passes: watches break, keys expire.
         turn += 1;
         now_ms += turn as u64 % 3;
         let slot = clients[turn % 2];

@@ -1,4 +1,4 @@
-//! Configuration files. What is accepted is written and read again without a change; what is refused says why, and does not repeat secrets.
+//! Configuration files. A file that is accepted can be written and read again without a change. A refusal says why, and repeats no secrets.
 
 use martlet_node::config::{Cluster, ClusterConfig, NodeConfig, NodeEntry, Settings};
 
@@ -6,7 +6,7 @@ pub(super) fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(config) = toml::from_str::<ClusterConfig>(text) {
         assert_eq!(toml::from_str::<ClusterConfig>(&config.to_toml()).as_ref(), Ok(&config), "written and read again");
-        // A key's file would be looked for on this machine.
+        // If there is a key file, it would be looked for on this machine.
         if config.key_file.is_none() {
             match Cluster::new(config.clone()) {
                 Ok(cluster) => {
@@ -23,7 +23,7 @@ pub(super) fn run(data: &[u8]) {
         match Settings::new(some_cluster(), config.clone()) {
             Ok(settings) => {
                 assert_eq!(settings.id().0, config.number);
-                // Validated means usable: this parses what was only checked.
+                // Validated means usable: this parses what was only checked before.
                 let _ = settings.redis_listen();
             }
             Err(error) => assert!(!error.to_string().is_empty()),

@@ -1,5 +1,6 @@
-//! What the other servers of `dare` write into our memory, and what stands in theirs when it is read: leaders, candidates, voters, teachers and learners that have lost their
-//! minds. The engine goes on: a lane that makes no sense is named and read no further, entries are applied in their order, what is committed stays so, and its own term never falls.
+//! What the other servers of `dare` write into our memory, and what is read in theirs. They may be leaders, candidates, voters, teachers or learners, and may
+//! do anything. The engine goes on: a lane that makes no sense is named and read no further, entries are applied in order, what is committed stays committed,
+//! and the engine's own term never falls.
 
 use martlet_fabric::fuzz::Input;
 use std::collections::BTreeMap;
@@ -71,11 +72,11 @@ struct World {
     engine: Dare,
     config: Config,
     machine: Machine,
-    /// The writing ends of the log lanes that we keep for peers, in the hands of the input.
+    /// The writing ends of the log lanes that we keep for peers. The input writes with them.
     lanes: BTreeMap<u32, Writer>,
-    /// What we have told a peer last, by the word.
+    /// What we last told each peer, word by word.
     told: BTreeMap<(PeerId, usize), u64>,
-    /// What stands in the others' snapshot rings, and where it ends.
+    /// The contents of the others' snapshot rings, and where they end.
     theirs: Vec<AtomicU64>,
     end: u64,
     now: Time,
@@ -111,13 +112,13 @@ impl World {
             }
             10 => self.request(input),
             11 => {
-                // A vote, or support: for what we have asked, or for anything.
+                // A vote, or support: for our request, or for anything.
                 let (peer, choice) = (self.peer(input), input.u8());
                 let asked = self.told.get(&(peer, control::ASK)).copied().unwrap_or(0).max(vote_of(self.own(words::TERM)));
                 self.say(peer, control::VOTE, if choice & 1 == 0 { asked } else { input.number() });
             }
             12 => {
-                // A leader, or one that reigns no more: of our term, a later one, or any.
+                // A leader, or one that no longer reigns: of our term, a later one, or any.
                 let (peer, choice) = (self.peer(input), input.u8());
                 let term = if choice & 6 == 6 { input.number() } else { self.own(words::TERM) + u64::from(choice >> 1 & 3) };
                 let grant = vote_of(term).wrapping_add(u64::from(choice >> 5));
@@ -129,7 +130,7 @@ impl World {
                 self.say(peer, at, input.number());
             }
             14 => {
-                // A learner's wish, and how far it has read; or a teacher's word on ours.
+                // A learner's request, and how far it has read; or a teacher's answer to ours.
                 let (peer, choice) = (self.peer(input), input.u8());
                 if choice & 1 == 0 {
                     self.say(peer, control::RECOVER, u64::from(choice) | 1);
@@ -166,27 +167,27 @@ impl World {
         PeerId(u32::from(input.u8()) % self.peers + 1)
     }
 
-    /// A word that we show.
+    /// A word that we show to the others.
     fn own(&self, word: usize) -> u64 {
         self.fabric.memory(LocalRegion::Public(WORDS)).expect("our words")[word].load(Ordering::Relaxed)
     }
 
-    /// What we have shown of our log when we last gave access to it.
+    /// What we showed of our log when we last gave access to it.
     fn determinants(&self) -> Option<Determinants> {
         Determinants::read(self.fabric.memory(LocalRegion::Public(RUNS)).expect("our determinants"))
     }
 
-    /// The grant that we have given last.
+    /// The grant that we gave last.
     fn granted(&self) -> u64 {
         self.determinants().map_or(0, |these| these.grant)
     }
 
-    /// A word of a peer's in the control lane that we keep for it.
+    /// Has a peer write a word into the control lane that we keep for it.
     fn say(&mut self, peer: PeerId, word: usize, value: u64) {
         self.fabric.scribble(LocalRegion::Lane { writer: peer, name: CONTROL_LANE }, word, value);
     }
 
-    /// A process is connected, perhaps anew.
+    /// Connects a process, perhaps again.
     fn up(&mut self, node: u16) {
         if self.peers == MOST_PEERS || node == ME {
             return;
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// A leader cuts our log off, where it ends or elsewhere, and begins to write.
+    /// A leader cuts our log off, at its end or elsewhere, and begins to write.
     fn adjust(&mut self, input: &mut Input<'_>) {
         let (peer, choice) = (self.peer(input), input.u8());
         let Some(these) = self.determinants() else { return };
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// A header with most numbers as they could be.
+    /// A header, most of whose numbers are plausible.
     fn header(&mut self, kind: Kind, input: &mut Input<'_>) -> Header {
         let skew = input.u8();
         let last = self.engine.last().0;
@@ -254,7 +255,7 @@ impl World {
         Header { kind, count, number, index: LogIndex(index), beside }
     }
 
-    /// The body of a record, which makes most headers right.
+    /// The body of a record. It corrects most headers.
     fn body(&mut self, header: &mut Header, wish: u64, input: &mut Input<'_>) -> Vec<u8> {
         let mut body = Vec::new();
         match header.kind {
@@ -288,7 +289,7 @@ impl World {
         record(|out| header.encode(out), &body)
     }
 
-    /// A leader's record, and pointers behind it: the right ones mostly.
+    /// A leader's record and the pointers after it, mostly the right ones.
     fn write_log(&mut self, input: &mut Input<'_>) {
         let kinds = [Kind::Noop, Kind::Commands, Kind::Commands, Kind::Group, Kind::Head, Kind::Part];
         let (peer, mut record) = (self.peer(input), self.sealed(&kinds, 0, input));
@@ -309,7 +310,7 @@ impl World {
         self.fabric.scribble(log, lane::COMMIT, if choice < 245 { committed } else { input.number() });
     }
 
-    /// One more record in the others' snapshot rings.
+    /// Adds a record to the others' snapshot rings.
     fn extend_theirs(&mut self, input: &mut Input<'_>) {
         let kinds = [Kind::Begin, Kind::Part, Kind::Part, Kind::End, Kind::Commands, Kind::Group, Kind::Flush, Kind::Break, Kind::Noop];
         let wish = (1..=self.peers).filter_map(|peer| self.told.get(&(PeerId(peer), control::RECOVER))).max().copied().unwrap_or(0) >> 1;
@@ -319,7 +320,7 @@ impl World {
         }
     }
 
-    /// The determinants of a peer's log as a leader asks for them: of an empty log, or of one like ours.
+    /// The determinants of a peer's log, as a leader asks for them: of an empty log, or of one like ours.
     fn their_determinants(&self, peer: PeerId) -> Vec<u64> {
         let asked = self.told.get(&(peer, control::ASK)).copied().unwrap_or(0);
         let grant = self
@@ -350,7 +351,7 @@ impl World {
                 words = ring.iter().map(|word| word.load(Ordering::Relaxed)).collect();
             }
             Some(What::Read { from, .. }) if from.region == Region::Public(RUNS) => words = self.their_determinants(from.peer),
-            // What a peer says of itself: that it hears nobody, and has what we have.
+            // What a peer says of itself: that it hears no leader, and has what we have.
             Some(What::Read { .. }) => words = vec![self.own(words::TERM), 0, self.own(words::LAST_TERM), self.own(words::LAST_INDEX), 1],
             _ => {}
         }
@@ -362,7 +363,7 @@ impl World {
             Some(What::Write { at: Remote { peer, region: Region::Lane(CONTROL_LANE), offset }, word, .. }) => {
                 self.told.insert((peer, offset / 8), word);
             }
-            // A revocation takes effect.
+            // A revocation always takes effect.
             Some(What::Revoke) if result.is_err() => return self.complete(Ok(0), words),
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! What a primary sends: entries of the log, and parts of its state. What decodes is encoded again to the same bytes but for spare bytes in
-//! lengths, and replicas that take the same bytes hold the same state.
+//! What a primary sends: entries of the log, and parts of its state. What can be decoded is encoded again to the same bytes, except for spare bytes in lengths.
+//! Replicas that take the same bytes hold the same state.
 
 use martlet_kv::store::{Decoder, Effect, Effects, KvMachine};
 use martlet_protocol::basics::LogIndex;

@@ -1,4 +1,4 @@
-//! What the targets of engines that elect their leaders share: one server's surroundings, and what the input makes of numbers that all of them take.
+//! What the targets of engines that elect their leaders share: one server's surroundings, and numbers that they all take from the input.
 
 use martlet_fabric::fuzz::Input;
 use martlet_fabric::ring::Record;
@@ -13,7 +13,7 @@ use super::memory::OwnMemory;
 
 /// The node under test.
 pub(super) const ME: u16 = 1;
-/// Connections in one life: their number is bounded by that of lives.
+/// The most connections in one life: each belongs to a life of a peer, and these are few.
 pub(super) const MOST_PEERS: u32 = 8;
 
 pub(super) fn process(node: u16) -> ProcessId {
@@ -42,7 +42,7 @@ pub(super) fn settings(ring_bytes: usize, execution: Execution) -> Settings {
     }
 }
 
-/// What a server offers, `engine` saying what its engine does.
+/// What a server offers; `engine` says what its engine adds.
 pub(super) fn memory(engine: impl FnOnce(&mut RegionSpec)) -> OwnMemory {
     let mut fabric = OwnMemory::default();
     let mut spec = RegionSpec::default();
@@ -54,7 +54,7 @@ pub(super) fn memory(engine: impl FnOnce(&mut RegionSpec)) -> OwnMemory {
     fabric
 }
 
-/// Some processes, this one mostly among them.
+/// Some processes, usually with this one among them.
 pub(super) fn group(input: &mut Input<'_>) -> Group {
     let (choice, extra) = (input.u8(), input.u8());
     let members: Vec<ProcessId> = (0..4).filter(|n| choice >> n & 1 == 0).map(process).collect();
@@ -65,7 +65,7 @@ pub(super) fn group(input: &mut Input<'_>) -> Group {
     }
 }
 
-/// A view behind that of this `number`, which becomes its own.
+/// A view after the one with this `number`, which is set to the new view's.
 pub(super) fn view(number: &mut u64, input: &mut Input<'_>) -> View {
     let choice = input.u8();
     *number += 1 + u64::from(choice >> 6);
@@ -82,7 +82,7 @@ pub(super) fn view(number: &mut u64, input: &mut Input<'_>) -> View {
     }
 }
 
-/// What comes of an operation, and words that it reads.
+/// The outcome of an operation, and the words that it reads.
 pub(super) fn outcome(input: &mut Input<'_>) -> (Result<u64, OpError>, Vec<u64>) {
     let result = match input.u8() {
         0 => Err(OpError::PeerLost),
@@ -93,7 +93,7 @@ pub(super) fn outcome(input: &mut Input<'_>) -> (Result<u64, OpError>, Vec<u64>)
     (result, (0..input.u8() % 16).map(|_| input.number()).collect())
 }
 
-/// One to three commands behind their lengths. `count` becomes how many.
+/// One to three commands, each after its length. `count` is set to how many.
 pub(super) fn put_commands(count: &mut u32, input: &mut Input<'_>, body: &mut Vec<u8>) {
     *count = *count % 3 + 1;
     for _ in 0..*count {
@@ -103,7 +103,7 @@ pub(super) fn put_commands(count: &mut u32, input: &mut Input<'_>, body: &mut Ve
     }
 }
 
-/// Cuts a body off now and then, and puts something in the place.
+/// Now and then cuts a body off, and puts something in place of the rest.
 pub(super) fn spoil(body: &mut Vec<u8>, input: &mut Input<'_>) {
     let spoilt = input.u8();
     if spoilt > 250 {

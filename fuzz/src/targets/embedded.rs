@@ -1,4 +1,4 @@
-//! What an embedded replica is sent: entries of the log, and parts of its state.
+//! What an embedded replica receives: entries of the log, and parts of its state.
 
 pub(super) fn run(data: &[u8]) {
     martlet_node::fuzz::embedded(data);

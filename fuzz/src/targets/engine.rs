@@ -1,5 +1,5 @@
-//! Log lanes whose writers have lost their minds: sealed records of any kind in any order, and views that come between. A lane that makes no
-//! sense is named and read no further; what is applied comes in order, and nothing is held to be committed that is not there.
+//! Log lanes whose writers may do anything: they contain sealed records of any kind in any order, with views in between. A lane that makes no sense is named
+//! and read no further. Entries are applied in order, and nothing is held to be committed that is not there.
 
 use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::Ordering;
@@ -42,7 +42,7 @@ pub(super) fn run(data: &[u8]) {
         let lane = LocalRegion::Lane { writer: PeerId(peer), name: LOG_LANE };
         world.fabric.add(lane, lane_bytes(RING_BYTES));
         world.engine.handle_peer_up(PeerId(peer), process(peer as u16 - 1), &mut world.fabric);
-        // A member is told the salt of its lane.
+        // A member knows the salt of its lane.
         let salt = ring::salt(config.secret, u64::from(peer));
         let lane = Remote { peer: PeerId(peer), region: Region::Lane(LOG_LANE), offset: 0 };
         world.writers.push(Writer::salted(lane, RING_BYTES, salt));
@@ -65,7 +65,7 @@ struct World {
     fabric: OwnMemory,
     engine: PrimaryBackup,
     machine: Machine,
-    /// The writing ends of our lanes, in the hands of the input.
+    /// The writing ends of our lanes. The input writes with them.
     writers: Vec<Writer>,
     now: Time,
     view: u64,
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// A sealed record: most numbers as they could be, some not.
+    /// Writes a sealed record. Most of its numbers are plausible, some are not.
     fn write(&mut self, input: &mut Input<'_>) {
         let (choice, flags, skew) = (input.u8(), input.u8(), input.u8());
         let kinds = [Kind::Start, Kind::Entry, Kind::Flush, Kind::Part, Kind::End];
@@ -151,7 +151,7 @@ impl World {
     fn learn(&mut self, input: &mut Input<'_>, roles: Roles) {
         let choice = input.u8();
         self.view += 1 + u64::from(choice >> 6);
-        // Seniority lasts, as membership promises: members leave, and nobody overtakes another.
+        // Seniority lasts, as membership promises: members leave, and none overtakes another.
         let mut members: Vec<Member> = (0..2).filter(|n| choice >> n & 1 == 0).map(|n| member(n, Roles::REPLICA)).collect();
         let promoted = roles == Roles::LEARNER && choice & 8 != 0;
         if choice & 4 == 0 {

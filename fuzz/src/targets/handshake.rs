@@ -1,5 +1,5 @@
-//! What processes say to each other before they share memory, how that is cut out of a stream, the ring that their datagrams travel in, packets with
-//! parts of these, and packets to a multicast group.
+//! What processes say to each other before they share memory, and how it is cut out of a stream; the ring that their datagrams travel in; packets with parts of
+//! these; and packets to a multicast group.
 
 pub(super) fn run(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };

@@ -1,9 +1,9 @@
-//! What an engine replicates here: a machine that minds only in which order it is told what.
+//! The machine that an engine replicates here. It checks only in which order it is given entries.
 
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{StateMachine, UnreadablePart};
 
-/// Whether indices may be left out: entries that say who belongs to the group are none of the machine's business.
+/// Whether indices may be skipped: the machine is not given entries that say which processes belong to the group.
 #[derive(PartialEq, Eq)]
 pub enum Gaps {
     None,
@@ -20,7 +20,7 @@ impl Machine {
         Machine { gaps, last: None }
     }
 
-    /// The machine shows the entry at `index`: applied, or executed before it is committed.
+    /// Checks an entry that the machine shows, because it was applied, or executed before it is committed.
     pub fn show(&mut self, index: LogIndex) {
         let follows = |last: LogIndex| if self.gaps == Gaps::None { index == last.next() } else { index > last };
         assert!(self.last.is_none_or(follows), "{index} after {:?}", self.last);

@@ -1,8 +1,8 @@
-//! What peers send to the membership of a process, and what they write where it reads: datagrams, slot words, death words, heartbeats, lease
-//! words, boards. Whatever they are, it goes on: it keeps to what it promises, and counts what made no sense.
+//! What peers send to the membership of a process, and what they write where it reads: datagrams, slot words, death words, heartbeats, lease words, boards.
+//! Whatever these are, the membership goes on: it keeps its promises, and counts what made no sense.
 //!
-//! Two things are left out, since they are consensus itself, which holds among processes that stop but do not lie (`docs/verification.md`): a
-//! second view of a number that is decided already, and an accepted value that is no view.
+//! Two things are left out. They are consensus itself, which holds among processes that stop but do not lie (`docs/verification.md`): a second view of a number
+//! that is decided already, and an accepted value that is not a view.
 
 use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl World {
     fn step(&mut self, input: &mut Input<'_>) {
         match input.u8() % 12 {
             0 | 1 => {
-                // No clock of ours comes near the end of its range.
+                // Our clocks never get near the end of their range.
                 self.now = self.now.after((input.number() % (1 << 20)) * 100_000);
                 let progress = input.u8() != 7;
                 self.core.tick(self.now, &mut self.fabric, progress);
@@ -112,7 +112,7 @@ impl World {
                     0 => self.core.promote(self.now, &mut self.fabric, process(node)),
                     1 => self.core.evict(self.now, &mut self.fabric, process(node)),
                     2 => self.core.set_lease_ns(self.now, &mut self.fabric, input.number().saturating_mul(1_000)),
-                    // Others write what is public; death words and the board, say, are not theirs, but nothing keeps them from it.
+                    // Writes to public memory. Death words and the board are not the others' to write, but nothing keeps them from it.
                     _ => {
                         let region = LocalRegion::Public(if choice & 4 == 0 { BOARD } else { LIFE });
                         self.fabric.scribble(region, usize::from(input.u16()), input.u64());
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A datagram arrives, unless it is a lie about what is decided.
+    /// Delivers a datagram, unless it is a lie about what is decided.
     fn datagram(&mut self, from: u8, bytes: &[u8]) {
         match Message::decode(bytes) {
             Some(Message::View(view)) if self.is_second(&view) => return,
@@ -134,7 +134,7 @@ impl World {
         self.core.handle_datagram(self.now, &mut self.fabric, from, bytes);
     }
 
-    /// Whether it is said to have been accepted, and is no view, or a second one.
+    /// Whether a value that is said to have been accepted is not a view, or is a second view of its number.
     fn is_lie(&self, value: &[u8]) -> bool {
         !value.is_empty() && View::decode(value).map_or(true, |view| self.is_second(&view))
     }

@@ -1,4 +1,4 @@
-//! A fabric whose peers are the input: what this process posts is kept, and completes with whatever the input says.
+//! A fabric whose peers are the input: what this process posts is kept, and completes as the input says.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) struct Posted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    /// The first word that is written, and how many bytes.
+    /// The first word that is written, and the number of bytes.
     Write {
         at: Remote,
         word: u64,
@@ -34,12 +34,12 @@ pub(super) enum What {
     Revoke,
 }
 
-/// Our own memory, and what has been posted.
+/// Our own memory, and what we have posted.
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     regions: Vec<(LocalRegion, Vec<AtomicU64>)>,
     pub(super) posted: VecDeque<Posted>,
-    /// The region of ours that everybody's writes go to, at once: for those who play the peer that writes there.
+    /// A region of ours to which all writes go, at once. For targets that play the peer that writes there.
     pub(super) written: Option<LocalRegion>,
 }
 
@@ -52,7 +52,7 @@ impl OwnMemory {
         self.posted.push_back(Posted { token, what });
     }
 
-    /// Ends the oldest operation. `word` is what a word was found to hold; a read leaves `record` in our memory.
+    /// Completes the oldest operation. `result` holds what a word was found to be; a read leaves `record` in our memory.
     pub(super) fn complete(&mut self, result: Result<u64, OpError>, record: &[u64]) -> Option<Completion> {
         let Posted { token, what } = self.posted.pop_front()?;
         if let (What::Read { into, len, .. }, Ok(_)) = (what, result) {
@@ -64,7 +64,7 @@ impl OwnMemory {
         Some(Completion { token, result })
     }
 
-    /// Writes a word of ours, as a peer does.
+    /// Writes a word of our memory, as a peer does.
     pub(super) fn scribble(&self, region: LocalRegion, at: usize, word: u64) {
         if let Some(memory) = self.memory(region)
             && !memory.is_empty()

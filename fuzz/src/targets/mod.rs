@@ -1,4 +1,4 @@
-//! The targets, a file for each kind of bytes.
+//! The targets, one file for each kind of bytes.
 
 mod client;
 mod commands;

@@ -1,6 +1,6 @@
-//! What the other replicas of `mu` write into our memory, and what stands in theirs when it is read: leaders, teachers and followers that have lost
-//! their minds, and journals that somebody else wrote. The engine goes on: a lane that makes no sense is named and read no further, entries are
-//! applied in their order, and what is committed stays so.
+//! What the other replicas of `mu` write into our memory, and what is read in theirs: they may be leaders, teachers or followers, and may do anything. Also
+//! journals that were not written by this process. The engine goes on: a lane that makes no sense is named and read no further, entries are applied in order,
+//! and what is committed stays committed.
 
 use martlet_fabric::fuzz::Input;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ pub(super) fn run(data: &[u8]) {
     }
 }
 
-/// The engine as a disk says that somebody else wrote: one part of a snapshot, its last words, and a journal.
+/// The engine as it comes back from a disk with any contents: one part of a snapshot, its last words, and a journal.
 fn recover(input: &mut Input<'_>, config: Config, fabric: &OwnMemory, machine: &mut Machine) -> Option<Mu> {
     let (parts, len) = (input.u8() & 1, usize::from(input.u8()));
     let parts: Vec<Vec<u8>> = (0..parts).map(|_| input.bytes(len).to_vec()).collect();
@@ -93,7 +93,7 @@ fn recover(input: &mut Input<'_>, config: Config, fabric: &OwnMemory, machine: &
     }
 }
 
-/// The writing ends of what we keep for a peer, in the hands of the input.
+/// The writing ends of the lanes that we keep for a peer. The input writes with them.
 struct Lanes {
     log: Writer,
     state: Writer,
@@ -105,17 +105,17 @@ struct World {
     config: Config,
     machine: Machine,
     lanes: BTreeMap<u32, Lanes>,
-    /// Up to where we have written into a lane of a peer's.
+    /// How far we have written into a lane of a peer.
     tails: BTreeMap<(PeerId, RegionName), u64>,
-    /// What we have told a peer last, by the word.
+    /// What we last told each peer, word by word.
     told: BTreeMap<(PeerId, usize), u64>,
-    /// What stands in the others' logs, where it ends, and with which entry.
+    /// The contents of the others' logs, where they end, and with which entry.
     theirs: Vec<AtomicU64>,
     end: u64,
     last: u64,
     now: Time,
     beats: u64,
-    /// What the input takes for the number of the day.
+    /// The ballot that the input takes for the current one.
     ballot: u64,
     view: u64,
     peers: u32,
@@ -147,7 +147,7 @@ impl World {
                 self.complete(result, &words);
             }
             11 => {
-                // A request for our permission, from where the writer stands or does not.
+                // A request for our permission, which begins where the writer's tail is or elsewhere.
                 let (peer, choice) = (self.peer(input), input.u8());
                 let tail = self.lanes.get(&peer.0).map_or(0, |lanes| lanes.log.tail());
                 let start = if choice & 1 == 0 { tail } else { input.number() };
@@ -165,7 +165,7 @@ impl World {
                 self.say(peer, permission::ACK, if choice & 2 == 0 { asked } else { input.number() });
             }
             13 => {
-                // A wish to be taught.
+                // A request for the state.
                 let (peer, choice) = (self.peer(input), input.u8());
                 if choice & 1 == 0 {
                     self.say(peer, permission::STATE_SALT, 9);
@@ -202,17 +202,17 @@ impl World {
         PeerId(u32::from(input.u8()) % self.peers + 1)
     }
 
-    /// A number of our own log, as everybody sees it.
+    /// A number of our own log, as the others see it.
     fn own(&self, word: usize) -> u64 {
         self.fabric.memory(LocalRegion::Public(WORDS)).expect("our numbers")[word].load(Ordering::Relaxed)
     }
 
-    /// A word of a peer's in the lane that we keep for it.
+    /// Has a peer write a word into the lane that we keep for it.
     fn say(&mut self, peer: PeerId, word: usize, value: u64) {
         self.fabric.scribble(LocalRegion::Lane { writer: peer, name: PERMISSION_LANE }, word, value);
     }
 
-    /// A process is connected, perhaps anew.
+    /// Connects a process, perhaps again.
     fn up(&mut self, node: u16) {
         if self.peers == MOST_PEERS || node == ME {
             return;
@@ -224,7 +224,7 @@ impl World {
         {
             self.fabric.add(LocalRegion::Lane { writer: peer, name }, bytes);
         }
-        // A member is told the salts of its lanes.
+        // A member knows the salts of its lanes.
         let writer = |name, lane| {
             let at = Remote { peer, region: Region::Lane(name), offset: 0 };
             Writer::salted(at, RING_BYTES, ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane))
@@ -233,7 +233,7 @@ impl World {
         self.engine.handle_peer_up(peer, process(node), &mut self.fabric);
     }
 
-    /// A header with most numbers as they could be.
+    /// A header, most of whose numbers are plausible.
     fn header(&mut self, kind: Kind, input: &mut Input<'_>) -> Header {
         let skew = input.u8();
         let last = self.engine.last().0;
@@ -253,7 +253,7 @@ impl World {
         Header { kind, count, number: self.ballot, index: LogIndex(index), beside: committed }
     }
 
-    /// The body of a record, which makes most headers right.
+    /// The body of a record. It corrects most headers.
     fn body(&mut self, header: &mut Header, wish: u64, input: &mut Input<'_>) -> Vec<u8> {
         let mut body = Vec::new();
         match header.kind {
@@ -304,7 +304,7 @@ impl World {
         self.push(peer, LOG_LANE, record);
     }
 
-    /// A teacher's.
+    /// A teacher's record.
     fn write_state(&mut self, input: &mut Input<'_>) {
         let kinds = [Kind::Begin, Kind::Part, Kind::Part, Kind::End, Kind::Commands, Kind::Group, Kind::Flush, Kind::Break, Kind::Start];
         let peer = self.peer(input);
@@ -328,7 +328,7 @@ impl World {
         self.fabric.written = None;
     }
 
-    /// One more record in the others' logs.
+    /// Adds a record to the others' logs.
     fn extend_theirs(&mut self, input: &mut Input<'_>) {
         let kind = if input.u8().is_multiple_of(4) { Kind::Group } else { Kind::Commands };
         let mut header = self.header(kind, input);
@@ -392,7 +392,7 @@ impl World {
                 let lap = *tail / RING_BYTES as u64 * RING_BYTES as u64;
                 *tail = if lap + end >= *tail { lap + end } else { lap + RING_BYTES as u64 + end };
             }
-            // A revocation takes effect.
+            // A revocation always takes effect.
             Some(What::Revoke) if result.is_err() => return self.complete(Ok(0), words),
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! Orders of the exchange among the examples, and their frames: any bytes have an outcome with one form, books stay sound and uncrossed, no unit is lost, and
-//! who joins meanwhile ends with the same books. No bytes are a part of the state that brings books to anything else.
+//! Orders of the example exchange, and their frames. For any bytes, the outcome has exactly one form in bytes, books stay sound and uncrossed, no unit is lost,
+//! and a replica that joins meanwhile ends with the same books. No bytes that are accepted as a part of the state make unsound books.
 
 use martlet_exchange::command::{Command, Outcome, Side};
 use martlet_exchange::market::Market;
@@ -11,7 +11,7 @@ pub(super) fn run(data: &[u8]) {
     install(data);
     let mut input = Input(data);
     let (mut market, mut learner) = (Market::default(), Market::default());
-    // Where the state's transfer to the learner stands; it is begun again and again.
+    // How far the transfer of the state to the learner has got. It is begun again and again.
     let mut cursor = Some(0);
     let (mut ordered, mut gone) = (0u128, 0u128);
     let mut bytes = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn run(data: &[u8]) {
         cursor = market.transfer(from, 64, &mut part);
         learner.install(&part).expect("a part");
     }
-    // A transfer that was through before the last commands, or has just ended.
+    // A transfer that was complete before the last commands, or has just ended.
     if ordered > 0 {
         let mut fresh = Market::default();
         let mut part = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn run(data: &[u8]) {
     learner.check();
 }
 
-/// Any bytes as a part of the state: they are refused, or make books that go on.
+/// Takes any bytes as a part of the state. Either they are refused, or the books that they make can go on.
 fn install(data: &[u8]) {
     let mut market = Market::default();
     let _ = market.install(data);
@@ -81,7 +81,7 @@ fn install(data: &[u8]) {
     market.check();
 }
 
-/// What comes over TCP: frames and bodies, each of which has one form.
+/// What comes over TCP: frames and bodies, each of which has exactly one form.
 fn frames(data: &[u8]) {
     if let Ok(Some((body, taken))) = first_frame(data) {
         assert_eq!(body, &data[4..taken]);

@@ -3,7 +3,7 @@
 use martlet_kv::client::Value;
 use martlet_kv::resp::{Limits, Protocol, ProtocolError, Reply, RequestParser};
 
-/// Small, so that inputs of a few hundred bytes meet every limit.
+/// So small that inputs of a few hundred bytes reach every limit.
 const LIMITS: Limits = Limits { max_bulk_bytes: 1024, max_args: 64, max_inline_bytes: 64, max_request_bytes: 1536 };
 
 pub(super) fn run(data: &[u8]) {
@@ -13,7 +13,7 @@ pub(super) fn run(data: &[u8]) {
     let whole = requests(bytes, bytes.len(), authenticated);
     let cut = requests(bytes, step, authenticated);
     assert_eq!(whole.0, cut.0, "the same requests however they arrive");
-    // A reader that sees the end of an endless line sooner may complain sooner; but both complain, or neither.
+    // A reader that sees the end of an endless line sooner may complain sooner, but either both complain or neither does.
     assert_eq!(whole.1.is_some(), cut.1.is_some(), "{:?} whole, {:?} cut", whole.1, cut.1);
     for request in &whole.0 {
         again(request);
@@ -64,7 +64,7 @@ fn requests(bytes: &[u8], step: usize, authenticated: bool) -> (Vec<Request>, Op
     }
 }
 
-/// A request written as clients write them is the same request.
+/// Checks that a request that is written as clients write it is read as the same request.
 fn again(request: &Request) {
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, Protocol::Resp2);
@@ -77,7 +77,7 @@ fn again(request: &Request) {
             assert_eq!(taken, Some(out.len()));
             assert_eq!(&parser.args(&out).from(0).map(<[u8]>::to_vec).collect::<Vec<_>>(), request);
         }
-        // An inline command may have more words, and a request's header takes a part of its length.
+        // An inline command may have more words than is allowed here, and a request's header takes up part of its length.
         Err(error) => assert!(matches!(error, ProtocolError::Count | ProtocolError::RequestTooLong(_)), "{error}"),
     }
 }
@@ -96,7 +96,7 @@ fn write(value: &Value<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Whether a server of ours would write it so: UTF-8 in short texts, no line break in errors.
+/// Whether one of our servers would write it so: UTF-8 in short texts, no line break in errors.
 fn is_ours(value: &Value<'_>) -> bool {
     match value {
         Value::Simple(text) => std::str::from_utf8(text).is_ok(),

@@ -1,5 +1,5 @@
-//! A lane whose writer keeps to no rule. Records written by the rules come out whole and in order; whatever else is written there, the reader
-//! takes nothing longer than the ring, never stands still in a loop, and never goes beyond what the lane can hold.
+//! A lane whose writer breaks every rule. Records that are written by the rules come out whole and in order. Whatever else is written there, the reader takes
+//! nothing longer than the ring, never loops without progress, and never goes beyond what the lane can hold.
 
 use martlet_fabric::fuzz::Input;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(super) fn run(data: &[u8]) {
                 assert_eq!(reader.unpublished(), 0);
             }
             6 => {
-                // The reader may be the one that keeps to no rule: what it says it has consumed is an input, too.
+                // The reader may break the rules instead: what it says it has consumed is an input, too.
                 let (known, tail) = (writer.tail() - writer.outstanding(), writer.tail());
                 let word = fabric.memory(LANE).expect("our lane")[0].load(Ordering::Relaxed);
                 assert_eq!(writer.note_consumed(word), (known..=tail).contains(&word));
@@ -63,7 +63,7 @@ pub(super) fn run(data: &[u8]) {
                 let (at, near) = (usize::from(input.u8()), input.u8());
                 let position = reader.position();
                 let next = (HEADER_BYTES + (position % CAPACITY as u64) as usize) / 8;
-                // Beside any word anywhere: a head that claims the place the reader looks at, of any length.
+                // Besides any word anywhere: a head of any length that claims the place at which the reader looks.
                 let (at, word) = match near % 3 {
                     0 => (at, input.u64()),
                     1 => (next, input.number() & 0xffff_ffff | ((position / 16) & 0x7fff_ffff | 0x8000_0000) << 32),

@@ -1,5 +1,6 @@
-//! A network's file. It is refused by name, or there is a plan, or a reason why not. What is planned is within what was asked and what the network holds: no tree shares a
-//! switch with another of its request, no queue is overfull, and no timeout is shorter than a period and the latest arrival. The same after any one failure.
+//! A network's file. Either it is refused, with a name for what is wrong, or there is a plan, or a reason why there is none. A plan stays within what was asked
+//! for and what the network holds: no tree shares a switch with another of its request, no queue is overfull, and no timeout is shorter than a period plus the
+//! latest arrival. The same holds after any one failure.
 
 use std::collections::BTreeSet;
 use std::path::Path;

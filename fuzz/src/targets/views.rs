@@ -1,4 +1,4 @@
-//! Views, the datagrams of membership, records at fixed places, and the words of those who come back from their disks.
+//! Views, datagrams of membership, records at fixed places, and the words of processes that come back from their disks.
 
 use martlet_fabric::fuzz::Input;
 use martlet_fabric::primitive::{AtomicU64, Ordering};
@@ -44,12 +44,12 @@ fn mu(data: &[u8]) {
         let mut again = Vec::new();
         group.encode(&mut again);
         assert_eq!(again, data, "a group has one encoding");
-        // Of a group with places that nobody has, all members together may be no majority.
+        // In a group with unoccupied places, all members together may be no majority.
         assert!(group.electorates().all(|(members, quorum)| !members.is_empty() && quorum * 2 > members.len() && quorum <= MAX_MEMBERS));
     }
 }
 
-/// Counters and events as anybody may show them: what is read of a node's region is bounded by it.
+/// Counters and events as any process may show them: what is read of a node's region stays within it.
 fn counters(data: &[u8]) {
     let region: Vec<AtomicU64> = (0..COUNTERS_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
     Counters::default().open(&region);
@@ -69,7 +69,7 @@ fn check(view: &View, bytes: &[u8]) {
     assert!(sealed::HEADER_BYTES + again.len() <= VIEW_RECORD_BYTES, "a view of {} bytes does not fit its record", again.len());
 }
 
-/// A record is what was stored, or it is not there: whatever words of another one, or of nobody's, stand among its own.
+/// A read returns what was stored, or nothing, whatever words of another record, or of none, are among the record's own.
 fn records(data: &[u8]) {
     let mut input = Input(data);
     let (subject, ballot) = (input.number(), input.number());

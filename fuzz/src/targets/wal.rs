@@ -1,5 +1,5 @@
-//! What a disk gives back. Frames written by the rules come out whole and in order; wherever the file is cut, altered or continued, no frame comes out
-//! that was not written, and what stands behind a frame that does not check decides whether that is a torn tail.
+//! What a disk returns. Frames that were written by the rules come out whole and in order. Wherever the file is cut, altered or continued, no frame comes out
+//! that was not written. What follows a frame that does not check decides whether that frame is a torn tail.
 
 use martlet_fabric::fuzz::Input;
 use martlet_node::wal::format::{FRAME_HEAD_BYTES, FileKind, Frames, HEADER_BYTES, Header, Owner, Tail, encode_frame, frame_bytes};
@@ -9,7 +9,7 @@ pub(super) fn run(data: &[u8]) {
     written_and_damaged(data);
 }
 
-/// The bytes are a file.
+/// Takes the bytes as a file.
 fn as_a_file(data: &[u8]) {
     let Some(header) = Header::decode(data) else { return };
     let encoded = header.encode();
@@ -31,7 +31,7 @@ fn as_a_file(data: &[u8]) {
     }
 }
 
-/// The bytes say what is written, and what becomes of it.
+/// Takes from the bytes what is written, and what happens to it.
 fn written_and_damaged(data: &[u8]) {
     let mut input = Input(data);
     let kind = if input.u8() % 2 == 0 { FileKind::Segment } else { FileKind::Snapshot };
@@ -52,17 +52,17 @@ fn written_and_damaged(data: &[u8]) {
     let at = HEADER_BYTES + input.number() as usize % (whole - HEADER_BYTES + 1);
     let n = ends.iter().rposition(|end| *end <= at).expect("the header's end");
     let expected = match input.u8() % 3 {
-        // Cut: the frames before it remain, and the rest of the next one is torn.
+        // Cut: the frames before the cut remain, and the rest of the next one is torn.
         0 => {
             file.truncate(at);
             if ends[n] == at { Tail::Clean } else { Tail::Torn(ends[n]) }
         }
-        // Altered: corrupt if a frame stands behind it.
+        // Altered: corrupt if a frame follows it.
         1 if at < whole => {
             file[at] ^= input.u8() | 1;
             if n + 1 < payloads.len() { Tail::Corrupt(ends[n]) } else { Tail::Torn(ends[n]) }
         }
-        // Continued with something else, which no client can make a frame of: it does not know the salt.
+        // Continued with something else. A client cannot make a frame of it, as it does not know the salt.
         _ => {
             let mut more = input.bytes(64).to_vec();
             more.truncate(FRAME_HEAD_BYTES - 1);

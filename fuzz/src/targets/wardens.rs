@@ -1,4 +1,4 @@
-//! Messages between programs and their warden, packets of wardens of other hosts, and a warden's file.
+//! Messages between programs and their warden, packets from wardens of other hosts, and a warden's file.
 
 pub(super) fn run(data: &[u8]) {
     martlet_warden::fuzz::check(data);
