@@ -1,21 +1,21 @@
 //! The book of one symbol: price-time priority.
 //!
-//! Orders of one price stand in a list in the order of their numbers, which is the order of their acceptance; prices stand in a map, best
-//! first. To add, to trade with and to cancel an order each costs a search in a map and a constant number of links.
+//! Orders of one price are in a list in the order of their numbers, which is the order of their acceptance. Prices are in a map, best first. Adding an order,
+//! trading with one and cancelling one each cost a search in a map and a constant number of links.
 
 use std::collections::BTreeMap;
 
 use crate::bytes::Bytes;
 use crate::command::{Account, Fill, MAX_PRICE, MAX_QUANTITY, OrderId, Outcome, Price, Quantity, Reject, Side};
 
-/// The most trades of one order. What would need more is dropped, so that no command takes long and no outcome is long.
+/// The most trades of one order. The part of an order that would need more is dropped, so that no command takes long and no outcome is long.
 pub const MAX_FILLS: usize = 1024;
-/// The most orders in one book. It bounds the largest part of the state that is sent to a replica at once: 2.25 MiB.
+/// The most orders in one book. This bounds the largest part of the state that is sent to a replica at once: 2.25 MiB.
 pub const MAX_ORDERS: usize = 1 << 16;
-/// No order has a number like that: it would take years at a million a second. Numbers can be added up over all symbols below it.
+/// No order gets this number: at a million a second it would take years. Numbers below it can be added up over all symbols.
 const NO_ORDER: OrderId = 1 << 47;
 
-/// No order, in a link.
+/// In a link: there is no order.
 const NONE: u32 = u32::MAX;
 
 /// An order that rests in the book.
@@ -23,7 +23,7 @@ const NONE: u32 = u32::MAX;
 pub struct Resting {
     /// Its number.
     pub id: OrderId,
-    /// Whose it is.
+    /// The account that it belongs to.
     pub account: Account,
     /// Its side.
     pub side: Side,
@@ -51,7 +51,7 @@ struct Level {
 /// The book of one symbol.
 #[derive(Clone, Debug)]
 pub struct Book {
-    /// By side; within, by how good the price is: see [`rank`].
+    /// By side, and within a side by how good the price is: see [`rank`].
     levels: [BTreeMap<u64, Level>; 2],
     nodes: Vec<Node>,
     free: Vec<u32>,
@@ -81,7 +81,7 @@ fn price_of(side: Side, rank: u64) -> Price {
 }
 
 impl Book {
-    /// A book that has accepted so many orders, of which these rest.
+    /// A book that has accepted this many orders, of which these rest.
     ///
     /// # Panics
     /// When they do not come in the order of their numbers.
@@ -96,7 +96,7 @@ impl Book {
         book
     }
 
-    /// An order with a worst price; what does not trade rests.
+    /// Enters an order with a worst price. The part that does not trade rests.
     pub fn limit(&mut self, account: Account, side: Side, price: Price, quantity: Quantity) -> Outcome {
         if !(1..=MAX_PRICE).contains(&price) {
             return Outcome::Rejected(Reject::Price);
@@ -104,7 +104,7 @@ impl Book {
         self.accept(account, side, Some(price), quantity)
     }
 
-    /// An order at any price; what does not trade is dropped.
+    /// Enters an order at any price. The part that does not trade is dropped.
     pub fn market(&mut self, account: Account, side: Side, quantity: Quantity) -> Outcome {
         self.accept(account, side, None, quantity)
     }
@@ -137,7 +137,7 @@ impl Book {
         limit.is_none_or(|limit| best <= rank(makers, limit))
     }
 
-    /// Trades with the side `makers`, best price first, earliest order first. Returns the trades and what is left.
+    /// Trades with the side `makers`: best price first, and within a price earliest order first. Returns the trades and the quantity that is left.
     fn trade(&mut self, makers: Side, limit: Option<Price>, mut left: Quantity) -> (Vec<Fill>, Quantity) {
         let mut fills = Vec::new();
         while left > 0 && fills.len() < MAX_FILLS && self.crosses(makers, limit) {
@@ -166,7 +166,7 @@ impl Book {
         Outcome::Cancelled { quantity }
     }
 
-    /// Puts a new order, later than all others, behind those of its price.
+    /// Puts in a new order, which is later than all others, after those of its price.
     fn enter(&mut self, order: Resting) {
         let level =
             self.levels[order.side as usize].entry(rank(order.side, order.price)).or_insert(Level { first: NONE, last: NONE, quantity: 0 });
@@ -215,7 +215,7 @@ impl Book {
         self.places.len()
     }
 
-    /// Whether none rests.
+    /// Whether no order rests.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -225,17 +225,17 @@ impl Book {
         self.next - 1
     }
 
-    /// The orders that rest, in the order of their acceptance.
+    /// The resting orders, in the order of their acceptance.
     pub fn orders(&self) -> impl Iterator<Item = &Resting> {
         self.places.values().map(|at| &self.nodes[*at as usize].order)
     }
 
-    /// The best prices of a side with what is wanted or offered there, best first.
+    /// The best prices of a side, best first, each with the quantity that is wanted or offered there.
     pub fn depth(&self, side: Side) -> impl Iterator<Item = (Price, u128)> + '_ {
         self.levels[side as usize].iter().map(move |(&rank, level)| (price_of(side, rank), level.quantity))
     }
 
-    /// Appends the bytes of the whole book: how many orders were accepted and rest, and those that rest, earliest first.
+    /// Appends the bytes of the whole book: how many orders were accepted, how many rest, and the resting orders, earliest first.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.next.to_le_bytes());
         out.extend_from_slice(&(self.places.len() as u32).to_le_bytes());
@@ -248,7 +248,7 @@ impl Book {
         }
     }
 
-    /// Reads the bytes of a book. `None` when they are none, or of one that trading cannot come to: commands count on what it comes to.
+    /// Reads the bytes of a book. `None` when they are not one, or one that trading cannot produce: commands rely on what trading produces.
     pub(crate) fn decode(bytes: &mut Bytes<'_>) -> Option<Book> {
         let next = bytes.u64().filter(|next| (1..NO_ORDER).contains(next))?;
         let mut book = Book { next, ..Book::default() };
@@ -271,7 +271,7 @@ impl Book {
         best(Side::Buy).zip(best(Side::Sell)).is_some_and(|(bid, ask)| bid >= ask)
     }
 
-    /// Panics if what the book keeps twice does not agree, or it is crossed. Slow: for tests.
+    /// Panics if redundant parts of the book disagree, or if it is crossed. Slow: for tests.
     pub fn check(&self) {
         assert!(!self.is_crossed(), "crossed");
         let mut seen = 0;
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!((resting, dropped as usize, fills.len()), (0, 5_000 - MAX_FILLS, MAX_FILLS));
         assert_eq!(book.len(), 1);
         book.check();
-        // Just as many, and nothing more to trade with: the rest may stay.
+        // The maximum number of trades, with nothing left to trade with: the rest may stay.
         for _ in 1..MAX_FILLS {
             book.limit(1, Side::Sell, 5, 1);
         }

@@ -1,15 +1,15 @@
-//! What a client may ask for, what comes of it, and the bytes of both.
+//! What a client may ask for, the outcome, and the bytes of both.
 //!
-//! All numbers are little-endian. A command is 1 byte for its kind and then its fields in the order in which they are declared; so is an
-//! outcome. Every command has exactly one form in bytes, and bytes that are no command are refused, never guessed at.
+//! All numbers are little-endian. A command is 1 byte for its kind, followed by its fields in the order in which they are declared; so is an outcome. Every
+//! command has exactly one form in bytes, and bytes that are no command are refused, never guessed at.
 
 use crate::bytes::Bytes;
 
 /// Which instrument.
 pub type Symbol = u16;
-/// The account that trades. An order can be cancelled by its account only.
+/// The account that trades. Only its own account can cancel an order.
 pub type Account = u32;
-/// An order of one symbol: counted from 1 on in the order of acceptance, so a lower number is an earlier order.
+/// The number of an order of one symbol. Orders are counted from 1 on in the order of acceptance, so a lower number is an earlier order.
 pub type OrderId = u64;
 /// A price in ticks, from 1 to [`MAX_PRICE`].
 pub type Price = u64;
@@ -32,7 +32,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one, with which it trades.
+    /// The opposite side, with which it trades.
     pub fn opposite(self) -> Side {
         match self {
             Side::Buy => Side::Sell,
@@ -65,7 +65,7 @@ pub enum Command {
         /// How many units.
         quantity: Quantity,
     },
-    /// Trades at whatever price there is; what is left is dropped.
+    /// Trades at any price; what is left is dropped.
     Market {
         /// Which instrument.
         symbol: Symbol,
@@ -128,7 +128,7 @@ impl Command {
         }
     }
 
-    /// Reads the bytes of one command; `None` when they are none. Whether its numbers are allowed, its execution says.
+    /// Reads the bytes of one command. `None` when they are not one. Whether its numbers are allowed is checked when it is executed.
     pub fn decode(bytes: &[u8]) -> Option<Command> {
         let mut bytes = Bytes(bytes);
         let (kind, symbol, account) = (bytes.u8()?, bytes.u16()?, bytes.u32()?);
@@ -151,9 +151,9 @@ impl Command {
 /// A trade, at the price of the order that was in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The order that rested.
+    /// The resting order.
     pub maker: OrderId,
-    /// Its price.
+    /// The price.
     pub price: Price,
     /// How many units changed hands.
     pub quantity: Quantity,
@@ -172,7 +172,7 @@ pub enum Reject {
     /// The quantity is out of range.
     #[error("the quantity must be 1 to {MAX_QUANTITY}")]
     Quantity = 3,
-    /// There is no such order in the book, or not of this account.
+    /// The book holds no such order of this account.
     #[error("no such order of this account is in the book")]
     NoSuchOrder = 4,
     /// The book holds as many orders as it may.
@@ -186,7 +186,7 @@ impl Reject {
     }
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// An order was accepted.
@@ -195,7 +195,7 @@ pub enum Outcome {
         order: OrderId,
         /// How much of it rests in the book now.
         resting: Quantity,
-        /// How much of it was dropped: of a market order what found nobody, of any order what would have needed more than
+        /// How much of it was dropped: of a market order the part that found no other side, of any order the part that would have needed more than
         /// [`MAX_FILLS`](crate::book::MAX_FILLS) trades.
         dropped: Quantity,
         /// Its trades, in order.
@@ -237,7 +237,7 @@ impl Outcome {
         }
     }
 
-    /// Reads the bytes of one outcome; `None` when they are none.
+    /// Reads the bytes of one outcome. `None` when they are not one.
     pub fn decode(bytes: &[u8]) -> Option<Outcome> {
         let mut bytes = Bytes(bytes);
         let outcome = match bytes.u8()? {

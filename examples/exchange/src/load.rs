@@ -1,5 +1,4 @@
-//! A client that keeps several orders under way and repeats itself until each has an outcome; a load of orders; and the books that must
-//! follow from what was answered.
+//! A client that keeps several orders under way, and repeats each until it has an outcome; a load of orders; and the books that must follow from the answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Write as _};
@@ -13,9 +12,9 @@ use crate::command::{Account, Command, Outcome, Side, Symbol};
 use crate::market::Market;
 use crate::wire::{Request, Response, first_frame, two_numbers};
 
-/// How long a server may be silent while an answer is awaited before another is asked.
+/// How long a server may be silent while an answer is awaited, before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// After a round of servers none of which leads, how long to leave them alone.
+/// How long to leave the servers alone after a round in which none of them led.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A connection to one server.
@@ -52,7 +51,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request alone and waits for what comes of it.
+    /// Sends a single request, and waits for the response.
     fn ask(&mut self, request: Request<'_>) -> io::Result<Result<Vec<u8>, Option<SocketAddr>>> {
         let mut frame = Vec::new();
         request.encode(0, &mut frame);
@@ -71,7 +70,7 @@ fn address_of(bytes: &[u8]) -> Option<SocketAddr> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// Asks one server what its replica holds: the digest of its books and how many orders they have accepted.
+/// Asks one server for the digest of its replica's books, and for how many orders they have accepted.
 ///
 /// # Errors
 /// When it cannot be reached.
@@ -95,14 +94,14 @@ pub fn leader(servers: &[SocketAddr]) -> SocketAddr {
     }
 }
 
-/// A command and what came of it.
+/// A command and its outcome.
 #[derive(Clone, Debug)]
 pub struct Executed {
     /// What was asked for.
     pub command: Command,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// From when it was first sent to when its outcome was there, in nanoseconds.
+    /// The time from when the command was first sent until its outcome arrived, in nanoseconds.
     pub latency_ns: u64,
 }
 
@@ -120,10 +119,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a session with whoever leads.
+    /// Opens a session with the leader.
     ///
     /// # Errors
-    /// When a server refuses; not when it is dead.
+    /// When a server refuses, but not when it is dead.
     pub fn open(servers: &[SocketAddr]) -> io::Result<Client> {
         let mut client =
             Client { servers: servers.to_vec(), at: 0, connection: None, session: 0, first: 1, under_way: VecDeque::new(), repeats: 0 };
@@ -164,7 +163,7 @@ impl Client {
         }
     }
 
-    /// How many commands have no outcome that was handed out.
+    /// How many commands have no outcome yet, or one that was not handed out yet.
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
@@ -194,7 +193,7 @@ impl Client {
     /// Waits for the outcome of the command that has been under way for longest.
     ///
     /// # Errors
-    /// When a server refuses for good: the session is not known any more, say.
+    /// When a server refuses for good, for instance because the session is not known any more.
     pub fn next_executed(&mut self) -> io::Result<Option<Executed>> {
         loop {
             match self.under_way.front() {
@@ -208,7 +207,7 @@ impl Client {
         Ok(Some(Executed { command, outcome, latency_ns }))
     }
 
-    /// Takes one response; goes to another server, and repeats everything there, when this one does not lead, is silent or is gone.
+    /// Takes one response. If this server does not lead, is silent or is gone, goes to another one and repeats everything there.
     fn advance(&mut self) -> io::Result<()> {
         if self.connection.is_none() {
             self.connect();
@@ -240,8 +239,8 @@ impl Client {
             Response::Unknown => self.look_elsewhere(None),
             Response::Refused(why) => {
                 let why = String::from_utf8_lossy(why).into_owned();
-                // One that came before it was not executed, and is asked for again, with this one behind it; a full log empties; a server
-                // that ends has others beside it.
+                // A command before this one was not executed, and is asked for again, with this one after it; or the log is full, and will empty; or the server
+                // is ending, and there are others.
                 if !["is out of turn", "the log is full", "is shutting down"].iter().any(|known| why.contains(known)) {
                     return Err(io::Error::other(why));
                 }
@@ -252,8 +251,8 @@ impl Client {
     }
 }
 
-/// Orders by chance, the same for the same seed, around a price that does not move, so that many of them trade. Cancellations are of orders
-/// that rested when their outcome came.
+/// Random orders, the same for the same seed, around a price that does not move, so that many of them trade. Cancellations are of orders that rested when their
+/// outcome came.
 pub struct Orders {
     chance: Rng,
     account: Account,
@@ -262,7 +261,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Orders of one account over so many symbols.
+    /// Orders of one account for this many symbols.
     pub fn new(seed: u64, account: Account, symbols: Symbol) -> Orders {
         Orders { chance: Rng::with_seed(seed ^ u64::from(account) << 32), account, symbols, resting: Vec::new() }
     }
@@ -286,7 +285,7 @@ impl Orders {
         }
     }
 
-    /// Takes note of an outcome.
+    /// Takes an outcome into account.
     pub fn note(&mut self, executed: &Executed) {
         if let (Command::Limit { symbol, .. }, Outcome::Accepted { order, resting: 1.., .. }) = (executed.command, &executed.outcome) {
             self.resting.push((symbol, *order));
@@ -296,11 +295,11 @@ impl Orders {
 
 /// The books that must follow from all outcomes of all clients.
 ///
-/// Every accepted order has a number of its own in its book, counted without a gap. So a command executed twice would have used up a number that
-/// nobody was told of, and an acknowledged one that was lost would be missing from the books, or its number told twice.
+/// Every accepted order has a number of its own in its book, and these are counted without a gap. So a command that was executed twice would have used up a
+/// number that no client was told. An acknowledged command that was lost would be missing from the books, or its number would have been told twice.
 ///
 /// # Errors
-/// What does not fit together.
+/// What is inconsistent.
 pub fn expected_market<'a>(executed: impl Iterator<Item = &'a Executed> + Clone) -> Result<Market, String> {
     let mut orders: BTreeMap<Symbol, BTreeMap<u64, Resting>> = BTreeMap::new();
     for Executed { command, outcome, .. } in executed.clone() {

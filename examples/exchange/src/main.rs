@@ -122,7 +122,7 @@ fn say(line: impl Display) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("cannot write to standard output: {error}")))
 }
 
-/// A line on standard error, as far as that goes: a node does not end because its disk is full, and there is nobody left to tell.
+/// Prints a line on standard error, if possible: a node does not end because its disk is full, and then there is nowhere left to report that.
 fn complain(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -218,7 +218,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Everybody here asks until a node answers. So when a node has ended that was not to, the demonstration ends too, and its other nodes with it.
+    /// All clients here ask until a node answers. So when a node has ended unexpectedly, the demonstration ends too, and its other nodes with it.
     fn watch(&self) {
         let (children, dir) = (Arc::downgrade(&self.children), self.dir.clone());
         std::thread::spawn(move || {
@@ -243,7 +243,7 @@ impl Nodes {
         self.dir.join("cluster.toml")
     }
 
-    /// The whole of 127.0.0.0/8 is this host: addresses that nobody else takes while this process runs.
+    /// An address that nothing else uses while this process runs: all of 127.0.0.0/8 is this host.
     fn address(number: usize) -> SocketAddr {
         let pid = std::process::id();
         SocketAddr::from(([127, (pid >> 8) as u8 | 1, pid as u8, number as u8 + 1], 6000 + (pid >> 16) as u16))
@@ -264,7 +264,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// SIGKILL to whoever leads, and a new process in its place once another leads. Returns how long nobody answered reads.
+    /// Kills the leader with SIGKILL, and starts a new process in its place once another leads. Returns for how long no node answered reads.
     fn kill_leader(&self) -> Result<Duration, Failure> {
         let servers = Nodes::addresses();
         let killed = servers.iter().position(|server| *server == leader(&servers)).expect("one of them");
@@ -284,7 +284,7 @@ impl Nodes {
         Ok(outage)
     }
 
-    /// Waits until all three hold the whole state: until then another death could take it with it.
+    /// Waits until all three hold the whole state. Until then another death could destroy it.
     fn settle(&self) -> Result<(), Failure> {
         let mut watcher = ClientEndpoint::open(&Cluster::load(&self.file())?)?;
         let whole = |view: View| view.with_roles(Roles::REPLICA).count() == 3;
@@ -325,7 +325,7 @@ fn demo(load: Load, kills: u32, engine: EngineKind, threading: Threading) -> Res
     say(format_args!("{} at a time from each of {} clients, with {kills} kills of whoever leads:", load.outstanding, load.clients))?;
     run(&servers, load, 0, &mut executed, |progress| {
         for kill in 1..=kills {
-            // At even distances over the load.
+            // At equal distances over the load.
             let due = load.orders * u64::from(load.clients) * u64::from(kill) / u64::from(kills + 1);
             while progress.recv().is_ok_and(|done| done < due) {}
             nodes.kill_leader()?;
@@ -336,7 +336,7 @@ fn demo(load: Load, kills: u32, engine: EngineKind, threading: Threading) -> Res
     check(&servers, &executed)
 }
 
-/// Runs a load, and `meanwhile` beside it, which is told how many orders are done. Adds what was executed.
+/// Runs a load, and beside it `meanwhile`, which is told how many orders are done. Adds what was executed.
 fn run(
     servers: &[SocketAddr],
     load: Load,
@@ -413,10 +413,10 @@ fn client_load(servers: &[SocketAddr], load: Load, account: u32, mut done: impl 
     Ok((executed, client.repeats))
 }
 
-/// How long backups may take to apply the last orders, and to say so, before their books are called different.
+/// How long backups may take to apply the last orders, and to say so, before their books are declared different.
 const APPLY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Checks that the books of every server are those that follow from what was answered.
+/// Checks that the books of every server are those that follow from the answers.
 fn check(servers: &[SocketAddr], executed: &[Executed]) -> Result<(), Failure> {
     let expected = expected_market(executed.iter()).map_err(|why| format!("NOT exactly once: {why}"))?;
     let wanted = (expected.digest(), expected.accepted());
@@ -426,7 +426,7 @@ fn check(servers: &[SocketAddr], executed: &[Executed]) -> Result<(), Failure> {
             let shown = digest(*server);
             match shown {
                 Ok(shown) if shown == wanted => break,
-                // Where many want the cores, one answer may take longer than a client that has others to ask waits for it.
+                // On busy cores, an answer may take longer than a client waits for it when it can ask others.
                 _ if start.elapsed() <= APPLY_PATIENCE => std::thread::sleep(Duration::from_millis(1)),
                 Ok(_) => return Err(format!("the books of node {number} are not those that follow from what was answered").into()),
                 Err(error) => return Err(format!("node {number} does not say what it holds: {error}").into()),

@@ -1,8 +1,8 @@
 //! All books: the state that is replicated.
 //!
-//! A command concerns the book of one symbol and nothing else. That is why a replica that joins can be given one book after the other while
-//! commands go on: a command on a book that it has not got yet changes something that will be replaced as a whole, and a command on a book
-//! that it has got does there what it does everywhere.
+//! A command concerns the book of one symbol only. That is why a replica that joins can receive one book after the other while commands go on. A command on a
+//! book that the replica has not received yet changes something that will be replaced as a whole. A command on a book that it has received does there what it
+//! does everywhere.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Market {
         }
     }
 
-    /// Executes the bytes of a command and appends the bytes of its outcome. Any bytes will do.
+    /// Executes the bytes of a command, and appends the bytes of its outcome. Accepts any bytes.
     pub fn apply(&mut self, command: &[u8], reply: &mut Vec<u8>) {
         let outcome = Command::decode(command).map_or(Outcome::Rejected(Reject::Malformed), |command| self.execute(&command));
         outcome.encode(reply);
@@ -58,8 +58,8 @@ impl Market {
         self.books.values().map(Book::accepted).sum()
     }
 
-    /// Appends the books from symbol `from` on, as many as `budget` bytes take but at least one, behind the range of symbols that they are
-    /// all the books of. Returns the symbol to go on from; `None` when that was all. A symbol is at most 65535, so 65536 is behind all.
+    /// Appends the books from the symbol `from` on: as many as fit into `budget` bytes, but at least one. In front of them it writes the range of symbols of
+    /// which these are all the books. Returns the symbol to go on from, or `None` when that was all. A symbol is at most 65535, so 65536 is after all of them.
     pub fn transfer(&self, from: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let start = out.len();
         let first = Symbol::try_from(from).ok()?;
@@ -76,7 +76,7 @@ impl Market {
         None
     }
 
-    /// Takes a part that [`Market::transfer`] wrote: its books take the place of all in its range. `None`: the bytes are no such part, and nothing has changed.
+    /// Takes a part that [`Market::transfer`] wrote: its books replace all in its range. `None`: the bytes are no such part, and nothing has changed.
     #[must_use]
     pub fn install(&mut self, part: &[u8]) -> Option<()> {
         let mut bytes = Bytes(part);
@@ -99,7 +99,7 @@ impl Market {
         self.books.clear();
     }
 
-    /// Equal for equal books and, but for chance of 1 in 2^64, only for these: FNV-1a over all their bytes. Slow.
+    /// Equal for equal books, and, with a probability of all but 2^-64, only for these: FNV-1a over all their bytes. Slow.
     pub fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
         let mut digest = 0xcbf2_9ce4_8422_2325u64;

@@ -1,8 +1,8 @@
 //! What clients and a server of the exchange send each other over TCP.
 //!
-//! A frame is its length as 4 bytes, at most [`MAX_FRAME_BYTES`], and a body. A request's body is 1 byte for its kind, 8 bytes of the client's own
-//! choice, which come back in the response, and then what its kind needs; a response's is those 8 bytes, 1 byte for how it went, and the rest.
-//! Responses to one connection come in any order. All numbers are little-endian.
+//! A frame is its length as 4 bytes, at most [`MAX_FRAME_BYTES`], and a body. A request's body is 1 byte for its kind, 8 bytes of the client's own choice,
+//! which come back in the response, and then whatever its kind needs. A response's body is those 8 bytes, 1 byte for the result, and the rest. Responses to one
+//! connection come in any order. All numbers are little-endian.
 
 use crate::bytes::Bytes;
 use crate::command::{Price, Symbol};
@@ -13,22 +13,22 @@ pub const MAX_FRAME_BYTES: usize = 64 << 10;
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// A session, under whose name orders can be repeated without taking effect twice. Its name comes back, in 8 bytes.
+    /// Opens a session, under whose name orders can be repeated without taking effect twice. The response holds the name, in 8 bytes.
     Open,
-    /// A command of a session, in its turn. The outcome's bytes come back.
+    /// A command of a session, in its turn. The response holds the outcome's bytes.
     Order {
         /// Which session.
         session: u64,
-        /// The command's number in it, from 1 on.
+        /// The command's number in the session, from 1 on.
         seq: u64,
-        /// Up to which number the client has the outcomes.
+        /// The client has the outcomes up to this number.
         confirmed: u64,
         /// The bytes of a [`Command`](crate::command::Command).
         command: &'a [u8],
     },
     /// The best prices of a symbol, linearizably: bid and ask, 8 bytes each, 0 for none.
     Best(Symbol),
-    /// What this server's replica holds just now, whoever leads: the digest of all books and the number of accepted orders, 8 bytes each.
+    /// What this server's replica holds just now, whichever replica leads: the digest of all books and the number of accepted orders, 8 bytes each.
     Digest,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         });
     }
 
-    /// Reads the body of a frame; `None` when it is no request.
+    /// Reads the body of a frame. `None` when it is no request.
     pub fn decode(body: &'a [u8]) -> Option<(u64, Request<'a>)> {
         let mut bytes = Bytes(body);
         let (kind, tag) = (bytes.u8()?, bytes.u64()?);
@@ -80,16 +80,16 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How a request went.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// Well: what was asked for.
+    /// It succeeded: what was asked for.
     Done(&'a [u8]),
-    /// This server does not lead; the address of who does, empty when that is not known. It had no effect.
+    /// This server does not lead: the leader's address, empty if it is not known. The request had no effect.
     NotLeader(&'a [u8]),
-    /// It may have had its effect or not: ask again, in the same session.
+    /// The request may have had its effect or not: ask again, in the same session.
     Unknown,
-    /// It had no effect, for this reason.
+    /// The request had no effect, for this reason.
     Refused(&'a [u8]),
 }
 
@@ -109,7 +109,7 @@ impl<'a> Response<'a> {
         });
     }
 
-    /// Reads the body of a frame; `None` when it is no response.
+    /// Reads the body of a frame. `None` when it is no response.
     pub fn decode(body: &'a [u8]) -> Option<(u64, Response<'a>)> {
         let mut bytes = Bytes(body);
         let (tag, how) = (bytes.u64()?, bytes.u8()?);
@@ -152,7 +152,7 @@ fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 #[error("a frame of {0} bytes; allowed are up to {MAX_FRAME_BYTES}")]
 pub struct TooLong(pub usize);
 
-/// Finds the first frame in what has arrived: its body and how many bytes it takes. `Ok(None)`: it is not whole yet.
+/// Finds the first frame in what has arrived: its body, and how many bytes the frame takes. `Ok(None)`: it is not complete yet.
 ///
 /// # Errors
 /// When it is longer than allowed.

@@ -1,5 +1,5 @@
-//! Serves the exchange over TCP on the replica's own thread: what comes in on a connection is executed in the turn in which it is read, and what has been answered
-//! is written in the next. Nothing here waits.
+//! Serves the exchange over TCP on the replica's own thread. A request is executed in the turn in which it is read from its connection, and the answer is
+//! written in the next turn. Nothing here blocks.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -14,15 +14,15 @@ use super::{MAX_UNDER_WAY, MAX_UNREAD_BYTES, best, digest, respond};
 use crate::market::Market;
 use crate::wire::{Request, first_frame};
 
-/// The most that is read from one connection in a turn: others wait for theirs.
+/// The most that is read from one connection in a turn, since others wait for theirs.
 const READ_BYTES: usize = 64 << 10;
 /// The most connections that are looked at in a turn.
 const LOOKED_AT: usize = 64;
-/// What the listener is called among the events; connections are called by their places.
+/// The listener's name among the events. A connection's name is its place.
 const LISTENER: u64 = u64::MAX;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// A client's connection. Callbacks of its requests keep it, too.
+/// A client's connection. Callbacks of its requests hold it, too.
 struct Connection {
     stream: TcpStream,
     /// Its place in the server's list.
@@ -30,11 +30,11 @@ struct Connection {
     arrived: RefCell<Vec<u8>>,
     unsent: RefCell<Vec<u8>>,
     under_way: Cell<usize>,
-    /// No more requests come.
+    /// Whether no more requests come.
     ended: Cell<bool>,
-    /// Nobody reads, or what came was no request.
+    /// Whether the client does not read, or has sent something that is no request.
     broken: Cell<bool>,
-    /// It is among those that the next turn attends to.
+    /// Whether it is among those that the next turn attends to.
     noted: Cell<bool>,
     watched_for: Cell<epoll::EventFlags>,
 }
@@ -58,7 +58,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come, if there is room for it. Returns whether that was anything.
+    /// Reads what has come, if there is room for it. Returns whether there was anything.
     fn read(&self, chunk: &mut [u8]) -> bool {
         if self.ended.get() || !self.admits() {
             return false;
@@ -72,9 +72,9 @@ impl Connection {
         true
     }
 
-    /// Hands over whole requests, as many as may be under way.
+    /// Hands over complete requests, as many as may be under way.
     fn take(self: &Rc<Connection>, here: &mut Here<'_, Market>, news: &News) {
-        // A request that is answered at once comes back here.
+        // Taken out, since a request that is answered at once comes back to this connection.
         let mut arrived = self.arrived.take();
         let mut taken = 0;
         while self.admits() && !self.broken.get() {
@@ -88,7 +88,7 @@ impl Connection {
             };
             match request {
                 Some((tag, request)) => self.ask(here, news, tag, request),
-                // A client that sends what is no request is cut off.
+                // A client that sends something that is no request is cut off.
                 None => self.broken.set(true),
             }
         }
@@ -133,7 +133,7 @@ impl Connection {
         unsent.drain(..sent);
     }
 
-    /// For what its descriptor is to wake the thread: what cannot be acted on must not.
+    /// The events of its descriptor that may wake the thread: those that cannot be acted on must not.
     fn wanted(&self) -> epoll::EventFlags {
         let mut wanted = epoll::EventFlags::empty();
         wanted.set(epoll::EventFlags::IN, !self.ended.get() && self.admits());
@@ -153,10 +153,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves whoever connects there.
+    /// Serves the clients that connect there.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(listener: TcpListener) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -173,7 +173,7 @@ impl Server {
     /// Looks at all clients once.
     ///
     /// # Errors
-    /// When nobody can be served any more, and why.
+    /// The reason why no client can be served any more.
     pub fn turn(&mut self, here: &mut Here<'_, Market>) -> io::Result<Turn> {
         self.found.clear();
         match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut self.found), Some(&AT_ONCE)) {
@@ -240,16 +240,16 @@ impl Server {
         }
     }
 
-    /// Lets a connection go that is over, and watches it for what it waits for otherwise.
+    /// Closes a connection that is over. Watches any other one for what it waits for.
     fn settle(&mut self, connection: &Rc<Connection>) -> io::Result<()> {
         let place = &mut self.connections[connection.place];
         if !place.as_ref().is_some_and(|there| Rc::ptr_eq(there, connection)) {
-            // It has been let go, and somebody was still answered.
+            // It has been closed already, and one of its requests was still answered.
             return Ok(());
         }
         if connection.is_over() {
             *place = None;
-            // Callbacks may keep it for a while yet; its client and the thread shall not notice.
+            // Callbacks may hold it for a while yet. The client and the thread must not notice that.
             epoll::delete(&self.events, &connection.stream)?;
             let _ = connection.stream.shutdown(std::net::Shutdown::Both);
             return Ok(());

@@ -1,7 +1,7 @@
-//! Serves the exchange over TCP with a replica that has a thread of its own: whatever comes in on a connection is handed over to that thread, and answered from
+//! Serves the exchange over TCP with a replica that has a thread of its own. Whatever comes in on a connection is handed over to that thread, and answered from
 //! its callbacks.
 //!
-//! Two threads a connection: one reads and hands requests to the replica, one writes what the replica's thread has put into the outbox, so that
+//! Each connection has two threads. One reads, and hands requests to the replica. The other writes what the replica's thread has put into the outbox, so that
 //! the replica's thread never makes a system call for a client.
 
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +25,7 @@ struct Outbox {
 struct Unsent {
     bytes: Vec<u8>,
     under_way: usize,
-    /// No more requests come, or nobody reads.
+    /// Whether no more requests come, or the client does not read.
     closed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Outbox {
         respond(tag, &result, &mut unsent.bytes);
     }
 
-    /// Waits until another request may come; `false`: none may, ever.
+    /// Waits until another request may come. `false`: none ever may.
     fn admit(&self) -> bool {
         let full = |unsent: &mut Unsent| !unsent.closed && (unsent.under_way >= MAX_UNDER_WAY || unsent.bytes.len() >= MAX_UNREAD_BYTES);
         let mut unsent = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Outbox {
         self.changed.notify_all();
     }
 
-    /// Waits for something to send; empty: there will be nothing any more.
+    /// Waits for something to send. Empty: there will be nothing more.
     fn next(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         buffer.clear();
         let nothing = |unsent: &mut Unsent| unsent.bytes.is_empty() && !(unsent.closed && unsent.under_way == 0);
@@ -73,13 +73,13 @@ impl Outbox {
 /// Serves clients until the listener fails.
 ///
 /// # Errors
-/// What the listener's failure was.
+/// The listener's error.
 pub fn serve(replica: &Replica<Market>, listener: &TcpListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         let replica = replica.clone();
         std::thread::Builder::new().name("exchange-reader".into()).spawn(move || {
-            // A connection's failure is its client's to notice.
+            // A connection's failure concerns only its client, which notices it.
             let _ = connection(&replica, stream);
         })?;
     }
@@ -113,7 +113,7 @@ fn connection(replica: &Replica<Market>, mut stream: TcpStream) -> io::Result<()
                 continue 'reading;
             };
             taken += bytes;
-            // A client that sends what is no request is cut off.
+            // A client that sends something that is no request is cut off.
             let Some((tag, request)) = Request::decode(body) else { break 'reading };
             if !outbox.admit() {
                 break 'reading;

@@ -1,9 +1,9 @@
-//! A replica of the market behind the binary protocol, by either arrangement of threads.
+//! A replica of the market that serves the binary protocol, with either arrangement of threads.
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
 //! | [`direct`] | clients and replica on one thread |
-//! | [`handover`] | the replica on a thread of its own, and two for each client |
+//! | [`handover`] | the replica on a thread of its own, and two threads for each client |
 
 pub mod direct;
 pub mod handover;
@@ -14,9 +14,9 @@ use crate::command::{Side, Symbol};
 use crate::market::Market;
 use crate::wire::{Response, best_prices};
 
-/// The most requests of one connection that are under way at once: who sends more is not read from.
+/// The most requests of one connection that are under way at once. Nothing more is read from a client that sends more.
 const MAX_UNDER_WAY: usize = 1024;
-/// The most bytes that wait for a client to read them before its requests are not read any more.
+/// The most bytes that may wait for a client to read them; beyond that its requests are not read.
 const MAX_UNREAD_BYTES: usize = 4 << 20;
 
 impl StateMachine for Market {
@@ -45,18 +45,18 @@ impl StateMachine for Market {
     }
 }
 
-/// The best prices of a symbol, as the response has them.
+/// The best prices of a symbol, in the form of the response.
 fn best(market: &Market, symbol: Symbol) -> [u8; 16] {
     let best = |side: Side| market.book(symbol).and_then(|book| book.depth(side).next()).map(|(price, _)| price);
     best_prices(best(Side::Buy), best(Side::Sell))
 }
 
-/// The digest of all books and how many orders they have accepted, as the response has them.
+/// The digest of all books and how many orders they have accepted, in the form of the response.
 fn digest(market: &Market) -> Vec<u8> {
     [Market::digest(market).to_le_bytes(), market.accepted().to_le_bytes()].concat()
 }
 
-/// Appends the response to a request of which this has come.
+/// Appends the response to a request that had this result.
 fn respond<T: AsRef<[u8]>>(tag: u64, result: &Result<T, CallError>, out: &mut Vec<u8>) {
     match result {
         Ok(bytes) => Response::Done(bytes.as_ref()).encode(tag, out),
