@@ -1,4 +1,4 @@
-//! Debian's packages, fetched for a command alone: without root, with lists and caches of its own, and nothing installed.
+//! Debian's packages, fetched for a command: without root, with separate lists and caches, and without installing anything.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,16 +6,16 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Where Debian keeps the keys that its archive is signed with.
+/// The keys that Debian's archive is signed with.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// apt with lists and caches of its own, so that it needs no root and leaves the system's alone.
+/// apt with separate lists and caches, so that it needs no root and does not touch the system's.
 pub struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    /// With the system's archives.
+    /// Uses the system's archives.
     ///
     /// # Errors
     /// When its directories cannot be made.
@@ -29,11 +29,11 @@ impl Apt {
             format!("Dir::State={state}"),
             format!("Dir::State::Lists={state}/lists"),
             format!("Dir::Cache={state}/cache"),
-            // What is installed here need not be fetched.
+            // Packages that are installed here need not be fetched.
             "Dir::State::status=/var/lib/dpkg/status".into(),
             "Acquire::Languages=none".into(),
             "APT::Architecture=amd64".into(),
-            // As root it would drop to a user who may not write below `state`.
+            // As root, apt would otherwise switch to a user that may not write below `state`.
             "APT::Sandbox::User=root".into(),
         ];
         let mut apt = Apt { options: Vec::new() };
@@ -41,10 +41,10 @@ impl Apt {
         Ok(apt)
     }
 
-    /// With the archive of sources of this release of Debian, and no other.
+    /// Uses the archive of sources of this release of Debian, and no other.
     ///
     /// # Errors
-    /// When its files cannot be made, or this is no release of Debian.
+    /// When its files cannot be made, or this is not a release of Debian.
     pub fn of_sources(state: &Path) -> Result<Apt, String> {
         let mut apt = Apt::new(state)?;
         let about = fs::read_to_string("/etc/os-release").unwrap_or_default();
@@ -66,7 +66,7 @@ impl Apt {
         self.options.extend(["-o".to_owned(), option]);
     }
 
-    /// One of apt's programs, told where everything is.
+    /// One of apt's programs, with the paths of all its files.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(&self.options).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
@@ -85,7 +85,7 @@ impl Apt {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// When it is not there or fails, and what it said.
+/// When it is not there or fails: what it printed.
 pub fn run(command: &mut Command) -> Result<Output, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|e| match e.kind() {

@@ -1,5 +1,5 @@
-//! Steps that go on beside others, which need the machine only now and then: a virtual machine with a bad link waits nearly always. They stand back behind what
-//! they go on beside, and what they say is kept until somebody asks for it.
+//! Steps that run beside others because they need the machine only now and then: a virtual machine with a bad link, for instance, waits nearly all the time.
+//! They run at a lower priority than the steps beside them, and their output is kept until it is asked for.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
@@ -13,14 +13,14 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Begins with the first step of each row; the others of a row follow one by one. What they print stands in `scratch` meanwhile.
+    /// Starts the first step of each row; the others of a row follow one by one. Their output is kept in `scratch` meanwhile.
     pub fn start<'a>(rows: impl IntoIterator<Item = &'a [Step]>, scratch: &Path) -> Beside {
         let (tell, ended) = mpsc::channel();
         for row in rows {
             let (tell, row, scratch) = (tell.clone(), row.to_owned(), scratch.to_owned());
             thread::spawn(move || {
                 for step in row {
-                    // Nobody may be left who wants to know.
+                    // The receiver may be gone.
                     let _ = tell.send(step.run_quietly(&scratch));
                 }
             });
@@ -28,12 +28,12 @@ impl Beside {
         Beside { ended }
     }
 
-    /// Those that have ended since somebody asked.
+    /// The steps that have ended since the last call.
     pub fn ended(&self) -> impl Iterator<Item = Ended> + '_ {
         self.ended.try_iter()
     }
 
-    /// The others, as they end.
+    /// The remaining steps, as they end.
     pub fn rest(self) -> impl Iterator<Item = Ended> {
         self.ended.into_iter()
     }

@@ -1,12 +1,12 @@
-//! Runs tests that are chosen by a part of their name, of which there has to be one at least: libtest takes it for a success that no test was run, so a test that was given another
-//! name would be passed over for good.
+//! Runs tests that are chosen by a part of their name, and demands that there is at least one. For libtest it is a success if no test was run, so a test that
+//! was renamed would never be run again. name would be passed over for good.
 
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
 use crate::ci::Outcome;
 
-/// Runs a command of `cargo test` to its end, and shows what it prints as it comes.
+/// Runs a command of `cargo test` to its end, and shows its output as it comes.
 pub fn finish(command: &mut Command) -> Outcome {
     match run(command) {
         Ok(outcome) => outcome,
@@ -19,7 +19,7 @@ fn run(command: &mut Command) -> io::Result<Outcome> {
     let mut said = BufReader::new(child.stdout.take().expect("piped"));
     let (mut line, mut ran) = (Vec::new(), 0);
     while said.read_until(b'\n', &mut line)? > 0 {
-        // A reader that cannot be shown it has the summary still.
+        // If the output cannot be shown, the reader still has the summary.
         let _ = io::stdout().write_all(&line);
         ran += tests_run(&String::from_utf8_lossy(&line));
         line.clear();
@@ -34,7 +34,7 @@ fn run(command: &mut Command) -> io::Result<Outcome> {
     })
 }
 
-/// How many tests of a binary have been run, if this line is the last that it prints: `test result: ok. 13 passed; 0 failed; 1 ignored; ...`.
+/// How many tests a binary has run, if this is the last line that it prints: `test result: ok. 13 passed; 0 failed; 1 ignored; ...`.
 fn tests_run(line: &str) -> u64 {
     let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else { return 0 };
     let count = |count: &str| count.trim().strip_suffix(" passed").or(count.trim().strip_suffix(" failed"))?.parse::<u64>().ok();

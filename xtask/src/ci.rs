@@ -1,9 +1,9 @@
-//! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
+//! Everything that has to pass before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
 //!
-//! Tests of real processes and the machine with RDMA devices wait for a good part of their time: others go on beside them ([`crate::beside`]), to whose outcome time
-//! means nothing, and stand back. What builds for minutes is not beside the tests: a leader of real processes loses the lead when something else has its core, stand
-//! back as it may. What is beside others builds into directories of its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that
-//! a test that waits for ever costs its step and nothing else.
+//! Tests of real processes, and the machine with RDMA devices, wait for much of their time. So other steps run beside them ([`crate::beside`]): steps whose
+//! outcome does not depend on time, and which run at a lower priority. Steps that build for minutes do not run beside the tests: a leader of real processes
+//! loses the lead when another process has its core, whatever the priorities. Steps that run beside others build into separate directories, so that none waits
+//! for cargo's locks. Each step has a time limit ([`crate::step`]), so that a test that waits for ever costs only its step.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,13 +16,13 @@ use crate::chosen;
 use crate::failed::Failed;
 use crate::step::{Ended, Step};
 
-/// What came of a step.
+/// The outcome of a step.
 pub enum Outcome {
-    /// It holds.
+    /// It passed.
     Passed,
-    /// It holds as far as it could be checked here, which is not all of it.
+    /// It passed as far as it could be checked here, which is not completely.
     Partly(String),
-    /// It does not hold.
+    /// It failed.
     Failed(String),
     /// It was not checked, for this reason.
     Skipped(String),
@@ -32,7 +32,7 @@ pub enum Outcome {
 pub type Work = fn(&Path) -> Outcome;
 
 impl Outcome {
-    /// Writes it to a file, from which another process reads it.
+    /// Writes it to a file that another process reads.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         let (word, rest) = match self {
             Outcome::Passed => ("passed", ""),
@@ -43,7 +43,7 @@ impl Outcome {
         fs::write(file, format!("{word} {rest}"))
     }
 
-    /// What was written, if anything was.
+    /// The outcome in a file, if one was written.
     pub fn read(file: &Path) -> Option<Outcome> {
         let text = fs::read_to_string(file).ok()?;
         let (word, rest) = text.split_once(' ')?;
@@ -57,17 +57,17 @@ impl Outcome {
     }
 }
 
-/// The cargo that runs us, in the workspace.
+/// The cargo that runs this program, in the workspace.
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     command
 }
 
-/// The model checker for shared memory: its primitives, and records at fixed places. Its flag changes how everything is built, so it builds into a directory of
-/// its own.
+/// Runs the model checker on shared memory: its primitives, and records at fixed places. Its flag changes how everything is built, so it builds into a separate
+/// directory.
 pub fn loom(root: &Path) -> [Command; 2] {
-    // One bug that can be planted is a canary of its own there.
+    // There, one of the bugs that can be planted is a canary.
     let packages: [&[&str]; 2] = [&["martlet-fabric"], &["martlet-protocol", "--features=canaries"]];
     packages.map(|package| {
         let mut command = cargo(root);
@@ -77,12 +77,13 @@ pub fn loom(root: &Path) -> [Command; 2] {
     })
 }
 
-/// The features under which the simulator's probes are there.
+/// The features that include the simulator's probes.
 const PROBED: &str = "--features=canaries,marks";
-/// The packages that hold probes.
+/// The packages that contain probes.
 const PLANTED: [&str; 6] = ["--package", "martlet-fabric", "--package", "martlet-protocol", "--package", "martlet-sim"];
 
-/// Tests with probes. Optimised, and tests so that panics are caught. The engines are named whether or not their tests are wanted: so all is built once for all.
+/// Tests with probes, optimised, and as tests, so that panics are caught. The engines are named whether or not their tests are wanted, so that one build serves
+/// all.
 fn probed<'a>(root: &Path, tests: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = cargo(root);
     command.args(["test", "--profile", "probed", "--package", "martlet-sim", "--package", "martlet-protocol"]);
@@ -93,29 +94,29 @@ fn probed<'a>(root: &Path, tests: impl IntoIterator<Item = &'a str>) -> Command 
     command
 }
 
-/// Known bugs planted one at a time, which default lives have to find.
+/// Plants known bugs one at a time; default lives have to find them.
 pub fn canaries(root: &Path) -> Command {
     let mut command = probed(root, ["canaries"]);
     command.arg("--");
     command
 }
 
-/// Everything that takes long with known bugs planted, built once.
+/// Builds, once, everything that takes long and has known bugs planted.
 fn build_probed(root: &Path) -> Outcome {
     finish(probed(root, ["canaries", "coverage", "hand_over"]).arg("--no-run"))
 }
 
-/// Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
+/// Plants known bugs in the engines for which hand-overs of the permission are explored in every order.
 fn planted_hand_overs(root: &Path) -> Outcome {
     chosen::finish(probed(root, ["hand_over"]).arg("planted"))
 }
 
-/// Known bugs planted in the two halves of a flow of the fabric `ethernet`, which its model and its scenes of loss find.
+/// Plants known bugs in the two halves of a flow of the fabric `ethernet`; its model and its scenes of loss have to find them.
 fn planted_flows(root: &Path) -> Outcome {
     each_canary_of(root, "martlet-fabric")
 }
 
-/// Known bugs planted in what a warden reads, and in what it concludes from packets, which its fuzz target finds.
+/// Plants known bugs in what a warden reads and in what it concludes from packets; its fuzz target has to find them.
 fn planted_wardens(root: &Path) -> Outcome {
     each_canary_of(root, "martlet-warden")
 }
@@ -141,32 +142,32 @@ fn tidy(root: &Path) -> Outcome {
     }
 }
 
-/// One after another.
+/// These run one after another.
 const BEFORE: [Step; 8] = [
     step("format", 1, |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
     step("tidy", 50, tidy),
     step("header", 1, crate::header::check),
     step("lints", 50, |root| clippy(root, &["--workspace", "--all-targets"])),
-    // Not among all targets, as it is not run with them.
+    // Not part of `--all-targets` above, because it is not run with them.
     step("lints, of tests on RDMA", 1, |root| clippy(root, &["--workspace", "--test", "verbs"])),
     step("lints, with probes", 10, |root| clippy(root, &[&PLANTED[..], &["--all-targets", PROBED]].concat())),
     step("docs", 20, |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
     step("deny", 40, crate::deny::check),
 ];
-/// One after another, while no other step builds for long: clusters of real processes hang on time.
+/// These run one after another, while no other step builds for long, because clusters of real processes depend on time.
 const TESTS: [Step; 3] = [
     step("tests", 900, tests),
     step("package", 40, |root| crate::deb::run(root, crate::deb::Programs::Debug)),
-    // The last release is built, and its tests are of real processes.
+    // This builds the last release, and tests real processes.
     step("upgrade", 400, |root| crate::upgrade::run(root, None)),
 ];
-/// One after another, beside the rows: they do not hang on time as clusters of real processes do.
+/// These run one after another, beside the rows: they do not depend on time as clusters of real processes do.
 const AFTER: [Step; 2] = [
     step("fuzz", 120, fuzz),
-    // It has a limit of its own for each machine, which says more.
+    // Each machine has a time limit of its own, whose message says more.
     step("rdma", 700, crate::vm::check::run),
 ];
-/// Bugs that are planted, and how far the simulator reaches. They take both cores where they are built.
+/// Planted bugs, and how far the simulator reaches. Building these takes both cores.
 const CANARIES: [Step; 6] = [
     step("canaries, built", 360, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
@@ -177,24 +178,24 @@ const CANARIES: [Step; 6] = [
 ];
 const GUIDED_FUZZING: [Step; 1] =
     [step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build)))];
-/// They build little, and execute for long on one core.
+/// These build little, and execute for long on one core.
 const CHECKERS: [Step; 2] = [
     step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
     step("miri", 300, |root| one_by_one(crate::miri::check(root), chosen::finish)),
 ];
-/// It waits for the network.
+/// This waits for the network.
 const ADVISORIES: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
-/// What goes on beside the tests, which leave a core free now and then, and beside what comes after them. The steps of a row go one by one.
+/// The rows that run beside the tests, which leave a core free now and then, and those that run beside what comes after. The steps of a row run one by one.
 const BESIDE_TESTS: [&[Step]; 2] = [&CHECKERS, &ADVISORIES];
 const BESIDE_AFTER: [&[Step]; 2] = [&CANARIES, &GUIDED_FUZZING];
 
-/// All of them.
+/// All steps.
 pub fn steps() -> impl Iterator<Item = Step> {
     let beside = BESIDE_TESTS.into_iter().chain(BESIDE_AFTER).flatten().copied();
     BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(beside)
 }
 
-/// Runs every step, even after one has failed: one run shows all that is wrong.
+/// Runs every step, even after one has failed, so that one run shows everything that is wrong.
 pub fn run() -> ExitCode {
     let scratch = match Scratch::new("steps") {
         Ok(scratch) => scratch,
@@ -220,7 +221,7 @@ pub fn run() -> ExitCode {
     start(BESIDE_AFTER);
     for step in AFTER {
         next(&mut summary, step);
-        // Not in the midst of what a step prints.
+        // Only here, and not in the middle of a step's output.
         beside.iter().flat_map(Beside::ended).for_each(|ended| summary.add_shown(ended));
     }
     beside.into_iter().flat_map(Beside::rest).for_each(|ended| summary.add_shown(ended));
@@ -235,7 +236,7 @@ pub fn run() -> ExitCode {
     if summary.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What came of the steps.
+/// The outcomes of the steps.
 #[derive(Default)]
 struct Summary {
     lines: Vec<String>,
@@ -259,10 +260,10 @@ impl Summary {
         });
     }
 
-    /// One that has gone on beside others: what it has printed is shown now.
+    /// Adds a step that ran beside others, and shows its output now.
     fn add_shown(&mut self, ended: Ended) {
         println!("== {}, beside others", ended.name);
-        // A reader that cannot be shown it has the summary still.
+        // If the output cannot be shown, the reader still has the summary.
         let _ = io::stdout().write_all(&ended.said);
         self.add(ended);
     }
@@ -288,7 +289,7 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for ten seconds. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
+/// Runs every fuzz target for ten seconds, always from the same seed: whether a change lands must not depend on chance. `cargo xtask fuzz` looks elsewhere each
 /// time.
 fn fuzz(root: &Path) -> Outcome {
     match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 10, seed: Some(1) }) {
@@ -298,7 +299,7 @@ fn fuzz(root: &Path) -> Outcome {
     }
 }
 
-/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen.
+/// Runs the tests with a separate directory for temporary files, so that files that they leave behind are noticed.
 fn tests(root: &Path) -> Outcome {
     let scratch = match Scratch::new("ci") {
         Ok(scratch) => scratch,
@@ -312,8 +313,8 @@ fn tests(root: &Path) -> Outcome {
     if !on_path("cc") {
         println!("   cc is not installed (Debian's gcc): the test of the C ABI says so and passes over it");
     }
-    // The command's tests start the real binary; it has to be there before them. So has the library for C. With the tests among what is built, dependencies
-    // have the features that tests ask for, and are built once.
+    // The command's tests start the real binary, which has to be built before them; so does the library for C. Building the tests here, too, gives dependencies
+    // the features that tests ask for, so that they are built only once.
     let built = finish(cargo(root).args(["build", "--workspace", "--all-targets"]));
     if !matches!(built, Outcome::Passed) {
         return built;
@@ -322,9 +323,9 @@ fn tests(root: &Path) -> Outcome {
     let directories = [target.join("debug"), target.join("tmp")];
     let before = processes_from(&directories);
     let mut test = cargo(root);
-    // What tests have built besides is part of a whole that stands already.
+    // What tests build themselves is part of the workspace, which is built already.
     test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
-    // The longest are those of real processes, which wait for a good part of their time: for ends, for time-outs, for each other.
+    // The longest tests are those of real processes, which wait for much of their time: for ends, for time-outs, for each other.
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         test.env("RUST_TEST_THREADS", (cores + cores.div_ceil(2)).to_string());
@@ -350,7 +351,7 @@ pub fn on_path(tool: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()))
 }
 
-/// A directory that goes away with the value.
+/// A directory that is deleted when the value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -361,13 +362,13 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
     fn entries(&self) -> Vec<PathBuf> {
-        // Doc tests are compiled in directories of rustdoc's own making, which it does not always remove.
+        // Doc tests are compiled in directories that rustdoc makes and does not always remove.
         fs::read_dir(&self.0)
             .into_iter()
             .flatten()
@@ -380,18 +381,18 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing better can be done about a directory that will not go away, and the tests' verdict stands without it.
+        // If the directory cannot be removed, nothing better can be done, and the tests' verdict holds without that.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Where cargo builds.
+/// The directory that cargo builds into.
 pub fn target_directory(root: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     fs::canonicalize(&target).unwrap_or(target)
 }
 
-/// The running processes whose executable stands under one of these directories, ourselves excepted.
+/// The running processes whose executable is below one of these directories, except this process.
 fn processes_from(directories: &[PathBuf]) -> BTreeSet<(u32, PathBuf)> {
     let own = std::process::id();
     fs::read_dir("/proc")

@@ -1,4 +1,4 @@
-//! The Debian package: built by cargo-deb from what `crates/cli` says of it, then installed, used and removed in a fresh root, which mmdebstrap makes.
+//! The Debian package. cargo-deb builds it from what `crates/cli` says of it. Then it is installed, used and removed in a fresh root that mmdebstrap makes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,23 +9,23 @@ use crate::ci::{Outcome, Scratch, cargo, finish, on_path, target_directory};
 use crate::tools::Tool;
 
 const DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
-/// What a user of it does: see there.
+/// What a user of the package does: see the script.
 const TRIAL: &str = include_str!("deb.sh");
-/// The package's place among what is built of it.
+/// The package's file name among its build products.
 const PACKAGE: &str = "martlet.deb";
-/// Shells, and how the file of completions for each is called.
+/// Shells, and the file names of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "martlet.bash"), ("zsh", "_martlet"), ("fish", "martlet.fish")];
 
-/// What the package is made of.
+/// The programs that the package is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Programs<'a> {
-    /// Programs that are built for it with this profile of cargo's.
+    /// Programs that are built for it, with this profile of cargo.
     Build(&'a str),
-    /// Those of the debug build of the workspace that stands already.
+    /// Those of the workspace's debug build, which exists already.
     Debug,
 }
 
-/// Builds the package, and tries it.
+/// Builds the package and tries it.
 pub fn run(root: &Path, programs: Programs<'_>) -> Outcome {
     let package = match build(root, programs) {
         Ok(package) => package,
@@ -46,7 +46,7 @@ pub fn run(root: &Path, programs: Programs<'_>) -> Outcome {
     if skipped.is_empty() { Outcome::Passed } else { Outcome::Partly(skipped.join("; ")) }
 }
 
-/// Builds the programs, their manual pages and completions, and the package of them.
+/// Builds the programs, their manual pages and completions, and the package with them.
 fn build(root: &Path, programs: Programs<'_>) -> Result<PathBuf, Outcome> {
     let tool = DEB.find(root).map_err(|why| Outcome::Skipped(format!("NOT CHECKED: {why}")))?;
     pack(root, &tool, programs).map_err(Outcome::Failed)
@@ -55,7 +55,7 @@ fn build(root: &Path, programs: Programs<'_>) -> Result<PathBuf, Outcome> {
 fn pack(root: &Path, tool: &Path, programs: Programs<'_>) -> Result<PathBuf, String> {
     let profile = match programs {
         Programs::Build(profile) => {
-            // The library is a file of the package, which the command need not carry as well.
+            // The package contains the library as a file, so the command need not contain it as well.
             let mut command = cargo(root);
             command.args(["build", "--locked", "--profile", profile, "--package", "martlet-cli", "--package", "martlet-preload"]);
             done(command.arg("--no-default-features"))?;
@@ -63,12 +63,12 @@ fn pack(root: &Path, tool: &Path, programs: Programs<'_>) -> Result<PathBuf, Str
         }
         Programs::Debug => "dev",
     };
-    // Cargo calls the directory of one profile otherwise.
+    // The directory of the profile `dev` has another name.
     let built = target_directory(root).join(if profile == "dev" { "debug" } else { profile });
-    // Programs of any profile lie where cargo-deb looks for those of releases.
+    // Programs of any profile are put where cargo-deb looks for those of releases.
     let target = target_directory(root).join("package");
     let staged = target.join("release");
-    // Pages of commands that are no more would be packed too.
+    // Otherwise, manual pages of commands that no longer exist would be packed too.
     if staged.exists() {
         fs::remove_dir_all(&staged).map_err(|error| format!("{}: {error}", staged.display()))?;
     }
@@ -92,13 +92,13 @@ fn pack(root: &Path, tool: &Path, programs: Programs<'_>) -> Result<PathBuf, Str
         "martlet-cli",
         "--output",
     ]);
-    // To make a package of debug builds small would take longer than to try it.
+    // Compressing a package of debug builds well would take longer than trying it.
     command.arg(&package).args((profile == "dev").then_some("--fast"));
     done(&mut command)?;
     Ok(package)
 }
 
-/// Has systemd look at the units. Returns why that was not done.
+/// Has systemd check the units. Returns the reason if that was not done.
 fn verify_units(root: &Path) -> Result<Option<String>, String> {
     if !on_path("systemd-analyze") {
         return Ok(Some("systemd-analyze is not installed (Debian's systemd): the units were not verified".into()));
@@ -111,7 +111,7 @@ fn verify_units(root: &Path) -> Result<Option<String>, String> {
             .output()
             .map_err(|error| format!("systemd-analyze: {error}"))?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // A template is looked at as an instance of it. That their programs are not installed here is no fault of the units.
+        // A template is checked as an instance of it. It is no fault of the units that their programs are not installed here.
         let stem = name.trim_end_matches(".service");
         let complaints: Vec<&str> = said.lines().filter(|line| line.contains(stem) && !line.contains("is not executable")).collect();
         if !complaints.is_empty() {
@@ -121,7 +121,7 @@ fn verify_units(root: &Path) -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// Installs, uses and removes it. Returns why that was not done.
+/// Installs, uses and removes the package. Returns the reason if that was not done.
 fn try_it(package: &Path) -> Result<Option<String>, String> {
     for (tool, debian) in [("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")] {
         if !on_path(tool) {
@@ -146,13 +146,13 @@ fn try_it(package: &Path) -> Result<Option<String>, String> {
     let put = |name: &str, from: &[u8]| fs::write(fresh.join(name), from).map_err(|error| format!("{name}: {error}"));
     put(PACKAGE, &fs::read(package).map_err(|error| format!("{}: {error}", package.display()))?)?;
     put("trial.sh", TRIAL.as_bytes())?;
-    // The root has the network of this host.
+    // The root shares this host's network.
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| format!("no port: {error}"))?.port();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]).arg(format!("--root={}", fresh.display()));
     command.args(["bash", "/trial.sh", &port.to_string()]).stdin(Stdio::null());
-    // Nothing of this user's surroundings is to be of help.
+    // Nothing in this user's environment may help.
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("DEBIAN_FRONTEND", "noninteractive");
     done(&mut command).map(|()| None)
 }

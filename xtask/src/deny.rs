@@ -1,4 +1,4 @@
-//! Licences, duplicate versions, sources and advisories of all dependencies, by cargo-deny.
+//! Checks licences, duplicate versions, sources and advisories of all dependencies, with cargo-deny.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::tools::Tool;
 const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 /// What can be checked without a network.
 const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
-/// What cargo-deny says when it cannot reach the database of advisories, which is a repository on GitHub.
+/// cargo-deny's message when it cannot reach the database of advisories, which is a repository on GitHub.
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
 /// Checks what can be checked without a network.
@@ -20,7 +20,7 @@ pub fn check(root: &Path) -> Outcome {
     }
 }
 
-/// Checks the advisories; mostly it waits for the network.
+/// Checks the advisories. It mostly waits for the network.
 pub fn advisories(root: &Path) -> Outcome {
     let deny = match DENY.find(root) {
         Ok(deny) => deny,

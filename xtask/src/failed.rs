@@ -1,20 +1,21 @@
-//! Listens to what tests print: keeps what failed ones have said, since thousands of lines may follow it, and it is what a reader looks for; and which have ended.
+//! Reads the output of tests. It keeps the output of failed ones, which is what a reader looks for, and which thousands of lines may follow. It also notes
+//! which tests have ended.
 
 use std::collections::BTreeSet;
 
-/// Lines shown of what one test has said; the panic is among the last, behind what the test's processes said.
+/// How many lines of a test's output are shown. The panic is among the last, after the output of the test's processes.
 const LINES: usize = 60;
 
-/// What a test that failed has said.
+/// A failed test and its output.
 pub struct Failed {
     /// Its name, as the test binary prints it.
     pub name: String,
-    /// What it printed, line by line.
+    /// Its output, line by line.
     pub said: Vec<String>,
 }
 
 impl Failed {
-    /// Prints its name and the last lines of what it said.
+    /// Prints its name and the last lines of its output.
     pub fn show(&self) {
         println!("---- {}", self.name);
         let left_out = self.said.len().saturating_sub(LINES);
@@ -25,14 +26,14 @@ impl Failed {
     }
 }
 
-/// Finds failed tests in what libtest prints: `---- NAME stdout ----`, what the test said, then the next one or a list of their names below `failures:`.
+/// Finds failed tests in libtest's output: `---- NAME stdout ----`, the test's output, then the next test, or a list of their names after `failures:`.
 #[derive(Default)]
 pub struct Listener {
-    /// Those that failed, of all test binaries so far.
+    /// The failed tests of all test binaries so far.
     pub failed: Vec<Failed>,
-    /// Those that have ended, of the test binary that runs.
+    /// The tests of the running test binary that have ended.
     pub over: BTreeSet<String>,
-    /// Lines belong to the last test of the list.
+    /// Whether lines belong to the last test of the list.
     in_midst: bool,
 }
 
@@ -53,7 +54,7 @@ impl Listener {
         }
     }
 
-    /// `test NAME ... ok`, with ` - should panic` before the dots of some.
+    /// Reads `test NAME ... ok`; some have ` - should panic` before the dots.
     fn hear_of_an_end(&mut self, line: &str) {
         if line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test") {
             self.over.clear();

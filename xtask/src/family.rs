@@ -1,4 +1,5 @@
-//! All processes that a command starts, and theirs: adopted when they lose their parent, and ended with the command, also when it is interrupted.
+//! All processes that a command starts, and all that those start. They are adopted when they lose their parent, and ended with the command, even when it is
+//! interrupted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +8,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::limit;
 
-/// Ends all of them when it goes.
+/// Ends all of these processes when it is dropped.
 pub struct Family {
     interrupted: Arc<AtomicBool>,
 }
 
 impl Family {
-    /// From here on.
+    /// Begins to adopt processes.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// The kernel's error.
     pub fn found() -> Result<Family, String> {
         let interrupted = Arc::default();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| format!("orphans cannot be adopted: {e}"))?;
@@ -26,15 +27,15 @@ impl Family {
         Ok(Family { interrupted })
     }
 
-    /// To be asked wherever something is waited for.
+    /// To be called wherever something is waited for.
     ///
     /// # Errors
-    /// When somebody wants the command to end.
+    /// When the command has been asked to end.
     pub fn check(&self) -> Result<(), String> {
         if self.interrupted.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// What each of them is at, in words.
+    /// What each of them is doing, in words.
     pub fn describe(&self) -> Vec<String> {
         limit::below(std::process::id()).iter().flat_map(limit::Process::describe).collect()
     }

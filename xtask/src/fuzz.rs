@@ -1,7 +1,7 @@
-//! Runs the fuzz targets of `fuzz/`: guided by coverage where there is a C++ compiler for libFuzzer, else by mutation alone, which is said.
+//! Runs the fuzz targets of `fuzz/`: guided by coverage where there is a C++ compiler for libFuzzer, otherwise by mutation alone, with a message that says so.
 //!
-//! The flags that count coverage belong to the stable compiler, so neither cargo-fuzz nor a nightly toolchain is needed. No sanitizer is used:
-//! the parsers are safe Rust, and a panic, a hang or memory beyond the limit is what there is to find.
+//! The flags that count coverage belong to the stable compiler, so neither cargo-fuzz nor a nightly toolchain is needed. No sanitizer is used: the parsers are
+//! safe Rust, so all there is to find are panics, hangs, and use of memory beyond the limit.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// What libFuzzer needs to see where an input goes: a counter for each edge, and what comparisons compare.
+/// What libFuzzer needs to see where an input goes: a counter for each edge, and the operands of comparisons.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions=on -Coverflow-checks=on";
-/// No input may take longer, in seconds: inputs take microseconds, but the machine may be busy.
+/// The most seconds that an input may take. Inputs take microseconds, but the machine may be busy.
 const INPUT_SECONDS: u32 = 100;
-/// No target may take more memory, in MiB.
+/// The most memory that a target may use, in MiB.
 const MEMORY_MIB: u32 = 1024;
 /// Targets that run at a time on two cores, and as many more on more. Eighteen take two rounds then, so that CI ends: each has its minute, of which it runs for
 /// 13 seconds. All of them at once would each run for seven, of which the seeds alone may take a good part.
@@ -23,13 +23,13 @@ const AT_A_TIME: usize = 9;
 /// libFuzzer's compiler.
 const COMPILER: &str = "c++";
 
-/// What is to be run.
+/// The options of the command.
 pub struct Wanted {
     /// One target, or all.
     pub target: Option<String>,
-    /// For how long each.
+    /// For how long to run each.
     pub seconds: u32,
-    /// Where chance begins; by default somewhere else each time.
+    /// The seed; by default another one each time.
     pub seed: Option<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Wanted {
     }
 }
 
-/// Runs the targets, and says in the end what was not done as it should be; `Err` names what failed.
+/// Runs the targets. Returns a complaint if they could not be run as they should be; `Err` names those that failed.
 pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
     let targets = targets(root, wanted.target.as_deref())?;
     let scratch = crate::ci::Scratch::new("fuzz").map_err(|error| format!("cannot make a directory for inputs: {error}"))?;
@@ -73,7 +73,7 @@ pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
         {
             running.push(driver.start(root, target, wanted, scratch.path())?);
         }
-        // The first of those that run; the others have as long, so nobody is kept waiting in vain.
+        // Waits for the one that was started first. The others run for as long, so this delays none.
         let first = running.remove(0);
         let target = first.target.clone();
         if let Err(why) = first.finish() {
@@ -100,20 +100,20 @@ fn targets(root: &Path, only: Option<&str>) -> Result<Vec<String>, String> {
     }
 }
 
-/// The command that builds what runs the targets.
+/// The command that builds the driver of the targets.
 pub fn build_command(root: &Path) -> Result<Command, String> {
     Ok(Driver::choose(root)?.0.build(root))
 }
 
-/// What runs a target.
+/// The program that runs a target.
 struct Driver {
     binary: PathBuf,
-    /// The machine that it is built for, where coverage guides it.
+    /// The platform that it is built for, if it is guided by coverage.
     guided: Option<String>,
 }
 
 impl Driver {
-    /// Chooses the better of the two drivers that can be built here, with a complaint when it is the lesser one.
+    /// Chooses the better of the two drivers that can be built here, with a complaint if it is the lesser one.
     fn choose(root: &Path) -> Result<(Driver, Option<String>), String> {
         let target = crate::ci::target_directory(root);
         if crate::ci::on_path(COMPILER) {
@@ -130,7 +130,7 @@ impl Driver {
         let mut command = crate::ci::cargo(root);
         command.args(["build", "--release", "--package", "martlet-fuzz", "--bin"]);
         match &self.guided {
-            // Flags for everything mean a directory of its own; naming the target keeps them away from build scripts and macros.
+            // Flags that apply to everything need a separate directory. Naming the target keeps them away from build scripts and macros.
             Some(host) => command
                 .args(["fuzz-guided", "--features", "guided", "--target", host])
                 .env("RUSTFLAGS", COVERAGE)
@@ -146,20 +146,20 @@ impl Driver {
         fs::create_dir_all(&found).map_err(|error| format!("cannot make {}: {error}", found.display()))?;
         let artifacts = crate::ci::target_directory(root).join("fuzz-failures");
         fs::create_dir_all(&artifacts).map_err(|error| format!("cannot make {}: {error}", artifacts.display()))?;
-        // Recursion without end is to run into the limit of memory, whose input libFuzzer keeps, and not into the end of the stack.
+        // Endless recursion should run into the limit of memory, whose input libFuzzer keeps, and not into the end of the stack.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -s unlimited 2>/dev/null; exec \"$0\" \"$@\""]).arg(&self.binary);
         command.env("TMPDIR", &artifacts);
         let seconds = wanted.seconds;
         if self.guided.is_some() {
-            // libFuzzer takes 0 for "choose one".
+            // To libFuzzer, 0 means "choose one".
             command.arg(format!("-seed={}", wanted.seed.unwrap_or(0)));
             command
                 .env("MARTLET_FUZZ_TARGET", target)
                 .args([format!("-max_total_time={seconds}"), format!("-timeout={INPUT_SECONDS}"), format!("-rss_limit_mb={MEMORY_MIB}")])
                 .args(["-max_len=4096", "-print_final_stats=1", "-verbosity=1", "-reload=0", "-report_slow_units=1000"])
                 .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
-                // New inputs go to the first directory: the committed seeds are only read.
+                // New inputs go to the first directory; the committed seeds are only read.
                 .arg(&found)
                 .arg(root.join("fuzz/corpus").join(target));
         } else {
@@ -182,7 +182,7 @@ fn build(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The machine we run on, as the compiler names it.
+/// The platform of this machine, as the compiler names it.
 fn host(root: &Path) -> Result<String, String> {
     let output = Command::new("rustc").current_dir(root).args(["--print", "host-tuple"]).output();
     let output = output.map_err(|error| format!("cannot run rustc: {error}"))?;
@@ -200,7 +200,7 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for the end and prints a line about it, or all that was said if a property does not hold.
+    /// Waits for its end, and prints a line about it, or its whole output if a property does not hold.
     fn finish(mut self) -> Result<(), String> {
         let status = self.child.wait().map_err(|error| format!("cannot wait for it: {error}"))?;
         let said = fs::read(&self.log).unwrap_or_default();
@@ -218,7 +218,7 @@ impl Running {
     }
 }
 
-/// The number of inputs, the edges reached and the inputs kept, out of libFuzzer's words.
+/// The number of inputs, the edges reached and the inputs kept, from libFuzzer's output.
 fn guided_summary(said: &str) -> String {
     let inputs = said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).unwrap_or("?").trim();
     let last = said.lines().rev().find(|line| line.contains("cov:")).unwrap_or("");

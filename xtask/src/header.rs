@@ -1,13 +1,13 @@
-//! The header of the C ABI, generated from the sources of `crates/capi`; the committed one has to be what they say.
+//! The header of the C ABI, generated from the sources of `crates/capi`. The committed one has to agree with them.
 
 use std::fs;
 use std::path::Path;
 
 use crate::ci::Outcome;
 
-/// The header, from the workspace's root.
+/// The header's path from the workspace's root.
 const HEADER: &str = "crates/capi/include/martlet.h";
-/// The sources that it comes from, in the order in which their items stand in it.
+/// The sources that it is generated from, in the order of their items in it.
 const SOURCES: [&str; 10] = ["status", "bytes", "machine", "options", "replica", "propose", "read", "role", "metrics", "fide"];
 
 const PREAMBLE: &str = "\

@@ -1,4 +1,4 @@
-//! Hosts to try things on by hand: namespaces with two switches, and the files of a warden for each. They stay until they are removed.
+//! Hosts for trying things by hand: namespaces with two switches, and the files of a warden for each. They stay until they are removed.
 
 use std::fs::{self, Permissions};
 use std::io::Read as _;
@@ -16,7 +16,7 @@ and `ip`.
 ";
 
 const PREFIX: &str = "martlet-hosts";
-/// The most hosts: as many as a cluster has members.
+/// The most hosts: as many as a cluster can have members.
 const MOST: usize = 16;
 /// The port of wardens.
 const PORT: u16 = 7100;
@@ -45,10 +45,10 @@ impl Wanted {
     }
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// What could not be had.
+/// What could not be made.
 pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let directory = root.join("target/hosts");
     match Wanted::parse(args)? {
@@ -97,7 +97,7 @@ fn up(hosts: &Namespaces, directory: &Path) -> Result<(), String> {
 }
 
 fn down(directory: &Path) -> Result<(), String> {
-    // As many as there may be: the files may have gone before the namespaces.
+    // As many as there can be: the files may be gone before the namespaces.
     let hosts = namespaces(MOST);
     if hosts.existing().is_empty() && !directory.exists() {
         return Err(format!("there is nothing to remove: neither {} nor a network namespace {PREFIX}-*", directory.display()));
@@ -123,7 +123,7 @@ fn write_files(hosts: &Namespaces, directory: &Path) -> std::io::Result<()> {
     (0..hosts.hosts).try_for_each(|host| fs::write(file(directory, host), neighbours(hosts, host)))
 }
 
-/// Writes a new key, which its user alone may read.
+/// Writes a new key that only its user may read.
 pub fn write_key(path: &Path) -> std::io::Result<()> {
     let mut chance = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut chance)?;
@@ -132,7 +132,7 @@ pub fn write_key(path: &Path) -> std::io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
-/// The file of a host's warden. Its numbers begin at 1, as addresses do.
+/// The file of a host's warden. Hosts are numbered from 1 in it, as in addresses.
 fn neighbours(hosts: &Namespaces, host: usize) -> String {
     let mut file = format!("host = {}\nkey_file = \"{KEY}\"\ninterval_us = 1000\n", host + 1);
     let addresses = |of: usize| (0..hosts.networks.len()).map(move |switch| format!("{}:{PORT}", hosts.address(of, switch)));

@@ -1,4 +1,4 @@
-//! Processes that do not end: which they are, which tests they are in the midst of, and their end with all that they have started.
+//! Processes that do not end: finds out which they are and which tests they are running, and ends them with everything that they have started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How often to look whether a process has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often to look whether killed processes are gone, and for how long. A process that waits for a disk that is broken is never gone.
+/// How often to check whether killed processes are gone, and for how long. A process that waits for a broken disk is never gone.
 const DEATH: Duration = Duration::from_millis(50);
 const DEATHS: usize = 400;
 /// Characters shown of a command line.
@@ -24,18 +24,18 @@ const THREAD_NAME: usize = 15;
 pub enum End {
     /// By itself.
     Ended(ExitStatus),
-    /// It was late, and was ended with everything below it.
+    /// It was late, and was ended with all processes below it.
     Late {
-        /// The tests that it was in the midst of.
+        /// The tests that were running in it.
         tests: Vec<String>,
         /// Its processes and their threads.
         processes: Vec<String>,
-        /// The processes' numbers.
+        /// The process ids.
         pids: Vec<u32>,
     },
 }
 
-/// Waits until a child has ended or `is_late` says so. A child that is late has to be one that adopts what loses its parent below it. `over` is asked then which tests
+/// Waits until a child has ended, or until `is_late` returns true. Such a child must be one that adopts the orphans below it. `over` then returns which tests
 /// have ended, of the test binary that has printed last.
 pub fn watch(child: &mut Child, mut is_late: impl FnMut() -> bool, over: impl Fn() -> BTreeSet<String>) -> io::Result<End> {
     loop {
@@ -47,7 +47,7 @@ pub fn watch(child: &mut Child, mut is_late: impl FnMut() -> bool, over: impl Fn
             let tests = below.iter().flat_map(|process| process.tests(&over())).collect();
             let processes = below.iter().flat_map(Process::describe).collect();
             let pids = below.iter().map(|process| process.pid).collect();
-            // So that it neither goes on to something else nor ends and leaves orphans to others, while it adopts all the same.
+            // Stopped, it neither goes on to something else nor ends and leaves its orphans to others, but it still adopts them.
             signal(child.id(), Signal::STOP);
             end_below(child.id());
             child.kill()?;
@@ -65,7 +65,7 @@ pub struct Process {
     parent: u32,
 }
 
-/// The live processes below one: its children, theirs, and so on.
+/// The live processes below this one: its children, theirs, and so on.
 pub fn below(root: u32) -> Vec<Process> {
     let mut children: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
@@ -81,7 +81,7 @@ pub fn below(root: u32) -> Vec<Process> {
     found
 }
 
-/// Kills all processes below one, which must adopt what loses its parent. Returns whether they are gone.
+/// Kills all processes below this one, which must adopt orphans. Returns whether they are gone.
 pub fn end_below(root: u32) -> bool {
     for _ in 0..DEATHS {
         let left = below(root);
@@ -94,7 +94,7 @@ pub fn end_below(root: u32) -> bool {
     false
 }
 
-/// A process that is gone already is no trouble.
+/// Sends a signal. It does not matter if the process is gone already.
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
@@ -105,10 +105,10 @@ impl Process {
     /// `None` if it has ended.
     fn read(pid: u32) -> Option<Process> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name stands in brackets and may hold anything.
+        // The name is in parentheses, and may contain anything.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
-        // Dead ones whose parent is told of them later, if ever.
+        // Leaves out dead ones of whose end the parent has yet to be told, if it ever is.
         (!matches!(state, "Z" | "X")).then_some(Process { pid, parent })
     }
 
@@ -119,7 +119,7 @@ impl Process {
         let mut lines = vec![format!("process {}, of {}: {command}", self.pid, self.parent)];
         for (thread, name) in self.threads() {
             let of_thread = |what: &str| fs::read_to_string(format!("/proc/{}/task/{thread}/{what}", self.pid)).unwrap_or_default();
-            // The kernel's stack is for root alone.
+            // Only root may read the kernel's stack.
             let stack = of_thread("stack");
             let frames: Vec<&str> = stack.lines().filter_map(|line| line.split_once("] ")?.1.split('+').next()).take(4).collect();
             let place = if frames.is_empty() { of_thread("wchan") } else { frames.join(" < ") };
@@ -128,7 +128,7 @@ impl Process {
         lines
     }
 
-    /// Numbers and names.
+    /// The threads' ids and names.
     fn threads(&self) -> Vec<(u32, String)> {
         let entries = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().filter_map(Result::ok);
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -136,10 +136,10 @@ impl Process {
         numbers.filter_map(|thread| Some((thread, String::from_utf8_lossy(&name(thread)?).trim_end_matches('\n').to_owned()))).collect()
     }
 
-    /// If this is a test binary, the tests that it is in the midst of: each has a thread of its name, of which the kernel keeps the beginning.
+    /// If this is a test binary, the tests that are running in it. Each has a thread of its name, of which the kernel keeps the beginning.
     fn tests(&self, over: &BTreeSet<String>) -> Vec<String> {
         let exe = format!("/proc/{}/exe", self.pid);
-        // Others than test binaries are not asked: nobody knows what they would do.
+        // Only test binaries are asked: what other programs would do with this argument is unknown.
         let is_built = fs::read_link(&exe).is_ok_and(|path| path.parent().is_some_and(|parent| parent.ends_with("deps")));
         if !is_built {
             return Vec::new();
@@ -165,17 +165,17 @@ mod tests {
     use super::*;
     use crate::ci::Scratch;
 
-    /// Where `NEVER_ENDS` writes the number of an orphan.
+    /// Names the file to which `NEVER_ENDS` writes an orphan's process id.
     const ORPHAN: &str = "MARTLET_XTASK_ORPHAN";
     const NEVER_ENDS: &str = "limit::tests::part_of_the_test_below_which_never_ends";
 
-    /// Its own parent sees to it that it ends.
+    /// Not run as a test: the test that starts it ends it.
     #[test]
     #[ignore = "only the test below runs it"]
     fn part_of_the_test_below_which_never_ends() {
         let orphan = std::env::var_os(ORPHAN).expect("only the test below runs it");
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("our own attribute");
-        // In a session of its own, ignoring what can be ignored, and without its parent.
+        // In a session of its own, ignoring all signals that can be ignored, and without its parent.
         let script = r#"(trap '' HUP INT TERM; setsid sh -c 'trap "" TERM; echo $$ >"$1.new"; mv "$1.new" "$1"; while :; do sleep 1000; done' sh "$1" &)"#;
         let status = Command::new("sh").args(["-c", script, "sh"]).arg(orphan).status().expect("a shell");
         assert!(status.success());
@@ -196,7 +196,7 @@ mod tests {
         let orphan: PathBuf = scratch.path().join("orphan");
         let mut child = start(&orphan);
         let pid = child.id();
-        // Late as soon as there is something to end.
+        // It counts as late as soon as there is something to end.
         let end = watch(&mut child, || orphan.exists(), BTreeSet::new).expect("children can be waited for");
         let End::Late { tests, processes, pids } = end else { panic!("{end:?}") };
         let orphan: u32 = fs::read_to_string(&orphan).expect("written").trim().parse().expect("a number");

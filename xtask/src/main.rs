@@ -1,4 +1,4 @@
-//! Developers' commands. `cargo xtask ci` is what has to pass before a change lands; `cargo xtask tidy` is its part that reads the sources.
+//! Developers' commands. `cargo xtask ci` has to pass before a change lands; `cargo xtask tidy` is the part of it that reads the sources.
 
 #![forbid(unsafe_code)]
 
@@ -139,7 +139,7 @@ fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the workspace").to_path_buf()
 }
 
-/// What came of a step that was asked for by itself.
+/// Reports the outcome of a step that was run by itself.
 fn tell(outcome: ci::Outcome) -> ExitCode {
     match outcome {
         ci::Outcome::Passed => ExitCode::SUCCESS,
@@ -154,7 +154,7 @@ fn tell(outcome: ci::Outcome) -> ExitCode {
     }
 }
 
-/// What came of a command that says why it failed.
+/// Reports the outcome of a command that says why it failed.
 fn exit_with(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

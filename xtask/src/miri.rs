@@ -1,12 +1,12 @@
-//! Miri on the parts with `unsafe` code that it can run, and on what they rest on: the edge of the C ABI, simulated memory, rings and records over plain
-//! memory. It maps no memory, knows no futex and no RDMA, so the backends' own `unsafe` is out of its reach.
+//! Runs Miri on the parts with `unsafe` code that it can run, and on what they rest on: the edge of the C ABI, simulated memory, and rings and records over
+//! plain memory. Miri can map no memory and knows no futex and no RDMA, so the backends' own `unsafe` is out of its reach.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::ci::{Outcome, cargo};
 
-/// Packages, and the tests of theirs that need neither the kernel nor minutes.
+/// Packages, and those of their tests that need neither the kernel nor minutes.
 const PARTS: [(&str, &[&str]); 3] = [
     ("martlet-capi", &["tests::"]),
     (
@@ -25,7 +25,7 @@ const PARTS: [(&str, &[&str]); 3] = [
     ("martlet-protocol", &["basics::sealed"]),
 ];
 
-/// The commands that run it, or what is missing.
+/// The commands that run it, or the outcome if something is missing.
 pub fn check(root: &Path) -> Result<Vec<Command>, Outcome> {
     let has = |mut command: Command| command.args(["miri", "--version"]).output().is_ok_and(|output| output.status.success());
     let mut nightly = Command::new("cargo");
@@ -43,7 +43,7 @@ pub fn check(root: &Path) -> Result<Vec<Command>, Outcome> {
     let of_package = |(package, tests): (&str, &[&str])| {
         let mut command = if toolchain.is_some() { Command::new("cargo") } else { cargo(root) };
         command.current_dir(root).args(toolchain).args(["miri", "test", "--package", package, "--lib", "--"]).args(tests);
-        // Code that asks for a file that is not there has to be told so by the host.
+        // Code that asks for a file that does not exist has to learn that from the host.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
         command
     };

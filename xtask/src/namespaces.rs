@@ -1,25 +1,25 @@
-//! Hosts that are network namespaces, with switches between them that are bridges. It needs the right to make namespaces, and `ip`.
+//! Hosts that are network namespaces, with bridges between them as switches. This needs the right to make namespaces, and `ip`.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// Namespaces with names that begin alike: a host each, and one with the switches. They stay until they are removed.
+/// Namespaces whose names begin alike: one for each host, and one with the switches. They stay until they are removed.
 pub struct Namespaces {
-    /// What their names begin with.
+    /// The beginning of their names.
     pub prefix: String,
-    /// How many hosts.
+    /// How many hosts there are.
     pub hosts: usize,
-    /// The switches, by the first three bytes of the addresses there. A host has a cable to each: `eth0` to the first.
+    /// The switches, each by the first three bytes of its addresses. A host has a cable to each; `eth0` goes to the first.
     pub networks: &'static [&'static str],
 }
 
 /// Runs `ip`.
 ///
 /// # Errors
-/// What it says.
+/// What `ip` prints.
 pub fn ip(arguments: &[&str]) -> Result<(), String> {
-    // In a group of its own: a Ctrl-C at the terminal must not stop the removal half-way.
+    // In a process group of its own, so that Ctrl-C at the terminal does not stop a removal half-way.
     let output = Command::new("ip").args(arguments).process_group(0).output().map_err(|e| format!("`ip` does not run: {e}"))?;
     if output.status.success() {
         return Ok(());
@@ -43,21 +43,21 @@ impl Namespaces {
         format!("{}.{}", self.networks[switch], host + 1)
     }
 
-    /// The end, at the switch, of the cable between them.
+    /// The switch's end of the cable between them.
     pub fn port(host: usize, switch: usize) -> String {
         format!("port{host}.{switch}")
     }
 
-    /// The names of those that are there, whoever made them.
+    /// The names of those that exist, whatever made them.
     pub fn existing(&self) -> Vec<String> {
         let names = (0..self.hosts).map(|host| self.host(host)).chain([self.switches()]);
         names.filter(|name| Path::new("/run/netns").join(name).exists()).collect()
     }
 
-    /// Makes all of it.
+    /// Makes all of them.
     ///
     /// # Errors
-    /// What `ip` says, and nothing of it is there then; or that some of it has been there before, which stays.
+    /// What `ip` prints, in which case none of them exists; or that some existed before, which stay.
     pub fn make(&self) -> Result<(), String> {
         let existing = self.existing();
         if !existing.is_empty() {
@@ -89,18 +89,18 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Takes a host's cable out of a switch (`down`), or puts it in (`up`).
+    /// Disconnects a host's cable from a switch (`down`), or connects it (`up`).
     ///
     /// # Errors
-    /// What `ip` says.
+    /// What `ip` prints.
     pub fn link(&self, host: usize, switch: usize, state: &str) -> Result<(), String> {
         ip(&["-n", &self.switches(), "link", "set", &Namespaces::port(host, switch), state])
     }
 
-    /// Removes what is there of it. What still runs in a namespace runs on, without a network.
+    /// Removes those that exist. What still runs in a namespace goes on, without a network.
     ///
     /// # Errors
-    /// The first thing that `ip` says, after all has been tried.
+    /// The first error of `ip`, after everything has been tried.
     pub fn remove(&self) -> Result<(), String> {
         let removed: Vec<_> = self.existing().iter().map(|name| ip(&["netns", "del", name])).collect();
         removed.into_iter().collect()

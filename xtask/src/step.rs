@@ -1,10 +1,10 @@
-//! A step of `cargo xtask ci` in processes of its own, so that it can be ended with all that it has started.
+//! Runs a step of `cargo xtask ci` in separate processes, so that it can be ended with everything that it has started.
 //!
 //! | process | what it does |
 //! |---|---|
-//! | `xtask ci` | shows what the step prints, and ends it when its time is up |
-//! | `xtask step NAME FILE` | adopts whatever loses its parent below it, and ends what is left when the work is done |
-//! | `xtask work NAME FILE` | does the work, and writes to FILE what came of it |
+//! | `xtask ci` | shows the step's output, and ends the step when its time is up |
+//! | `xtask step NAME FILE` | adopts the orphans below it, and ends what is left when the work is done |
+//! | `xtask work NAME FILE` | does the work, and writes the outcome to FILE |
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,21 +21,21 @@ use crate::ci::{Outcome, Work};
 use crate::failed::{Failed, Listener};
 use crate::limit::{self, End};
 
-/// A step may take this long whatever it takes as a rule: machines are slow at times.
+/// Every step may take this long, whatever it usually takes: machines are slow at times.
 const LEAST: Duration = Duration::from_secs(15 * 60);
-/// How many times as long as a rule it may take.
+/// How many times its usual time a step may take.
 const GENEROSITY: u32 = 3;
-/// How long to wait for the last words of a step that has ended.
+/// How long to wait for the last output of a step that has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// So many lines on the processes of a step that was late stand in the summary, each no longer than this.
+/// The most lines in the summary about the processes of a late step, and the longest such line.
 const NAMED: usize = 40;
 const NAMED_CHARACTERS: usize = 160;
-/// How far a step stands back that goes on beside others. With ten it has a ninth of what somebody else has who wants the same core; a core that nobody wants is
-/// its own.
+/// The niceness of a step that runs beside others. With ten, it gets a ninth of the time of another process that wants the same core. It gets all of a core
+/// that no other process wants.
 const NICENESS: i32 = 10;
-/// The environment's word that a step stands back.
+/// The environment variable that tells a step to lower its priority.
 const STANDS_BACK: &str = "MARTLET_XTASK_STANDS_BACK";
-/// Ourselves, even when the file has been built anew since.
+/// This program, even if its file has been rebuilt since.
 const OURSELVES: &str = "/proc/self/exe";
 
 /// One thing to check about the workspace.
@@ -43,23 +43,23 @@ const OURSELVES: &str = "/proc/self/exe";
 pub struct Step {
     /// Its name in the summary.
     pub name: &'static str,
-    /// What it takes on two cores that are free, about, in seconds.
+    /// About how many seconds it takes on two free cores.
     pub usual: u32,
-    /// What it does with the workspace at the given root.
+    /// The work, done on the workspace at the given root.
     pub work: Work,
 }
 
-/// What came of a step.
+/// A step that has ended.
 pub struct Ended {
     /// Its name.
     pub name: &'static str,
-    /// Whether it holds.
+    /// Its outcome.
     pub outcome: Outcome,
     /// How long it took.
     pub seconds: f64,
-    /// Tests of it that failed.
+    /// Its tests that failed.
     pub failed: Vec<Failed>,
-    /// What it has printed, if that was not shown as it came.
+    /// Its output, unless that was shown as it came.
     pub said: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Step {
         LEAST.max(Duration::from_secs(self.usual.into()) * GENEROSITY)
     }
 
-    /// Runs it and shows what it prints as it comes.
+    /// Runs it, and shows its output as it comes.
     pub fn run(&self, scratch: &Path) -> Ended {
         self.take(
             |listener| {
@@ -81,7 +81,7 @@ impl Step {
                     let _ = done.send(());
                 });
                 let end = self.watch(&mut child, || lock(listener).over.clone());
-                // Somebody whom nothing can end may keep the pipe.
+                // A process that cannot be ended may keep the pipe open.
                 let _ = is_done.recv_timeout(LAST_WORDS);
                 Ok((end?, None))
             },
@@ -89,7 +89,7 @@ impl Step {
         )
     }
 
-    /// Runs it, standing back, and keeps what it prints.
+    /// Runs it at a lower priority, and keeps its output.
     pub fn run_quietly(&self, scratch: &Path) -> Ended {
         self.take(
             |listener| {
@@ -118,7 +118,7 @@ impl Step {
         command
     }
 
-    /// Where what came of it is written.
+    /// The file that its outcome is written to.
     fn file(&self, scratch: &Path) -> PathBuf {
         scratch.join(self.name)
     }
@@ -128,7 +128,7 @@ impl Step {
         limit::watch(child, || Instant::now() >= end, over)
     }
 
-    /// What comes of it, and how long that takes.
+    /// Its outcome, and how long it takes.
     fn take(&self, run: impl FnOnce(&Arc<Mutex<Listener>>) -> io::Result<(End, Option<Vec<u8>>)>, scratch: &Path) -> Ended {
         let start = Instant::now();
         let listener = Arc::default();
@@ -155,20 +155,20 @@ impl Step {
     }
 }
 
-/// Removes the temporary directories of processes that were ended before they could.
+/// Removes the temporary directories of processes that were ended before they could do so.
 fn remove_files_of(pids: &[u32]) {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().filter_map(Result::ok);
     for path in entries.map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // `martlet-WHAT-PID` of `Scratch`, and `martlet-vm-PID-THREAD`.
         if name.starts_with("martlet-") && name.split('-').skip(2).any(|word| word.parse().is_ok_and(|pid| pids.contains(&pid))) {
-            // Nothing better can be done about a directory that will not go away.
+            // If the directory cannot be removed, nothing better can be done.
             let _ = fs::remove_dir_all(&path);
         }
     }
 }
 
-/// A step that has not ended in time. Its processes are named in the summary too: often no more than the end of what was printed is kept.
+/// The outcome of a step that has not ended in time. Its processes are named in the summary too, because often only the end of the output is kept.
 fn late(limit: Duration, tests: &[String], processes: &[String]) -> Outcome {
     let midst = if tests.is_empty() { "no test".into() } else { tests.join(", ") };
     let mut why = format!("it has not ended in {} minutes, in the midst of {midst}", limit.as_secs() / 60);
@@ -185,11 +185,11 @@ fn lock(listener: &Mutex<Listener>) -> MutexGuard<'_, Listener> {
     listener.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows what is printed, line by line, and listens. What is printed need not be UTF-8.
+/// Shows output line by line, and passes it to the listener. The output need not be UTF-8.
 fn hear(mut lines: impl io::BufRead, listener: &Mutex<Listener>) -> io::Result<()> {
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
-        // A reader that cannot be shown it has the summary still.
+        // If the output cannot be shown, the reader still has the summary.
         let _ = io::stdout().write_all(&line);
         lock(listener).hear(String::from_utf8_lossy(&line).trim_end_matches('\n'));
         line.clear();
@@ -216,7 +216,7 @@ fn keeper(arguments: &[String]) -> io::Result<ExitCode> {
     }
     let work = Command::new(OURSELVES).arg("work").args(arguments).spawn()?;
     let work = Pid::from_child(&work);
-    // Orphans too are taken leave of at once: there are tests that wait until a process is gone.
+    // Orphans are reaped at once as well: some tests wait until a process is gone.
     let status = loop {
         match rustix::process::wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == work => break status,

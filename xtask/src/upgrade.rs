@@ -1,4 +1,4 @@
-//! This build beside an earlier one, as a rule the last release: clusters of its nodes are upgraded to this build, node by node and under load.
+//! This build beside an earlier one, usually the last release: clusters of its nodes are upgraded to this build, node by node and under load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::ci::{Outcome, cargo, finish, target_directory};
 
-/// Runs the tests that need an earlier build. `from` says which one: the path of a `martlet` command, or a revision, which is built; `None` is the last release, if there is one.
+/// Runs the tests that need an earlier build. `from` says which one: the path of a `martlet` command, or a revision, which is then built. `None` means the last
+/// release, if there is one.
 pub fn run(root: &Path, from: Option<&str>) -> Outcome {
     let exe = match from.map(Path::new).filter(|path| path.is_file()) {
         Some(exe) => fs::canonicalize(exe).map_err(|error| format!("{}: {error}", exe.display())),
@@ -28,7 +29,7 @@ pub fn run(root: &Path, from: Option<&str>) -> Outcome {
     finish(cargo(root).args(["test", "--package", "martlet-cli", "--test", "it", "upgrade::"]).env("MARTLET_LAST_RELEASE", exe))
 }
 
-/// A revision, as it is called and its commit: that one, or the newest release that this source has grown from. `None`: there is no release.
+/// A revision's name and commit: the given one, or the newest release that this source descends from. `None`: there is no release.
 fn revision(root: &Path, from: Option<&str>) -> Result<Option<(String, String)>, String> {
     let name = match from {
         Some(name) => name.to_owned(),
@@ -43,14 +44,14 @@ fn revision(root: &Path, from: Option<&str>) -> Result<Option<(String, String)>,
     Ok(Some((name, commit)))
 }
 
-/// What git prints, if that is anything.
+/// git's output, if there is any.
 fn told(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
 }
 
-/// Builds a commit's command, in a directory of its own that is kept for the next time.
+/// Builds a commit's command, in a separate directory that is kept for the next time.
 fn build(root: &Path, commit: &str) -> Result<PathBuf, String> {
     let directory = target_directory(root).join("releases").join(commit);
     let source = directory.join("source");

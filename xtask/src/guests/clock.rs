@@ -1,28 +1,28 @@
-//! How fast the clocks of virtual machines go, by this machine's clock.
+//! Measures how fast the clocks of virtual machines go, compared with this machine's clock.
 
 use std::time::{Duration, Instant};
 
-/// What stands before the time in a line of a machine that says what its clock shows.
+/// The word before the time in a line in which a machine says what its clock shows.
 pub const WORD: &str = "clock";
-/// Over less time than this no rate is taken: a line may come some milliseconds late.
+/// No rate is taken over a shorter time than this, because a line may come some milliseconds late.
 const ENOUGH: Duration = Duration::from_secs(2);
 
-/// What has been seen of them.
+/// What has been observed of the machines' clocks.
 pub struct Rates {
-    /// The last that each has shown, in seconds, and when.
+    /// What each clock last showed, in seconds, and when.
     last: Vec<Option<(Instant, f64)>>,
-    /// The same when the time began over which rates are taken.
+    /// The same, at the beginning of the time over which rates are taken.
     began: Vec<Option<(Instant, f64)>>,
     seen: Option<(f64, f64)>,
 }
 
 impl Rates {
-    /// Of so many machines.
+    /// For this many machines.
     pub fn new(machines: usize) -> Rates {
         Rates { last: vec![None; machines], began: vec![None; machines], seen: None }
     }
 
-    /// Notes a line. `false`: it is about something else.
+    /// Notes a line. `false`: the line is about something else.
     pub fn note(&mut self, machine: usize, at: Instant, line: &str) -> bool {
         let shown = line.strip_prefix(WORD).and_then(|rest| rest.trim().parse().ok());
         match (self.last.get_mut(machine), shown) {
@@ -34,12 +34,12 @@ impl Rates {
         }
     }
 
-    /// From here on rates are taken.
+    /// Begins to take rates.
     pub fn begin(&mut self) {
         self.began.clone_from(&self.last);
     }
 
-    /// Up to here, but of that machine, which has stood still.
+    /// Ends taking rates, except for the machine that was paused.
     pub fn end(&mut self, but: Option<usize>) {
         let moving = (0..self.last.len()).filter(|machine| Some(*machine) != but);
         let rates = moving.filter_map(|machine| rate(self.began[machine]?, self.last[machine]?));
@@ -49,7 +49,7 @@ impl Rates {
         });
     }
 
-    /// The slowest and the fastest, as multiples of this machine's clock, if any was taken.
+    /// The slowest and the fastest clock, as multiples of this machine's clock, if any rate was taken.
     pub fn seen(&self) -> Option<(f64, f64)> {
         self.seen
     }

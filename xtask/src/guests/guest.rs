@@ -1,4 +1,4 @@
-//! One of the virtual machines, which can be told to stand still and to go on.
+//! One of the virtual machines, which can be paused and resumed.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -25,7 +25,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots the machine of that number, which runs a shell's script.
+    /// Boots the machine of this number, which runs a shell script.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -64,7 +64,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// What it prints. To be taken once.
+    /// Its output. May be taken once.
     pub fn output(&mut self) -> ChildStdout {
         self.machine.output()
     }
@@ -77,26 +77,26 @@ impl Guest {
         self.machine.ended()
     }
 
-    /// How fast its clock is to go: 10000 is as it should, and a kernel allows 9000 to 11000.
+    /// Sets how fast its clock goes: 10000 is the right speed, and a kernel allows 9000 to 11000.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When the machine cannot be told.
     pub fn set_tick(&self, tick: u32) -> Result<(), String> {
         self.machine.write("tick", &tick.to_string())
     }
 
-    /// It stands still when this returns.
+    /// Pauses it. When this returns, it is paused.
     ///
     /// # Errors
-    /// When QEMU does not say that.
+    /// When QEMU does not confirm that.
     pub fn stop(&mut self) -> Result<(), String> {
         self.tell("stop")
     }
 
-    /// It goes on.
+    /// Resumes it.
     ///
     /// # Errors
-    /// When QEMU does not say that.
+    /// When QEMU does not confirm that.
     pub fn go_on(&mut self) -> Result<(), String> {
         self.tell("cont")
     }
@@ -110,7 +110,7 @@ impl Guest {
             if self.monitor.read_line(&mut line).map_err(trouble)? == 0 {
                 return Err(format!("a machine's monitor has ended when told {what:?}"));
             }
-            // It greets, and tells of events, too.
+            // QEMU also sends a greeting, and events.
             match serde_json::from_str::<Value>(&line) {
                 Ok(said) if said.get("return").is_some() => return Ok(()),
                 Ok(said) if said.get("error").is_some() => return Err(format!("a machine's monitor, told {what:?}: {line}")),

@@ -1,6 +1,7 @@
-//! `cargo xtask guests`: a cluster of hosts with a kernel and a clock each, whose clocks run apart, whose machines stand still without noticing it, and which are parted.
+//! `cargo xtask guests`: a cluster of hosts that each have a kernel and a clock of their own. Their clocks run apart, their machines are paused without
+//! noticing it, and they are partitioned.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
 //! | `wanted` | the command line |
 //! | `guest` | a virtual machine |
@@ -36,20 +37,20 @@ use wire::Wire;
 
 /// The machine with the clients.
 const CLIENTS: usize = NODES;
-/// How long a machine may take to boot, and the cluster to serve: without KVM both take long.
+/// How long a machine may take to boot, and the cluster to start to serve: without KVM both take long.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long clocks have run apart when a fault comes.
+/// For how long clocks have run apart when a fault comes.
 const APART: Duration = Duration::from_secs(1);
-/// Ticks of a clock that goes slowly, of one that goes fast, and of one that goes right, in microseconds: from the least to the most that the kernel allows.
+/// The ticks of a slow clock, a fast one and a right one, in microseconds. The first two are the least and the most that the kernel allows.
 const TICKS: [u32; 3] = [9_000, 11_000, 10_000];
-/// How many times longer than by default nodes wait before they take another one for dead where machines are emulated, which is as slow as this.
+/// How many times longer than by default nodes wait before they take another one for dead, where machines are emulated, which makes them this much slower.
 const EMULATED: u32 = 10;
-/// How many lines are shown of what a machine has printed last, when something does not hold.
+/// How many lines of a machine's last output are shown when something does not hold.
 const TAIL: usize = 15;
-/// How often to look at what goes on.
+/// How often to check what is waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The command.
+/// Runs the command.
 pub fn run(root: &Path, args: impl Iterator<Item = String>) -> ExitCode {
     let mut args = args.peekable();
     if args.peek().is_some_and(|first| first == "--help") {
@@ -65,7 +66,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> ExitCode {
     };
     let Some(image) = ready(root) else { return ExitCode::from(UNAVAILABLE) };
     let outcome = || -> Result<(), String> {
-        // Where machines are emulated, nodes that are not optimised do not keep up.
+        // On emulated machines, nodes that are not optimised do not keep up.
         let built = ci::cargo(root).args(["build", "--quiet", "--release", "--package", "martlet-cli"]).status();
         if !built.is_ok_and(|status| status.success()) {
             return Err("`martlet` does not build".into());
@@ -86,11 +87,11 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// The machines. They go with this value, and so does all that was made for them.
+/// The machines. When this is dropped, they are ended, and everything that was made for them is removed.
 struct Hosts {
     guests: Vec<Guest>,
     said: Receiver<Line>,
-    /// The last that each has printed.
+    /// The last output of each.
     tails: Vec<VecDeque<String>>,
     rates: Rates,
     wire: Wire,
@@ -98,20 +99,20 @@ struct Hosts {
     _directory: Scratch,
 }
 
-/// What a machine has printed.
+/// A line of a machine's output.
 struct Line {
     machine: usize,
-    /// `None`: it prints no more.
+    /// `None`: the output has ended.
     text: Option<String>,
     at: Instant,
 }
 
-/// A directory that goes with this value.
+/// A directory that is deleted when this is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing better can be done about a temporary directory that will not go away.
+        // If the directory cannot be removed, nothing better can be done.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -153,14 +154,14 @@ impl Hosts {
         })
     }
 
-    /// One round of the clients, a fault in its midst, and the verdict.
+    /// One round of the clients, with a fault in the middle, and the verdict.
     fn round(&mut self, round: usize, wanted: &Wanted) -> Result<(), String> {
         let leader = loop {
             let begun = self.await_event("round", PATIENCE)?;
             if let Some(leader) = begun["leader"].as_u64() {
                 break usize::try_from(leader).expect("few nodes");
             }
-            // In such a round the clients wait for those that have yet to find each other again.
+            // In such a round the clients wait for nodes that have yet to find each other again.
             self.await_event("judged", PATIENCE)?;
         };
         let fault = wanted.fault(round);
@@ -199,7 +200,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// That the clocks have been as far apart as they were to be: nothing is shown otherwise.
+    /// Checks that the clocks have been as far apart as they should be: otherwise the round shows nothing.
     fn check_clocks(&self, wanted: &Wanted) -> Result<(), String> {
         let Some((slowest, fastest)) = self.rates.seen() else { return Ok(()) };
         println!("the hosts' clocks went {slowest:.3} to {fastest:.3} times as fast as this machine's");
@@ -207,17 +208,17 @@ impl Hosts {
         if is_slow_seen && fastest > 1.05 { Ok(()) } else { Err("the clocks have not run apart as they were told".into()) }
     }
 
-    /// Lets that much time pass.
+    /// Lets this much time pass.
     fn pass(&mut self, time: Duration) -> Result<(), String> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            // The clients say nothing that matters meanwhile: their round outlasts this.
+            // Nothing that the clients say meanwhile matters: their round lasts longer than this.
             self.hear(left.min(LOOK))?;
         }
         Ok(())
     }
 
-    /// Waits until the clients tell of such an event.
+    /// Waits until the clients report this event.
     fn await_event(&mut self, name: &str, patience: Duration) -> Result<Value, String> {
         let until = Instant::now() + patience;
         let mut last = String::new();
@@ -235,7 +236,7 @@ impl Hosts {
         }
     }
 
-    /// What the clients have said, if they say anything in that time.
+    /// The clients' next line, if one comes within this time.
     fn hear(&mut self, time: Duration) -> Result<Option<String>, String> {
         self.family.check()?;
         let line = match self.said.recv_timeout(time) {
@@ -258,7 +259,7 @@ impl Hosts {
         }
     }
 
-    /// Shows the last that the machines have printed.
+    /// Prints the last output of the machines.
     fn show_tails(&self) {
         for (machine, tail) in self.tails.iter().enumerate().filter(|(_, tail)| !tail.is_empty()) {
             let who = if machine == CLIENTS { "the clients".to_owned() } else { format!("node {machine}") };
@@ -267,7 +268,7 @@ impl Hosts {
         }
     }
 
-    /// Why a machine prints no more.
+    /// The reason why a machine's output has ended.
     fn last_words(&mut self, machine: usize) -> String {
         let until = Instant::now() + Duration::from_secs(10);
         let ended = loop {
@@ -286,7 +287,7 @@ impl Hosts {
     }
 }
 
-/// Tells what a machine prints.
+/// Passes a machine's output on.
 fn listen(output: impl Read + Send + 'static, machine: usize, say: Sender<Line>) {
     std::thread::spawn(move || {
         for text in BufReader::new(output).lines() {
@@ -299,7 +300,7 @@ fn listen(output: impl Read + Send + 'static, machine: usize, say: Sender<Line>)
     });
 }
 
-/// What a machine of a node runs: the node, and beside it what sets the clock as it is told, and says what it shows.
+/// The script of a node's machine. It runs the node, and beside it a loop that sets the clock as it is told and prints what it shows.
 fn node(martlet: &Path, cluster: &Path, number: usize) -> String {
     format!(
         "( last=; while :; do
@@ -316,7 +317,7 @@ fn node(martlet: &Path, cluster: &Path, number: usize) -> String {
     )
 }
 
-/// What the machine with the clients runs.
+/// The script of the machine with the clients.
 fn clients(martlet: &Path, cluster: &Path, wanted: &Wanted) -> String {
     let lasts = APART.as_secs() + wanted.lasting.as_secs() + 6;
     format!(

@@ -20,12 +20,12 @@ lease may be stale, as docs/ethernet.md says; where clocks merely run apart they
 It needs what `cargo xtask vm` needs. Without KVM machines are emulated, and all timeouts are ten times as long as by default. Exit status 77 when machines cannot be had here.
 ";
 
-/// What is done to the host of the node that leads.
+/// What is done to the host of the leading node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its machine stands still.
+    /// Its machine is paused.
     Stop,
-    /// The other nodes' hosts do not hear it, nor it them.
+    /// It and the other nodes' hosts do not hear each other.
     Part,
 }
 
@@ -39,11 +39,11 @@ impl Fault {
     }
 }
 
-/// What is wanted.
+/// The options of the command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub rounds: usize,
-    /// In turn.
+    /// The faults, in turn.
     pub faults: &'static [Fault],
     pub lasting: Duration,
     pub engine: String,
@@ -84,7 +84,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// What befalls the cluster in a round, from 0 on.
+    /// The fault in a round; rounds are counted from 0.
     pub fn fault(&self, round: usize) -> Fault {
         self.faults[round % self.faults.len()]
     }

@@ -1,6 +1,6 @@
 //! The switch between virtual machines: each frame that one sends goes to the machine that it is for, or to all others.
 //!
-//! Frames wait for a machine that is slow, or stands still, as in the queue of a switch; when too many do, more are lost.
+//! Frames wait for a machine that is slow or paused, as in the queue of a switch. When too many wait, further ones are lost.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -10,18 +10,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the address of a machine's device begins with; its number follows, from 1 on.
+/// The beginning of the address of a machine's device; the machine's number, counted from 1, follows.
 const VENDOR: [u8; 5] = [0x52, 0x54, 0, 0x77, 0];
 /// The longest frame.
 const FRAME: usize = 2048;
 /// The most frames that wait for a machine.
 const WAITING: usize = 256;
-/// How often to look whether the switch is to end.
+/// How often to check whether the switch is to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often to look whether a machine still stands still.
+/// How often to check whether a machine is still paused.
 const STILL: Duration = Duration::from_millis(1);
 
-/// The switch, which goes with this value.
+/// The switch, which ends when this is dropped.
 pub struct Wire {
     directory: PathBuf,
     shared: Arc<Shared>,
@@ -30,27 +30,27 @@ pub struct Wire {
 
 struct Shared {
     ports: Vec<Port>,
-    /// A machine, and how many of the first ones it is parted from.
+    /// A machine, and how many of the first machines it is separated from.
     parted: Mutex<Option<(usize, usize)>>,
     over: AtomicBool,
 }
 
-/// Where a machine is plugged in.
+/// A machine's connection to the switch.
 struct Port {
-    /// Ours.
+    /// Our socket.
     socket: UnixDatagram,
-    /// QEMU's.
+    /// The path of QEMU's socket.
     machine: PathBuf,
-    /// Frames for it. One that is slow holds up nobody else.
+    /// Frames for it. A slow machine delays no other.
     frames: SyncSender<Vec<u8>>,
     stands_still: AtomicBool,
 }
 
 impl Wire {
-    /// For so many machines; its sockets are in that directory.
+    /// A switch for this many machines, with its sockets in that directory.
     ///
     /// # Errors
-    /// When there are none to be had.
+    /// When the sockets cannot be made.
     pub fn make(directory: &Path, machines: usize) -> Result<Wire, String> {
         let trouble = |e: io::Error| format!("there is no wire between machines: {e}");
         let port = |machine: usize| -> io::Result<(Port, Receiver<Vec<u8>>)> {
@@ -72,7 +72,7 @@ impl Wire {
         Ok(Wire { directory: directory.to_path_buf(), shared, threads })
     }
 
-    /// What QEMU is told of a machine's end.
+    /// QEMU's arguments for a machine's end.
     pub fn arguments(&self, machine: usize) -> [String; 4] {
         let [local, remote] = ["machine", "switch"].map(|end| path(&self.directory, end, machine).display().to_string());
         let mac = address(machine).map(|byte| format!("{byte:02x}")).join(":");
@@ -84,12 +84,12 @@ impl Wire {
         ]
     }
 
-    /// Nothing passes any more between that machine and the first `others` machines, or everything does again.
+    /// Separates a machine from the first `others` machines, or connects all again.
     pub fn part(&self, machine: Option<usize>, others: usize) {
         *self.shared.parted.lock().unwrap_or_else(PoisonError::into_inner) = machine.map(|machine| (machine, others));
     }
 
-    /// Whether that machine stands still from here on: what is sent to it waits.
+    /// Says whether a machine is paused from now on: then what is sent to it waits.
     pub fn hold_for(&self, machine: usize, stands_still: bool) {
         self.shared.ports[machine].stands_still.store(stands_still, Ordering::Relaxed);
     }
@@ -109,7 +109,7 @@ impl Shared {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Carries what a machine sends to where others' frames wait.
+    /// Carries what a machine sends to the queues of others.
     fn carry(&self, from: usize) {
         let mut frame = [0; FRAME];
         while !self.is_over() {
@@ -117,7 +117,7 @@ impl Shared {
             let frame = &frame[..len];
             let parted = *self.parted.lock().unwrap_or_else(PoisonError::into_inner);
             for to in receivers(frame, from, self.ports.len()).filter(|to| !is_parted(parted, from, *to)) {
-                // Where too many wait it is lost, as at any switch.
+                // If too many wait already, it is lost, as at any switch.
                 let _ = self.ports[to].frames.try_send(frame.to_vec());
             }
         }
@@ -135,7 +135,7 @@ impl Shared {
             while port.stands_still.load(Ordering::Relaxed) && !self.is_over() {
                 std::thread::sleep(STILL);
             }
-            // A machine that is slow has more and more frames wait for it; for one that is not there yet, or any more, the frame is lost.
+            // For a slow machine, more and more frames wait. If the machine is not there yet, or no longer, the frame is lost.
             while port.socket.send_to(&frame, &port.machine).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
                 && !self.is_over()
             {}
@@ -199,11 +199,11 @@ mod tests {
         let (one, other, third) = (machine(0), machine(1), machine(2));
         wire.hold_for(1, true);
         let frame = |n: u16| [&address(1)[..], &address(0), &n.to_be_bytes()].concat();
-        // More than QEMU, or the system for it, takes at once; as many as wait.
+        // More than QEMU, or the system on its behalf, takes at once, and as many as may wait.
         let count = WAITING as u16;
         (0..count).for_each(|n| one.send(&frame(n)).map(|_| ()).expect("sent"));
         let mut buffer = [0; FRAME];
-        // What is sent last comes to a machine that runs when all others wait.
+        // A frame that is sent last reaches a running machine while all others wait.
         one.send(&[&address(2)[..], b"last"].concat()).expect("sent");
         third.recv(&mut buffer).expect("it comes");
         other.set_nonblocking(true).expect("set");

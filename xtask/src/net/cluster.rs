@@ -1,4 +1,4 @@
-//! A cluster of Martlet whose nodes run on a rig's first hosts.
+//! A Martlet cluster whose nodes run on the first hosts of a rig.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::rig::Rig;
 use crate::hosts;
 
-/// How many nodes it has: on the first hosts of the rig.
+/// How many nodes it has, on the first hosts of the rig.
 pub const NODES: usize = 3;
 /// The ports of the fabric, and of the Redis protocol.
 const FABRIC: u16 = 7600;
 const REDIS: u16 = 7711;
 
-/// The nodes, which go with this value, and their files, which go with the rig.
+/// The nodes, which end when this value is dropped, and their files, which stay as long as the rig.
 pub struct Cluster<'a> {
     rig: &'a Rig,
     martlet: PathBuf,
@@ -27,7 +27,7 @@ pub struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Its files, in a directory of that name; no node of it runs.
+    /// Makes its files, in a directory of that name. No node runs yet.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -41,7 +41,7 @@ impl<'a> Cluster<'a> {
     /// Starts all nodes, and waits until a write is acknowledged.
     ///
     /// # Errors
-    /// When it is not.
+    /// When it is not acknowledged.
     pub fn start_all(&mut self) -> Result<(), String> {
         (0..NODES).try_for_each(|host| self.start(host))?;
         self.write(0).map(drop)
@@ -52,13 +52,13 @@ impl<'a> Cluster<'a> {
         &self.directory
     }
 
-    /// Where its nodes reach each other.
+    /// The addresses at which its nodes reach each other.
     pub fn addresses(&self) -> Vec<SocketAddrV4> {
         let at = |host| SocketAddrV4::new(self.rig.namespaces.address(host, 0).parse().expect("an address of IPv4"), FABRIC);
         (0..NODES).map(at).collect()
     }
 
-    /// Where clients of the Redis protocol reach its nodes.
+    /// The addresses at which clients of the Redis protocol reach its nodes.
     pub fn redis_addresses(&self) -> Vec<String> {
         (0..NODES).map(|host| format!("{}:{REDIS}", self.rig.namespaces.address(host, 0))).collect()
     }
@@ -82,7 +82,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// As SIGKILL does: `ip` has become the node.
+    /// Kills a node as SIGKILL does: the process that was `ip` has become the node.
     pub fn kill(&mut self, host: usize) {
         if let Some(mut node) = self.nodes[host].take() {
             let _ = node.kill();
@@ -90,10 +90,10 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// That all nodes run.
+    /// Checks that all nodes run.
     ///
     /// # Errors
-    /// Which one has ended, and the last that it has said.
+    /// Which one has ended, and its last output.
     pub fn check_nodes(&mut self) -> Result<(), String> {
         for (number, node) in self.nodes.iter_mut().enumerate() {
             if let Some(Ok(Some(status))) = node.as_mut().map(Child::try_wait) {
@@ -110,10 +110,10 @@ impl<'a> Cluster<'a> {
         output.map_err(|e| format!("martlet {}: {e}", arguments.join(" ")))
     }
 
-    /// Resets all TCP connections between that host's node and others, as if each end had sent that to the other.
+    /// Resets all TCP connections between that host's node and others, as if each end had sent a reset to the other.
     ///
     /// # Errors
-    /// When there is none, or the kernel cannot.
+    /// When there are none, or the kernel cannot.
     pub fn reset(&self, host: usize) -> Result<(), String> {
         let output = self.rig.on(host, "ss").args(["-HKt", "state", "established", "( sport = :7600 or dport = :7600 )"]).output();
         let output = output.map_err(|e| format!("ss: {e}"))?;
@@ -135,7 +135,7 @@ impl<'a> Cluster<'a> {
     /// The host whose node leads, as that host sees it.
     ///
     /// # Errors
-    /// When none does for too long.
+    /// When none leads for too long.
     pub fn leader(&self, host: usize) -> Result<usize, String> {
         let mut leader = None;
         self.rig.until("a node leads", || {
@@ -146,10 +146,10 @@ impl<'a> Cluster<'a> {
         Ok(leader.expect("one was found"))
     }
 
-    /// Writes one more key from that host; how long it took to be acknowledged.
+    /// Writes one more key from that host. Returns how long it took to be acknowledged.
     ///
     /// # Errors
-    /// When it is not.
+    /// When it is not acknowledged.
     pub fn write(&mut self, host: usize) -> Result<Duration, String> {
         let (key, value) = (format!("key{}", self.written), format!("value{}", self.written));
         let waited = self.rig.until("a write", || {
@@ -160,7 +160,7 @@ impl<'a> Cluster<'a> {
         Ok(waited)
     }
 
-    /// Everything that was acknowledged is there, as that host sees it.
+    /// Checks that everything acknowledged is there, as that host sees it.
     ///
     /// # Errors
     /// When it is not.
@@ -179,10 +179,10 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Waits until all three are members and none of them is catching up. Returns how long that took.
+    /// Waits until all three are members and none is still receiving the state. Returns how long that took.
     ///
     /// # Errors
-    /// When that takes too long.
+    /// When it takes too long.
     pub fn wait_until_whole(&self, host: usize) -> Result<Duration, String> {
         let whole = || {
             let output = self.martlet(host, &["status", "--json"])?;
@@ -193,11 +193,10 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Writes the files of a cluster and of its nodes, which are at these addresses, into a directory, which is made. All time-outs are `patience` times as long as by
-/// default.
+/// Writes the files of a cluster and of its nodes, which have these addresses, into a new directory. All time-outs are `patience` times their default.
 ///
 /// # Errors
-/// When that cannot be done.
+/// When that fails.
 pub fn write_files(directory: &Path, hosts: &[String], engine: &str, reads: &str, patience: u32) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(directory)?;
@@ -234,24 +233,24 @@ impl Drop for Cluster<'_> {
     }
 }
 
-/// The first object with that key and value in what `martlet status --json` shows.
+/// The first object with that key and value in the output of `martlet status --json`.
 fn object(shown: &str, key: &str, value: &str) -> Option<Value> {
     shown.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|object| object[key] == value)
 }
 
-/// The number of the view in what `martlet status --json` shows.
+/// The view's number in the output of `martlet status --json`.
 fn view_of(shown: &str) -> Option<u64> {
     object(shown, "event", "cluster")?["view"].as_u64()
 }
 
-/// The node that leads, in what `martlet status --json` shows.
+/// The node that leads, in the output of `martlet status --json`.
 fn leader_of(shown: &str) -> Option<usize> {
     usize::try_from(object(shown, "role", "primary")?["node"].as_u64()?).ok()
 }
 
-/// Whether what `martlet status --json` shows are three nodes that lead or follow.
+/// Whether the output of `martlet status --json` shows three nodes that lead or follow.
 fn is_whole(shown: &str) -> bool {
-    // One that is being taught calls itself a backup as well.
+    // A node that is still receiving the state calls itself a backup as well.
     let holds = shown.contains("\"learners\":0,") && shown.contains(&format!("\"replicas\":{NODES},"));
     holds && shown.matches("\"role\":\"primary\"").count() == 1 && shown.matches("\"role\":\"backup\"").count() == NODES - 1
 }

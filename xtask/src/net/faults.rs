@@ -1,4 +1,4 @@
-//! What befalls the hosts, and what has to hold afterwards.
+//! The faults that hit the hosts, and what has to hold afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::rig::Rig;
 
 /// How often a host's TCP connections are reset in a row.
 const RESETS: usize = 10;
-/// Within which the cluster has to be whole again after a fault is over.
+/// How soon the cluster has to be whole again after a fault is over.
 const WHOLE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Waits until the cluster is whole. Returns how long that took.
@@ -19,7 +19,7 @@ fn whole_again(hosts: &Cluster<'_>, witness: usize, after: &str) -> Result<u128,
     Ok(took.as_millis())
 }
 
-/// Rounds of all faults, so many or for so long: each host's in turn.
+/// Runs rounds of all faults, each on one host in turn: so many rounds, or for so long.
 ///
 /// # Errors
 /// What did not hold.
@@ -51,7 +51,7 @@ fn reset_connections(rig: &Rig, hosts: &mut Cluster<'_>, victim: usize, witness:
     hosts.wait_until_whole(witness)?;
     let (before, mut longest) = (hosts.view(witness)?, Duration::ZERO);
     for _ in 0..RESETS {
-        // Ctrl-C ends `ss` as well, which has reset nothing then.
+        // Ctrl-C ends `ss` as well, which has then reset nothing.
         hosts.reset(victim).or_else(|why| rig.family.check().and(Err(why)))?;
         longest = longest.max(hosts.write(witness)?);
     }
@@ -67,7 +67,8 @@ fn reset_connections(rig: &Rig, hosts: &mut Cluster<'_>, victim: usize, witness:
     Ok(())
 }
 
-/// So often each: the node that leads is killed and started again, and its host is cut off until the others go on, whose node has to come back by itself.
+/// Does each of two things so many times: the leading node is killed and started again, and its host is cut off until the others go on. In the second case its
+/// node has to come back by itself.
 ///
 /// # Errors
 /// What did not hold.

@@ -1,4 +1,5 @@
-//! Packets of a host that has no key, among those of the nodes: what nobody has sent, what was sent before, and what the kernel of a host would say that has no such port.
+//! Packets from a host that has no key, mixed with those of the nodes: packets that were never sent, packets that were sent before, and what a host's kernel
+//! says if nothing listens at a port.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,20 +18,20 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::namespaces::Namespaces;
 
-/// Packets that are remembered of those that were heard, and of those how many at most are heard between two that are sent.
+/// How many of the packets that were heard are remembered; and the most that are heard between two that are sent.
 const MEMORY: usize = 4096;
 const HEARD_AT_ONCE: usize = 64;
 /// How long to rest when nothing is due.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The clear bytes that a packet begins with, and those of them that say which flow it is of.
+/// The clear bytes that a packet begins with, and those of them that name its flow.
 pub const CLEAR: usize = 16;
 pub const FLOW: std::ops::Range<usize> = 4..8;
 /// Longer than any frame.
 const LONGEST: usize = 2048;
-/// Longer than what goes into one.
+/// Longer than what fits into a frame.
 const LONGEST_NOISE: usize = 1473;
 
-/// Sends as long as it lives.
+/// Sends until it is dropped.
 pub struct Flood {
     over: Arc<AtomicBool>,
     began: Instant,
@@ -68,19 +69,19 @@ impl Sent {
 pub struct Heard {
     pub from: SocketAddrV4,
     pub to: SocketAddrV4,
-    /// From its IPv4 header on to the end of its UDP header.
+    /// The bytes from its IPv4 header up to the end of its UDP header.
     pub heads: Vec<u8>,
     pub content: Vec<u8>,
 }
 
 struct Sender {
-    /// Of the host that has no key.
+    /// The socket of the host that has no key.
     udp: UdpSocket,
     icmp: OwnedFd,
-    /// Hears all that the switch carries.
+    /// A socket that hears everything on the switch.
     ear: OwnedFd,
     own: Ipv4Addr,
-    /// Where the nodes listen.
+    /// The nodes' addresses.
     nodes: Vec<SocketAddrV4>,
     chance: Rng,
     heard: VecDeque<Heard>,
@@ -88,7 +89,7 @@ struct Sender {
 }
 
 impl Flood {
-    /// So many packets a second from that host, to all nodes and all who talk with them; fewer, where one thread cannot send as many.
+    /// Sends this many packets a second from that host, to all nodes and everything that talks with them. Sends fewer if one thread cannot send as many.
     ///
     /// # Errors
     /// When it cannot send, or hear.
@@ -113,7 +114,7 @@ impl Flood {
                 if sent >= due {
                     std::thread::sleep(PAUSE);
                 }
-                // What is later than that stays undone: it would be a burst at another rate.
+                // What is overdue by more than that is not sent at all: it would be a burst at another rate.
                 for _ in sent..due.min(sent + per_s.div_ceil(100)) {
                     sender.send();
                 }
@@ -124,7 +125,7 @@ impl Flood {
         Ok(Flood { over, began: Instant::now(), thread: Some(thread) })
     }
 
-    /// Ends it, and says what was sent.
+    /// Ends it, and returns what was sent, in words.
     pub fn end(mut self) -> String {
         let sent = self.join().expect("it has not ended before");
         format!("the host without a key {}", sent.since(self.began))
@@ -142,22 +143,22 @@ impl Drop for Flood {
     }
 }
 
-/// This thread is in that network namespace from here on.
+/// Moves this thread into that network namespace.
 pub fn enter(namespace: &str) -> io::Result<()> {
     let namespace = File::open(Path::new("/run/netns").join(namespace))?;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// Opens something in a network namespace, to which it belongs from then on.
+/// Opens something in a network namespace, to which it then belongs.
 fn inside<T: Send>(namespace: &str, open: impl FnOnce() -> io::Result<T> + Send) -> Result<T, String> {
     let there = || enter(namespace).and_then(|()| open());
-    // A thread of its own, since it cannot be sure of its way back.
+    // In a thread of its own, since a thread cannot be sure to get back.
     let opened = std::thread::scope(|scope| scope.spawn(there).join().expect("it does not panic"));
     opened.map_err(|e| format!("no socket in {namespace}: {e}"))
 }
 
 impl Sender {
-    /// Remembers what has come by.
+    /// Remembers the packets that have come by.
     fn listen(&mut self) {
         let mut frame = [0; LONGEST];
         for _ in 0..HEARD_AT_ONCE {
@@ -171,7 +172,7 @@ impl Sender {
         }
     }
 
-    /// Sends a packet. One that the kernel does not take is as good as lost.
+    /// Sends a packet. A packet that the kernel refuses is as good as lost.
     fn send(&mut self) {
         let Sender { udp, icmp, nodes, chance, heard, sent, .. } = self;
         let say = |packet: &[u8], to: SocketAddrV4| u64::from(udp.send_to(packet, to).is_ok());
@@ -185,7 +186,7 @@ impl Sender {
         let heard = &heard[chance.usize(..heard.len())];
         match chance.u8(..4) {
             0 => {
-                // All of it is ours but the number of the flow.
+                // All of it is made up except the flow's number.
                 let mut packet = heard.content.clone();
                 chance.fill(&mut packet[FLOW]);
                 sent.alike += say(&packet, heard.to);
@@ -205,7 +206,7 @@ impl Sender {
 }
 
 impl Heard {
-    /// What a frame of Ethernet carries, if that is a UDP datagram in IPv4 as long as one of ours.
+    /// What an Ethernet frame carries, if that is a UDP datagram in IPv4 as long as one of ours.
     pub fn read(frame: &[u8]) -> Option<Heard> {
         const UDP: u8 = 17;
         let packet = frame.get(14..).filter(|_| frame[12..14] == [0x08, 0x00])?;
@@ -221,7 +222,7 @@ impl Heard {
     }
 }
 
-/// What a host says by ICMP to the sender of a datagram to a port that nothing listens at.
+/// What a host says by ICMP to the sender of a datagram, if nothing listens at its port.
 pub fn unreachable(heads: &[u8]) -> Vec<u8> {
     let mut said = [&[3, 3, 0, 0, 0, 0, 0, 0], heads].concat();
     let sum: u32 = said.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum();
@@ -241,7 +242,7 @@ mod tests {
         frame.extend([0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         frame.extend([0x1D, 0xB0, 0x1D, 0xB1, 0, 40, 0, 0]);
         frame.extend(0..32);
-        // Ethernet fills short frames up.
+        // Ethernet pads short frames.
         frame.extend([0; 6]);
         frame
     }

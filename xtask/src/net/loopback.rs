@@ -1,6 +1,7 @@
-//! Packets of one who has no key, on the loopback device of a host: as many as a core can send, to all UDP ports that are bound there.
+//! Packets from a sender without a key, on a host's loopback device: as many as a core can send, to all UDP ports that are bound there.
 //!
-//! A quarter of the packets goes out one by one, as those of many senders come, and the others by UDP segmentation offload, as those of one sender that a card has put together.
+//! A quarter of the packets is sent one by one, as if from many senders. The others are sent by UDP segmentation offload, as if a network card had merged those
+//! of one sender.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,32 +21,33 @@ use rustix::process::setpriority_process;
 use super::flood::{CLEAR, FLOW, Heard, Sent, enter, unreachable};
 use crate::namespaces::Namespaces;
 
-/// Packets that are remembered of those that were heard.
+/// How many of the packets that were heard are remembered.
 const MEMORY: usize = 1024;
-/// How many are heard at a time, for how long at most, and how long the ear is closed then: while it is open, it gets all that we send as well.
+/// How many packets are heard at a time, for how long at most, and for how long not to listen after that. While the thread listens, it gets everything that is
+/// sent here as well.
 const HEARD_AT_ONCE: usize = 64;
 const LISTENING: Duration = Duration::from_millis(20);
 const DEAF: Duration = Duration::from_millis(200);
 /// How long to rest when nothing is due.
 const PAUSE: Duration = Duration::from_micros(200);
-/// What is later than that stays unsent: it would be a burst at another rate.
+/// What is overdue by more than this is not sent at all: it would be a burst at another rate.
 const LATEST: Duration = Duration::from_millis(10);
-/// The longest of what one call sends, and how many packets.
+/// The most that one call sends, in bytes and in packets.
 const LONGEST: usize = 64_000;
 const AT_ONCE: usize = 50;
-/// The shortest noise, and the longest packets that any host takes in one piece.
+/// The shortest noise, and the longest packet that any host takes in one piece.
 const SHORTEST_NOISE: usize = 100;
 const LONGEST_PACKET: usize = 1_232;
-/// One in so many volleys is of ICMP, which goes out packet by packet.
+/// One in this many volleys is of ICMP, which is sent packet by packet.
 const UNREACHABLE: u32 = 64;
 
 type Thread<T> = JoinHandle<Result<T, String>>;
 
-/// Sends as long as it lives.
+/// Sends until it is dropped.
 pub struct Flood {
     over: Arc<AtomicBool>,
     began: Instant,
-    /// Which sends, and which listens.
+    /// The thread that sends, and the one that listens.
     threads: Option<(Thread<Told>, Thread<()>)>,
 }
 
@@ -53,21 +55,21 @@ pub struct Flood {
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     sent: Sent,
-    /// Packets that went out in a call of their own.
+    /// Packets that were sent in a call of their own.
     singly: u64,
-    /// All datagrams that the host's sockets did not take, the nodes' own among them.
+    /// All datagrams that the host's sockets did not take, including the nodes' own.
     untaken: Untaken,
 }
 
-/// What the system counts of datagrams that have come to a socket and were not queued there.
+/// The system's count of datagrams that reached a socket and were not queued there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Untaken {
     all: u64,
-    /// Because it had no room.
+    /// Those for which the socket had no room.
     full: u64,
 }
 
-/// What is known of those who are there.
+/// What is known about the programs that listen.
 #[derive(Debug, Default)]
 struct Known {
     ports: Vec<u16>,
@@ -75,7 +77,7 @@ struct Known {
 }
 
 impl Flood {
-    /// So many packets a second from that host to itself; fewer, where one thread cannot send as many.
+    /// Sends this many packets a second from that host to itself. Sends fewer if one thread cannot send as many.
     pub fn start(namespaces: &Namespaces, host: usize, per_s: u64, seed: u64) -> Flood {
         let namespace = namespaces.host(host);
         let (over, known, own) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Known::default())), Arc::new(AtomicU16::new(0)));
@@ -88,7 +90,7 @@ impl Flood {
         Flood { over, began: Instant::now(), threads: Some((sending, listening)) }
     }
 
-    /// Ends it, and says what was sent.
+    /// Ends it, and returns what was sent, in words.
     ///
     /// # Errors
     /// When it could not send, or hear.
@@ -122,7 +124,7 @@ fn within(namespace: &str) -> Result<(), String> {
     enter(namespace).map_err(|e| format!("no thread in {namespace}: {e}"))
 }
 
-/// Looks again and again which ports are bound, and hears what goes to them.
+/// Repeatedly looks which ports are bound, and hears what is sent to them.
 fn listen(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16) -> Result<(), String> {
     let mut frame = vec![0; 1 << 16];
     while !over.load(Ordering::Relaxed) {
@@ -134,7 +136,7 @@ fn listen(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16) -> Result<()
         let (began, mut heard) = (Instant::now(), Vec::new());
         while heard.len() < HEARD_AT_ONCE && began.elapsed() < LISTENING {
             match rustix::net::recv(&ear, &mut frame, RecvFlags::empty()) {
-                // What is longer was several packets, which only the system can tell apart.
+                // A longer one was several packets, which only the system can tell apart.
                 Ok((len, _)) => heard.extend(Heard::read(&frame[..len]).filter(|heard| {
                     let between = [heard.from.port(), heard.to.port()].iter().all(|port| ports.contains(port));
                     between && heard.content.len() <= LONGEST_PACKET
@@ -162,7 +164,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
     };
     let (udp, icmp) = sockets().map_err(|e: io::Error| format!("no socket that sends: {e}"))?;
     own.store(udp.local_addr().map_err(|e| e.to_string())?.port(), Ordering::Relaxed);
-    // What a card hands over comes before all programs too. Where that is not allowed, fewer are sent.
+    // A network card's packets, too, are handled before any program runs. Where this priority is not allowed, fewer are sent.
     let _ = setpriority_process(None, -20);
     let mut chance = Rng::with_seed(seed);
     let mut noise = vec![0; 2 * LONGEST];
@@ -187,7 +189,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
         if !known.heard.is_empty() && chance.u32(..UNREACHABLE) == 0 {
             let heard = &known.heard[chance.usize(..known.heard.len())];
             let to = SocketAddrV4::new(*heard.from.ip(), 0);
-            // What the kernel does not take is as good as lost, here and below.
+            // A packet that the kernel refuses is as good as lost, here and below.
             sent.unreachable += u64::from(rustix::net::sendto(&icmp, &unreachable(&heard.heads), SendFlags::empty(), &to).is_ok());
             done += 1;
             continue;
@@ -206,10 +208,10 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
                 let at = volley.len();
                 volley.extend_from_slice(content);
                 match kind {
-                    // All of it is ours but the number of the flow.
+                    // All of it is made up except the flow's number.
                     0 => chance.fill(&mut volley[at..][FLOW]),
                     1 => {}
-                    // In the counter, or in what is sealed.
+                    // A wrong bit in the counter, or in what is sealed.
                     _ => volley[at + chance.usize(CLEAR / 2..content.len())] ^= 1 << chance.u8(..8),
                 }
             }
@@ -233,7 +235,8 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
     Ok(Told { sent, singly: alone, untaken: Untaken::now().since(before) })
 }
 
-/// The ports in a table of UDP sockets as the system writes it, of those that are bound at 127.0.0.1 or anywhere, and connected with nobody: a connected one gets nothing of ours.
+/// The ports in a table of UDP sockets, as the system writes it, that are bound at 127.0.0.1 or at any address and are not connected. A connected one gets none
+/// of our packets.
 fn bound(table: &str) -> impl Iterator<Item = u16> {
     table.lines().skip(1).filter_map(|line| {
         let mut columns = line.split_whitespace().skip(1);
@@ -245,7 +248,7 @@ fn bound(table: &str) -> impl Iterator<Item = u16> {
 }
 
 impl Untaken {
-    /// In this thread's namespace, since that was made.
+    /// The counts of this thread's namespace, since it was made.
     fn now() -> Untaken {
         Untaken::read(&fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default()).unwrap_or_default()
     }

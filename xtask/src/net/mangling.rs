@@ -1,4 +1,4 @@
-//! What a bad wire does to packets. It is pure: the same seed and packets have the same fate.
+//! What a bad wire does to packets. This is pure: the same packets and seed have the same fate.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How bad it is, for each packet and so each way.
+/// How bad the wire is, for each packet, and so in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mangling {
     /// Percent of the packets that are lost.
@@ -15,18 +15,18 @@ pub struct Mangling {
     pub reordered: f64,
     /// Percent that arrive twice.
     pub repeated: f64,
-    /// Percent in which a bit is wrong.
+    /// Percent of the packets in which one bit is wrong.
     pub corrupted: f64,
-    /// How long each is under way.
+    /// How long each packet is under way.
     pub delay: Duration,
 }
 
-/// By how much one that is overtaken, or comes a second time, is late at most.
+/// By how much at most a packet is late that is overtaken, or that comes a second time.
 const LATENESS: Duration = Duration::from_millis(2);
-/// What an IPv4 header says of the protocol inside.
+/// The number of the protocol inside, in an IPv4 header.
 const UDP: u8 = 17;
 
-/// Packets under way, each to one of the wire's ends. Moments are given since any beginning.
+/// Packets under way, each to one of the wire's ends. Times are counted from any starting point.
 pub struct Wire {
     mangling: Mangling,
     chance: Rng,
@@ -34,7 +34,7 @@ pub struct Wire {
     taken: u64,
 }
 
-/// In the order in which they arrive.
+/// Ordered by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct UnderWay {
     due: Duration,
@@ -44,7 +44,7 @@ struct UnderWay {
 }
 
 impl Wire {
-    /// One with nothing under way.
+    /// A wire with nothing under way.
     pub fn new(mangling: Mangling, seed: u64) -> Wire {
         Wire { mangling, chance: Rng::with_seed(seed), under_way: BinaryHeap::new(), taken: 0 }
     }
@@ -57,7 +57,7 @@ impl Wire {
         LATENESS.mul_f64(self.chance.f64())
     }
 
-    /// Takes a packet of IPv4.
+    /// Takes an IPv4 packet.
     pub fn take(&mut self, now: Duration, to: usize, packet: &[u8]) {
         if self.happens(self.mangling.lost) {
             return;
@@ -80,20 +80,20 @@ impl Wire {
         self.taken += 1;
     }
 
-    /// When the next one arrives.
+    /// When the next packet arrives.
     pub fn next(&self) -> Option<Duration> {
         self.under_way.peek().map(|Reverse(first)| first.due)
     }
 
-    /// One that has arrived by now, and where.
+    /// A packet that has arrived by now, and at which end.
     pub fn give(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
         self.next().filter(|due| *due <= now)?;
         self.under_way.pop().map(|Reverse(first)| (first.to, first.packet))
     }
 }
 
-/// Turns one bit behind the header of IPv4. In a UDP datagram it is one of what the sender has written, and the check sum is left out: else the kernel would drop it, and
-/// no program would ever see one. A segment of TCP is for the kernel to find.
+/// Flips one bit after the IPv4 header. In a UDP datagram this is a bit of what the sender has written, and the checksum is left out: otherwise the kernel
+/// would drop the datagram, and no program would ever see it. In a TCP segment it is for the kernel to find.
 fn corrupt(packet: &mut [u8], chance: &mut Rng) {
     let header = usize::from(packet[0] & 0xF) * 4;
     let is_udp = packet.get(9) == Some(&UDP);
@@ -113,7 +113,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// With 4 bytes of content.
+    /// A datagram with 4 bytes of content.
     fn datagram(number: u16) -> Vec<u8> {
         let mut packet = vec![0x45; 32];
         packet[9] = UDP;
@@ -121,7 +121,7 @@ mod tests {
         packet
     }
 
-    /// What comes of a thousand, one in each microsecond, in the order in which they come.
+    /// The outcome for a thousand packets, one in each microsecond, in the order of arrival.
     fn through(mangling: Mangling, seed: u64) -> Vec<(usize, Vec<u8>)> {
         let mut wire = Wire::new(mangling, seed);
         for number in 0..1000 {
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!((wrong, &packet[..26], &packet[26..28]), (1, &sent[..26], &[0, 0][..]));
         }
         let mut wire = Wire::new(Mangling { corrupted: 100.0, ..Mangling::default() }, 3);
-        // Nothing behind the header, and a segment of TCP.
+        // Nothing after the header, and a TCP segment.
         let mut segment = datagram(1);
         segment[9] = 6;
         for packet in [&datagram(1)[..28], &segment[..]] {

@@ -1,13 +1,13 @@
-//! A cluster of hosts that are network namespaces on the Ethernet fabric, its nodes killed and its links cut one after another, also over a bad wire.
+//! A cluster of hosts that are network namespaces on the Ethernet fabric. Its nodes are killed and its links cut one after another, also over a bad wire.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
-//! | `rig` | the namespaces and all that runs in them, which go with the command |
-//! | `cluster` | a cluster of Martlet in them |
-//! | `faults` | what befalls it |
-//! | `flood` | packets of a host that has no key |
+//! | `rig` | the namespaces and everything that runs in them, which are removed with the command |
+//! | `cluster` | a Martlet cluster in them |
+//! | `faults` | the faults that hit it |
+//! | `flood` | packets from a host that has no key |
 //! | `loopback` | the same on one host's loopback device, as many as a core can send |
-//! | `mangling`, `relay` | what a bad wire does to packets, and how they get onto it |
+//! | `mangling`, `relay` | what a bad wire does to packets, and how packets get onto it |
 //! | `wanted` | the command line |
 
 pub mod cluster;
@@ -29,7 +29,7 @@ use flood::Flood;
 use rig::Rig;
 use wanted::{USAGE, Wanted};
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
 /// What did not hold, or could not be had.
@@ -58,7 +58,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         }
         return outcome;
     }
-    // The last one has no key.
+    // The last host has no key.
     let mut rig = Rig::make(root, NODES + usize::from(wanted.flood.is_some()))?;
     if let Some(mangling) = wanted.mangling() {
         rig.mangle(mangling, wanted.seed)?;
@@ -92,7 +92,7 @@ fn finish(command: &mut Command, name: &str) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{name:?} ended with {status}")) }
 }
 
-/// A host all of whose packets take the wire; but for a good one under a flood, which it would limit.
+/// A host all of whose packets take the wire. Under a flood a good wire is left out, because it would limit the flood.
 fn one_host(root: &Path, wanted: &Wanted) -> Result<Rig, String> {
     let mut rig = Rig::make(root, 1)?;
     if wanted.flood.is_some() && wanted.mangling().is_none() {
@@ -104,7 +104,7 @@ fn one_host(root: &Path, wanted: &Wanted) -> Result<Rig, String> {
     Ok(rig)
 }
 
-/// `martlet torture` on one host, all of whose packets take the bad wire, again and again for as long as is wanted.
+/// Runs `martlet torture` on one host, all of whose packets take the bad wire, again and again for as long as is wanted.
 fn torture(root: &Path, martlet: &Path, wanted: &Wanted) -> Result<(), String> {
     const FAULTS: [&str; 8] = ["--kills", "12", "--pauses", "6", "--restarts", "3", "--changes", "3"];
     let rig = one_host(root, wanted)?;
@@ -114,7 +114,7 @@ fn torture(root: &Path, martlet: &Path, wanted: &Wanted) -> Result<(), String> {
         command.args(["torture", "--fabric", "ethernet", "--engine", &wanted.engine]).args(FAULTS).stdin(Stdio::null());
         command.args(["--seed", &wanted.seed.wrapping_add(runs).to_string()]);
         let status = command.status().map_err(|e| format!("`martlet torture` does not run: {e}"))?;
-        // A child that Ctrl-C has ended as well has not failed.
+        // If Ctrl-C has ended the child as well, the child has not failed.
         rig.family.check()?;
         runs += 1;
         if !status.success() {

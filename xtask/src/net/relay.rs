@@ -1,4 +1,5 @@
-//! A bad wire between hosts that are network namespaces: each has a TUN device, and the command passes packets from one to the other. It takes all of IPv4, TCP as well.
+//! A bad wire between hosts that are network namespaces. Each host has a TUN device, and the command passes packets from one to the other. It carries all of
+//! IPv4, including TCP.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,27 +13,27 @@ use tappers::{Interface, Tun};
 use super::mangling::{Mangling, Wire};
 use crate::namespaces::{Namespaces, ip};
 
-/// How often it is looked whether to end.
+/// How often to check whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longer than any packet of a TUN device, whose MTU is 1,500.
 const LONGEST: usize = 2048;
 
-/// It carries packets as long as it lives.
+/// Carries packets until it is dropped.
 pub struct Relay {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    /// A device a host, and by which address packets are for it.
+    /// A device for each host, and the address whose packets are for it.
     ends: Vec<(Tun, Ipv4Addr)>,
-    /// Nothing comes from that host, or gets there.
+    /// Whether a host is cut off: nothing comes from it or reaches it.
     cut: Vec<AtomicBool>,
     over: AtomicBool,
 }
 
 impl Relay {
-    /// In place of the hosts' cables to the first switch.
+    /// A wire in place of the hosts' cables to the first switch.
     ///
     /// # Errors
     /// When a device cannot be made.
@@ -48,7 +49,7 @@ impl Relay {
         Ok(Relay::carry((0..namespaces.hosts).map(lay).collect::<Result<_, String>>()?, mangling, seed))
     }
 
-    /// In place of a host's loopback device, for 127.0.0.1.
+    /// A wire in place of a host's loopback device, for 127.0.0.1.
     ///
     /// # Errors
     /// When a device cannot be made.
@@ -58,7 +59,7 @@ impl Relay {
         let name = namespaces.host(host);
         let device = device(&name, "bad0")?;
         ip(&["netns", "exec", &name, "sysctl", "-qw", "net.ipv4.conf.bad0.route_localnet=1"])?;
-        // What is sent goes out by the device, and only what comes back from there is at its end.
+        // Packets are sent by the device, and only those that come back from it have arrived.
         ip(&["-n", &name, "route", "add", "127.0.0.1", "dev", "bad0", "src", "127.0.0.1", "table", TABLE])?;
         ip(&["-n", &name, "rule", "add", "pref", "100", "lookup", "local"])?;
         ip(&["-n", &name, "rule", "add", "pref", "10", "iif", "lo", "to", "127.0.0.1", "lookup", TABLE])?;
@@ -74,7 +75,7 @@ impl Relay {
         Relay { shared, thread: Some(thread) }
     }
 
-    /// Takes a host off the wire, or puts it back.
+    /// Disconnects a host from the wire, or connects it again.
     pub fn cut(&self, host: usize, cut: bool) {
         self.shared.cut[host].store(cut, Ordering::Relaxed);
     }
@@ -89,9 +90,9 @@ impl Drop for Relay {
     }
 }
 
-/// A device of that host.
+/// Makes a device of that host.
 fn device(host: &str, name: &str) -> Result<Tun, String> {
-    // In our own namespace first, under a name that nothing else there has.
+    // First in our own namespace, under a name that nothing else there has.
     let own = format!("bad{}", std::process::id());
     let made = Interface::new(&own).and_then(Tun::new_named).and_then(|mut device| device.set_nonblocking(true).map(|()| device));
     let device = made.map_err(|e| format!("a TUN device cannot be made, which needs /dev/net/tun and CAP_NET_ADMIN: {e}"))?;
@@ -107,7 +108,7 @@ impl Shared {
             let now = began.elapsed();
             while let Some((to, packet)) = wire.give(now) {
                 if !self.cut[to].load(Ordering::Relaxed) {
-                    // What the kernel does not take is lost, as on any wire.
+                    // A packet that the kernel refuses is lost, as on any wire.
                     let _ = self.ends[to].0.send(&packet);
                 }
             }
@@ -129,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Where a packet is to go. What is not IPv4, or for no host, is dropped.
+    /// The host that a packet is for. A packet that is not IPv4, or is for no host, is dropped.
     fn towards(&self, packet: &[u8]) -> Option<usize> {
         if packet.first()? >> 4 != 4 {
             return None;

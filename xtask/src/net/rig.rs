@@ -1,4 +1,4 @@
-//! Network namespaces for a command, and all that runs in them.
+//! Network namespaces for a command, and everything that runs in them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,26 +12,27 @@ use crate::ci::target_directory;
 use crate::family::Family;
 use crate::namespaces::Namespaces;
 
-/// How long anything may take that is waited for: what takes longer hangs.
+/// How long anything that is waited for may take. What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to look at what is waited for.
+/// How often to check what is waited for.
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// Hosts, and a directory that all of them see. They go with this value, and so do all processes that the command has started; also when it is interrupted.
+/// Hosts, and a directory that all of them see. When this is dropped, they are removed, and all processes that the command has started are ended; also when the
+/// command is interrupted.
 pub struct Rig {
-    /// What is started.
+    /// The processes that were started.
     pub family: Family,
     /// The hosts.
     pub namespaces: Namespaces,
     /// The directory.
     pub directory: PathBuf,
-    /// What carries their packets, where no switch does.
+    /// What carries their packets, if not a switch.
     relay: Option<Relay>,
 }
 
 impl Rig {
-    /// So many hosts on one network.
+    /// Makes this many hosts on one network.
     ///
     /// # Errors
     /// When namespaces cannot be made.
@@ -46,28 +47,28 @@ impl Rig {
         Ok(rig)
     }
 
-    /// From here on the wire between the hosts does that to what they send each other.
+    /// From now on the wire between the hosts does this to what they send each other.
     ///
     /// # Errors
-    /// When there can be none.
+    /// When the wire cannot be made.
     pub fn mangle(&mut self, mangling: Mangling, seed: u64) -> Result<(), String> {
         self.relay = Some(Relay::between(&self.namespaces, mangling, seed)?);
         Ok(())
     }
 
-    /// From here on a host's loopback device does that to what processes there send each other at 127.0.0.1.
+    /// From now on a host's loopback device does this to what processes there send each other at 127.0.0.1.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When the wire cannot be made.
     pub fn mangle_within(&mut self, host: usize, mangling: Mangling, seed: u64) -> Result<(), String> {
         self.relay = Some(Relay::within(&self.namespaces, host, mangling, seed)?);
         Ok(())
     }
 
-    /// Takes a host off the network, or puts it back.
+    /// Disconnects a host from the network, or connects it again.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// What `ip` prints.
     pub fn cut(&self, host: usize, cut: bool) -> Result<(), String> {
         match &self.relay {
             Some(relay) => relay.cut(host, cut),
@@ -76,7 +77,7 @@ impl Rig {
         Ok(())
     }
 
-    /// A command that runs on a host. `ip` becomes the program.
+    /// A command that runs on a host. The process of `ip` becomes the program.
     pub fn on(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces.host(host)]).arg(program);
@@ -104,7 +105,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.family.end();
         self.relay = None;
-        // As much as was made.
+        // Removes as much as was made.
         let _ = self.namespaces.remove();
         let _ = fs::remove_dir_all(&self.directory);
     }

@@ -39,7 +39,7 @@ does not cut packets in parts. Without any of these options the wire is a good o
 --release: Martlet as built for release. By default it is built as tests are, without optimisation.
 ";
 
-/// What is wanted.
+/// The options of the command.
 #[derive(Debug, PartialEq)]
 pub struct Wanted {
     pub engine: String,
@@ -47,7 +47,7 @@ pub struct Wanted {
     pub lasting: Option<Duration>,
     pub rejoins: Option<usize>,
     pub torture: bool,
-    /// No cluster: the command has a namespace to itself.
+    /// Whether there is no cluster, and the command has a namespace to itself.
     pub one_host: bool,
     pub flood: Option<u64>,
     wire: Mangling,
@@ -121,7 +121,7 @@ impl Wanted {
     }
 }
 
-/// Nothing gets through a wire that loses more than half.
+/// Reads a percentage of at most half: nothing gets through a wire that loses more.
 fn percent(option: &str, text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| (0.0..=50.0).contains(percent));
     percent.ok_or_else(|| format!("{option} is {text:?}; allowed are 0 to 50 percent\n\n{USAGE}"))

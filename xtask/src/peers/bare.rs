@@ -1,19 +1,19 @@
-//! Servers that do nothing but what any replicated write has to wait for: a client's request, a packet to each of two other hosts, the first answer, the reply.
-//! Nothing is kept, checked or encrypted, and nobody is elected. What they take is the system's part of what others take.
+//! Servers that do only what any replicated write has to wait for: a client's request, a packet to each of two other hosts, the first answer, the reply. They
+//! keep, check and encrypt nothing, and elect no leader. The time that they take is the system's part of what other servers take.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-/// When an answer is taken for lost.
+/// After how long an answer is taken for lost.
 const LOST: Duration = Duration::from_millis(100);
 /// The longest part of a request that is read.
 const LONGEST: usize = 1 << 16;
 
-/// Serves until it is killed: the first address is that of the one that clients ask, over TCP and in the protocol of Redis; the others echo packets.
+/// Serves until it is killed. The first address is that of the server that clients ask, over TCP and in the Redis protocol; the others echo packets.
 ///
 /// # Errors
-/// What is wrong with the arguments, and why it cannot serve.
+/// What is wrong with the arguments, or why it cannot serve.
 pub fn serve(arguments: &[String]) -> Result<(), String> {
     let [number, addresses] = arguments else { return Err("`peers --bare` takes a number and addresses".into()) };
     let parsed = (number.parse::<usize>().ok()).zip(addresses.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<SocketAddr>>>());
@@ -30,7 +30,7 @@ pub fn serve(arguments: &[String]) -> Result<(), String> {
     for client in listener.incoming() {
         let (client, others) = (client.map_err(trouble)?, addresses[1..].to_vec());
         let packets = UdpSocket::bind((addresses[0].ip(), 0)).map_err(trouble)?;
-        // A client that goes ends its thread and nothing else.
+        // A client that leaves ends only its own thread.
         std::thread::spawn(move || lead(&client, &packets, &others));
     }
     Ok(())
@@ -40,7 +40,7 @@ fn echo(packets: &UdpSocket) -> io::Result<()> {
     let mut packet = vec![0; LONGEST];
     loop {
         let (length, from) = packets.recv_from(&mut packet)?;
-        // All that its sender looks at.
+        // The sender looks at no more than this.
         packets.send_to(&packet[..length.min(8)], from)?;
     }
 }
@@ -58,7 +58,7 @@ fn lead(client: &TcpStream, packets: &UdpSocket, others: &[SocketAddr]) -> io::R
         loop {
             match packets.recv(&mut answer) {
                 Ok(8) if u64::from_le_bytes(answer) == number => break,
-                // Another one's, or the second one's to an earlier request.
+                // The answer to another client's request, or the second answer to an earlier one.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tell()?,
                 Err(error) => return Err(error),
@@ -69,7 +69,7 @@ fn lead(client: &TcpStream, packets: &UdpSocket, others: &[SocketAddr]) -> io::R
     Ok(())
 }
 
-/// Reads a request, and appends its parts.
+/// Reads a request, and appends its parts to `to`.
 fn request(from: &mut impl BufRead, to: &mut Vec<u8>) -> io::Result<()> {
     for _ in 0..length(from, '*')? {
         let bytes = length(from, '$')?;
@@ -118,7 +118,7 @@ mod tests {
         let mut packet = [0; 64];
         let (length, from) = other.recv_from(&mut packet).expect("it is told");
         assert_eq!(&packet[..length], b"\x01\0\0\0\0\0\0\0PING");
-        // Not the answer: that of no request.
+        // An answer that belongs to no request.
         other.send_to(&[9; 8], from).expect("sent");
         other.send_to(&packet[..8], from).expect("sent");
         let mut reply = [0; 5];

@@ -1,4 +1,4 @@
-//! What came of it. Machines and minutes differ, so the ratios are those within a round, and of the rounds the median.
+//! The results. Machines and moments differ, so ratios are taken within a round, and then the median over the rounds.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Wanted;
 
-/// One way to ask, with so many clients, in one round.
+/// One way to ask, with a number of clients, in one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     pub p50_us: f64,
@@ -14,17 +14,17 @@ pub struct Sample {
     pub per_s: f64,
 }
 
-/// All of them.
+/// All results.
 pub struct Figures {
     /// The ways to ask, in the order in which they are shown. The others are compared with the first two.
     names: Vec<&'static str>,
     samples: BTreeMap<(u32, &'static str), BTreeMap<u32, Sample>>,
     skipped: Vec<(String, String)>,
-    /// What file system is meant by "disk".
+    /// The file system that "disk" stands for.
     disk: Option<String>,
 }
 
-/// A line of the result. The ratios are the latencies by those of the first two ways to ask, where these were measured.
+/// A line of the result. The ratios are the latencies divided by those of the first two ways to ask, where these were measured.
 #[derive(Debug, PartialEq)]
 struct Line {
     name: &'static str,
@@ -36,7 +36,7 @@ struct Line {
 const COMPARED: usize = 2;
 
 impl Figures {
-    /// Of these ways to ask.
+    /// Results for these ways to ask.
     pub fn new(names: impl Iterator<Item = &'static str>) -> Figures {
         Figures { names: names.collect(), samples: BTreeMap::new(), skipped: Vec::new(), disk: None }
     }
@@ -45,12 +45,12 @@ impl Figures {
         self.samples.entry((clients, name)).or_default().insert(round, sample);
     }
 
-    /// Says what file system is meant by "disk".
+    /// Sets the file system that "disk" stands for.
     pub fn name_disk(&mut self, file_system: Option<String>) {
         self.disk = file_system;
     }
 
-    /// Something is not measured; said once, and at the end.
+    /// Notes that something is not measured. This is said once, and again at the end.
     pub fn skip(&mut self, what: &str, why: &str) {
         if !self.skipped.iter().any(|(skipped, _)| skipped == what) {
             eprintln!("SKIPPED: {what}: {why}");
@@ -77,7 +77,7 @@ impl Figures {
         clients.iter().flat_map(|&clients| self.names.iter().filter_map(move |name| line(clients, name))).collect()
     }
 
-    /// Shows all of it.
+    /// Prints everything.
     pub fn print(&self, wanted: &Wanted) {
         let lines = self.lines(&wanted.clients);
         if wanted.json {
@@ -117,7 +117,7 @@ impl Figures {
     }
 }
 
-/// Of no values there is none.
+/// `None` if there are no values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn ratios_are_of_one_round_and_then_the_median() {
         let mut figures = Figures::new(["put", "set", "other"].into_iter());
-        // The machine is ten times slower in the second round: the ratio of the medians would be 50.
+        // In the second round the machine is ten times slower: the ratio of the medians would be 50.
         for (round, put, other) in [(0, 10.0, 50.0), (1, 100.0, 500.0), (2, 10.0, 500.0)] {
             let sample = |us| Sample { p50_us: us, p99_us: 2.0 * us, per_s: 1.0 / us };
             figures.add(round, "put", 1, sample(put));

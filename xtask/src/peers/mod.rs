@@ -1,13 +1,13 @@
-//! How long clients wait for a write: to a cluster of Martlet, and to others between the same hosts, in turn.
+//! How long clients wait for a write: to a Martlet cluster, and to others between the same hosts, in turn.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
-//! | `systems` | what is measured: the servers, and who asks them |
-//! | `bare` | servers that do nothing but pass packets on |
-//! | `figures` | what came of it: medians, and ratios within a round |
+//! | `systems` | what is measured: the servers, and the programs that ask them |
+//! | `bare` | servers that only pass packets on |
+//! | `figures` | the results: medians, and ratios within a round |
 //!
 //! The others' servers and clients are one program, `xtask/peers`. It is written in Go, as they are: `go.mod` names etcd (Apache-2.0), hashicorp/raft (MPL-2.0)
-//! and what they need. cargo-deny does not see these. They are a tool for measuring, which is built where it runs; nothing of them is in what is shipped.
+//! and what they need. cargo-deny does not see these. They are a tool for measuring that is built where it runs; nothing of them is shipped.
 
 mod bare;
 mod figures;
@@ -38,7 +38,7 @@ at the first answer, which is the system's part in all of it. Ratios are of the 
 /// The host with the clients.
 const CLIENTS: usize = NODES;
 
-/// What is wanted.
+/// The options of the command.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     rounds: u32,
@@ -56,7 +56,7 @@ impl Wanted {
             match arg.as_str() {
                 "--rounds" => wanted.rounds = number(&arg, &value()?, 100, USAGE)?,
                 "--seconds" => wanted.seconds = number(&arg, &value()?, 600, USAGE)?,
-                // As many as `martlet bench put` has.
+                // As many as `martlet bench put` allows.
                 "--clients" => wanted.clients = value()?.split(',').map(|one| number(&arg, one, 64, USAGE)).collect::<Result<_, _>>()?,
                 "--bytes" => wanted.bytes = number(&arg, &value()?, 60_000, USAGE)?,
                 "--json" => wanted.json = true,
@@ -67,17 +67,17 @@ impl Wanted {
     }
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// What could not be measured that is not merely absent.
+/// What could not be measured, unless it is merely absent.
 pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
     let mut args = args.peekable();
     if args.peek().is_some_and(|first| first == "--help") {
         print!("{USAGE}");
         return Ok(());
     }
-    // What this command starts on the hosts.
+    // This is what the command itself starts on the hosts.
     if args.next_if(|first| first == "--bare").is_some() {
         return bare::serve(&args.collect::<Vec<_>>());
     }
@@ -85,7 +85,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     // Before anything is built, which takes minutes: without hosts nothing can be measured.
     let rig = Rig::make(root, NODES + 1).map_err(|why| format!("nothing can be measured: network namespaces cannot be made: {why}"))?;
     let built = ci::cargo(root).args(["build", "--quiet", "--release", "--package", "martlet-cli"]).status();
-    // A build that Ctrl-C has ended as well has not failed.
+    // If Ctrl-C has ended the build as well, the build has not failed.
     rig.family.check()?;
     if !built.is_ok_and(|status| status.success()) {
         return Err("`martlet` does not build".into());
@@ -97,14 +97,14 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     let programs = Programs { martlet: target_directory(root).join("release/martlet"), peers };
     figures.name_disk(systems::file_system(&rig.directory));
     let outcome = measure(&rig, &programs, &wanted, &mut figures);
-    // Also those from before an error, or Ctrl-C.
+    // Prints also what was measured before an error, or before Ctrl-C.
     figures.print(&wanted);
     outcome
 }
 
 fn measure(rig: &Rig, programs: &Programs, wanted: &Wanted, figures: &mut Figures) -> Result<(), String> {
     for round in 0..wanted.rounds {
-        // So that none always comes first.
+        // In turn, so that none always comes first.
         for turn in 0..SYSTEMS.len() {
             let system = &SYSTEMS[(turn + round as usize) % SYSTEMS.len()];
             rig.family.check()?;

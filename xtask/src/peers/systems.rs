@@ -11,24 +11,24 @@ use super::{CLIENTS, Wanted};
 use crate::net::cluster::{Cluster, NODES};
 use crate::net::rig::Rig;
 
-/// What is run.
+/// The programs that are run.
 pub struct Programs {
     pub martlet: PathBuf,
     /// `xtask/peers`, where it could be built.
     pub peers: Option<PathBuf>,
 }
 
-/// Servers that are measured in one go.
+/// Servers that are measured together.
 pub struct System {
     pub name: &'static str,
-    /// Whether they, or all that ask them, are of `xtask/peers`.
+    /// Whether they, or all programs that ask them, belong to `xtask/peers`.
     pub needs_peers: bool,
-    /// How they are asked.
+    /// The ways to ask them.
     pub asked: &'static [Asked],
     kind: Kind,
 }
 
-/// A way to ask, which is a line of the result.
+/// A way to ask, which is one line of the result.
 pub struct Asked {
     pub name: &'static str,
     by: By,
@@ -37,20 +37,20 @@ pub struct Asked {
 enum By {
     /// `martlet bench put`.
     Martlet,
-    /// `peers put` with that word.
+    /// `peers put` with this word.
     Peers(&'static str),
 }
 
 enum Kind {
     Martlet,
     Raft,
-    /// With its files in a directory of that parent, or with the rig's.
+    /// With its files in a directory below this one, or below the rig's.
     Etcd(Option<&'static str>),
     /// [`super::bare`].
     Bare,
 }
 
-/// The one that others are compared with comes first, by its own client and over the Redis protocol.
+/// The system that others are compared with comes first, with its own client and over the Redis protocol.
 pub const SYSTEMS: [System; 5] = [
     System {
         name: "Martlet",
@@ -89,10 +89,10 @@ pub const SYSTEMS: [System; 5] = [
 
 /// A file system in memory.
 const MEMORY: &str = "/dev/shm";
-/// The ports of others: where servers reach each other; those for clients come next.
+/// The ports of the others. Servers reach each other at this one; the port for clients is the next.
 const PORT: u16 = 2380;
 
-/// Why a system does not run.
+/// The reason why a system does not run.
 pub enum Trouble {
     /// It cannot run here.
     Absent(String),
@@ -103,7 +103,7 @@ impl System {
     /// Starts its servers.
     ///
     /// # Errors
-    /// Why they do not run.
+    /// The reason why they do not run.
     pub fn start<'a>(&'static self, rig: &'a Rig, programs: &Programs, round: u32) -> Result<Running<'a>, Trouble> {
         let mut running = Running { system: self, addresses: Vec::new(), martlet: None, servers: Vec::new(), files: None };
         let address = |host: usize, port: u16| format!("{}:{port}", rig.namespaces.address(host, 0));
@@ -162,10 +162,10 @@ impl System {
     }
 }
 
-/// Servers that run. They, and the files of etcd, of which it lays out some 64 MB for each server, go with this value.
+/// Servers that run. They are ended when this is dropped, and the files of etcd, which allocates some 64 MB for each server, are removed.
 pub struct Running<'a> {
     system: &'static System,
-    /// Where clients reach them.
+    /// The addresses for clients.
     addresses: Vec<String>,
     martlet: Option<Cluster<'a>>,
     servers: Vec<Child>,
@@ -183,7 +183,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Measures each way to ask them with each number of clients, and notes what came of it.
+    /// Measures each way to ask them with each number of clients, and notes the results.
     ///
     /// # Errors
     /// When a client fails, or the command is interrupted.
@@ -199,7 +199,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// A command that asks in that way. `None`: it could not be built, which has been said.
+    /// A command that asks in this way. `None`: it could not be built, which has been reported.
     fn client(&self, rig: &Rig, programs: &Programs, by: &By, clients: u32, wanted: &Wanted) -> Option<Command> {
         let common = [clients.to_string(), wanted.seconds.to_string(), wanted.bytes.to_string()];
         match by {
@@ -220,7 +220,7 @@ impl Running<'_> {
         }
     }
 
-    /// What a command says, once it has ended well.
+    /// A command's output, once it has ended successfully.
     fn wait(&mut self, rig: &Rig, mut command: Command) -> Result<String, String> {
         let (out, err) = (rig.directory.join("client.out"), rig.directory.join("client.err"));
         let trouble = |e| format!("the client does not run: {e}");
@@ -241,7 +241,7 @@ impl Running<'_> {
             }
             std::thread::sleep(crate::net::rig::LOOK);
         };
-        // A child that Ctrl-C has ended as well has not failed.
+        // If Ctrl-C has ended the child as well, the child has not failed.
         rig.family.check()?;
         if !status.success() {
             return Err(format!("the client has ended with {status}: {}", fs::read_to_string(&err).unwrap_or_default().trim()));
@@ -268,14 +268,14 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What kind of file system a directory is on.
+/// The kind of file system that a directory is on.
 pub fn file_system(directory: &Path) -> Option<String> {
     let output = Command::new("stat").args(["--file-system", "--format=%T"]).arg(directory).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl By {
-    /// What such a client says, after so many seconds.
+    /// Reads the output of such a client after this many seconds.
     fn read(&self, said: &str, seconds: u32) -> Option<Sample> {
         let lines: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         match self {

@@ -1,7 +1,7 @@
-//! `cargo xtask clients`: programs that use well-known client libraries of Redis, at work while the leader of a server in replicas is killed again and again.
+//! `cargo xtask clients`: programs that use well-known Redis client libraries, while the leader of a server in replicas is killed again and again.
 //!
-//! The programs stand in `xtask/clients`, a directory a language, and name the versions of the libraries. Each takes a port and for how many seconds it is to work,
-//! gives up at the first error, sends nothing twice, and checks its own counts at the end.
+//! The programs are in `xtask/clients`, one directory for each language, and name the versions of the libraries. Each takes a port and the number of seconds to
+//! work for, gives up at the first error, sends nothing twice, and checks its own counts at the end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,24 +22,24 @@ Programs with redis-py, RQ, BullMQ, go-redis and Jedis, all at once against one 
 that is not installed is named and passed over. Their own package managers fetch the libraries into target/clients. Behind `--`: options of `martlet run`.
 ";
 
-/// What a program may take beyond its time: the last of its work waits for a server whose leader was killed just then.
+/// How much longer than its time a program may take: the last of its work may wait for a server whose leader was just killed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Lines shown of a program that fails.
+/// How many lines are shown of a program that fails.
 const LINES: usize = 12;
 
 /// A language, and the programs in it.
 struct Language {
     name: &'static str,
-    /// What it needs, and Debian's packages that have it.
+    /// The programs that it needs, and Debian's packages that contain them.
     needs: &'static [(&'static str, &'static str)],
-    /// The commands that fetch and build what its programs need in a directory of their copies.
+    /// The commands that fetch and build what its programs need, in a directory with copies of them.
     install: fn(&Path) -> Vec<Command>,
     programs: &'static [Program],
 }
 
 struct Program {
     name: &'static str,
-    /// The command that runs it, in that directory, without its port and its time.
+    /// The command that runs it in that directory, without its port and its time.
     run: fn(&Path) -> Command,
 }
 
@@ -130,7 +130,7 @@ impl Wanted {
     }
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
 /// What did not hold, or could not be had.
@@ -187,7 +187,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     fs::remove_dir_all(&logs).map_err(trouble(&logs))
 }
 
-/// Copies the programs of a language to where they run, and fetches what they need.
+/// Copies a language's programs to where they run, and fetches what they need.
 fn prepare(language: &Language, from: &Path, place: &Path) -> Result<(), String> {
     copy(from, place).map_err(|e| format!("{} cannot be copied to {}: {e}", from.display(), place.display()))?;
     for mut command in (language.install)(place) {
@@ -214,7 +214,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A program at work.
+/// A program that is running.
 struct Running {
     name: &'static str,
     process: Child,
@@ -234,7 +234,7 @@ impl Running {
         Ok(Running { name, process, log, ended: None })
     }
 
-    /// Says how it has ended. Returns whether it should have.
+    /// Reports how it has ended. Returns whether it ended well.
     fn tell(&self, status: ExitStatus) -> bool {
         let said = fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
@@ -249,7 +249,7 @@ impl Running {
     }
 }
 
-/// Kills leaders until all programs have ended. Returns how many of these have failed.
+/// Kills leaders until all programs have ended. Returns how many programs have failed.
 fn attend(server: &mut Server, running: &mut [Running], wanted: &Wanted, family: &Family) -> Result<usize, String> {
     let end = Instant::now() + wanted.lasting + PATIENCE;
     let mut kill_at = Instant::now() + wanted.kill_every;

@@ -1,6 +1,6 @@
-//! Redis in replicas, tried with programs of others: its own test suite (`cargo xtask redis-suite`), and client libraries (`cargo xtask clients`).
+//! Redis in replicas, tried with other projects' programs: its own test suite (`cargo xtask redis-suite`), and client libraries (`cargo xtask clients`).
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
 //! | `server` | a redis-server, plain or in replicas whose leader is killed |
 //! | `suite` | the test suite |
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use crate::ci::{cargo, target_directory};
 
-/// What of Martlet a server is run with.
+/// The Martlet programs that a server is run with.
 struct Programs {
     martlet: PathBuf,
     library: PathBuf,
 }
 
 impl Programs {
-    /// Builds them, as cargo does without a word.
+    /// Builds them, with cargo's output silenced.
     fn build(root: &Path) -> Result<Programs, String> {
         let mut command = cargo(root);
         command.args(["build", "--quiet", "--package", "martlet-cli", "--package", "martlet-preload"]);
@@ -35,12 +35,12 @@ impl Programs {
     }
 }
 
-/// What to say of a file or a directory that something cannot be done with.
+/// The message when something cannot be done with a file or a directory.
 fn trouble(what: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", what.display())
 }
 
-/// Reads the value of an option that takes a time.
+/// Reads the value of an option that takes a duration.
 fn time(option: &str, text: &str, usage: &str) -> Result<Duration, String> {
     duration(text).ok_or_else(|| format!("{option} is {text:?}; allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m\n\n{usage}"))
 }

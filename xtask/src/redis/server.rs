@@ -15,42 +15,43 @@ use serde_json::Value;
 use super::{Programs, trouble};
 use crate::family::Family;
 
-/// How often to look at what is waited for.
+/// How often to check what is waited for.
 pub const LOOK: Duration = Duration::from_millis(20);
-/// How long a server may take to be there, and to end.
+/// How long a server may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Replicas that a server has.
+/// How many replicas a server has.
 const WANTED: u64 = 3;
-/// How long what belongs to a server may take to go when it has ended.
+/// How long a server's remaining processes may take to go after it has ended.
 const GOING: Duration = Duration::from_secs(5);
 
-/// A server that runs. The end of one that is dropped without [`Server::stop`] is left to the family.
+/// A server that runs. If it is dropped without [`Server::stop`], the family ends it.
 pub struct Server {
     process: Child,
-    /// Where it listens, at 127.0.0.1.
+    /// The port at which it listens, at 127.0.0.1.
     pub port: u16,
     replicas: Option<Replicas>,
 }
 
-/// Its replicas, as `martlet run` tells of them.
+/// Its replicas, as `martlet run` reports them.
 struct Replicas {
     events: BufReader<File>,
-    /// The beginning of an event that has not been written as a whole.
+    /// The beginning of an event that has not been written completely.
     begun: String,
     leader: Option<i32>,
     whole: bool,
     killed: BTreeSet<i32>,
-    /// Some of the killed, of whose end nothing has been said: what is said of the others may be older.
+    /// How many killed replicas have not been reported as ended yet. Until they are, what is reported of the others may be older.
     dying: usize,
     lost: Vec<String>,
 }
 
 impl Server {
-    /// Starts one, in replicas if there are programs for that, with more arguments for `martlet run` and for the server. What it says is in `server.log` and `events`
-    /// in the directory, its data below `data`.
+    /// Starts one, in replicas if there are programs for that, with more arguments for `martlet run` and for the server. Its output goes to `server.log` and
+    /// `events` in the directory, and its data below `data`.
     ///
     /// # Errors
+    /// When it does not start to serve.
     /// When it does not come to serve.
     pub fn start(
         programs: Option<(&Programs, &[String])>,
@@ -106,7 +107,7 @@ impl Server {
         ask().unwrap_or(false)
     }
 
-    /// Waits until it is so.
+    /// Waits until the condition holds.
     fn wait(&mut self, family: &Family, what: &str, mut is_so: impl FnMut(&mut Server) -> bool) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -125,19 +126,19 @@ impl Server {
         }
     }
 
-    /// Takes note of what has been said of its replicas.
+    /// Reads what has been reported about its replicas.
     pub fn look(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.read();
         }
     }
 
-    /// Whether it has ended: that of replicas ends when too few of them are left.
+    /// Whether it has ended. A server in replicas ends when too few of them are left.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Kills the replica that leads, if all of them hold the state. Returns whether it did.
+    /// Kills the leading replica, if all replicas hold the state. Returns whether it did.
     pub fn kill_leader(&mut self) -> bool {
         self.look();
         let Some(replicas) = self.replicas.as_mut().filter(|replicas| replicas.whole) else { return false };
@@ -153,15 +154,15 @@ impl Server {
         self.replicas.as_ref().map_or(0, |replicas| replicas.killed.len())
     }
 
-    /// The replicas that have ended and were not killed by this one, and how.
+    /// The replicas that have ended without being killed by [`Server::kill_leader`], and how.
     pub fn lost(&self) -> &[String] {
         self.replicas.as_ref().map_or(&[], |replicas| &replicas.lost)
     }
 
-    /// Ends it, and sees to it that nothing is left of it. Returns what was.
+    /// Ends it, and makes sure that nothing of it is left. Returns what was left.
     ///
     /// # Errors
-    /// When somebody interrupts that.
+    /// When the command is interrupted meanwhile.
     pub fn stop(mut self, family: &Family) -> Result<Vec<String>, String> {
         if let Some(pid) = Pid::from_raw(self.process.id().cast_signed()).filter(|_| !self.has_ended()) {
             // It may have ended just now.
@@ -169,7 +170,7 @@ impl Server {
         }
         let ended = self.wait(family, "has ended", Server::has_ended);
         family.check()?;
-        // What the kernel has yet to take apart goes by itself.
+        // What the kernel is still taking down goes by itself.
         let end = Instant::now() + GOING;
         let mut left = family.describe();
         while !left.is_empty() && Instant::now() < end {
@@ -188,7 +189,7 @@ impl Replicas {
     fn read(&mut self) {
         while self.events.read_line(&mut self.begun).is_ok_and(|read| read > 0) && self.begun.ends_with('\n') {
             let line = std::mem::take(&mut self.begun);
-            // The server's own output is elsewhere; what is no event is none of ours.
+            // The server's own output is elsewhere, so a line that is no event can be ignored.
             let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
             self.hear(&event);
         }
@@ -198,7 +199,7 @@ impl Replicas {
         let pid = || event["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         match event["event"].as_str() {
             Some("leads") => self.leader = pid(),
-            // Two that hold the state are said, too, before the third one is there.
+            // This is also reported when two replicas hold the state and the third is not there yet.
             Some("replicas") => self.whole = event["replicas"] == WANTED && self.dying == 0,
             Some("ended") => {
                 self.whole = false;

@@ -44,16 +44,16 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("xtask", &[]),
 ];
 
-/// Features that put a simulator's probes into production crates, and the crates that may have them. None may turn them on for others.
+/// Features that put a simulator's probes into production crates, and the crates that may have these features. No crate may turn them on for others.
 const PROBES: [&str; 2] = ["canaries", "marks"];
 const MAY_BE_PROBED: [&str; 4] = ["martlet-fabric", "martlet-protocol", "martlet-sim", "martlet-warden"];
 
-/// What tests of any crate may use beside that.
+/// What tests of any crate may use besides that.
 const TESTS_MAY_USE: &str = "martlet-sim";
 
 /// A crate of the workspace.
 pub struct Member {
-    /// Its manifest, from the workspace's root.
+    /// The path of its manifest, from the workspace's root.
     pub path: String,
     /// The manifest, parsed.
     pub manifest: Table,
@@ -77,7 +77,7 @@ impl Member {
     }
 }
 
-/// Finds the members: every directory of `crates` and `examples` that holds a manifest, `fuzz` and `xtask`.
+/// Finds the members: every directory below `crates` and `examples` that contains a manifest, `fuzz` and `xtask`.
 pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     let mut dirs = Vec::new();
     for parent in ["crates", "examples"] {
@@ -100,7 +100,7 @@ fn parse(path: &str, text: &str) -> Result<Table, String> {
     text.parse().map_err(|error| format!("{path}: {error}"))
 }
 
-/// Every dependency of the workspace is used, and an external one says why it is worth its place.
+/// Checks that every dependency of the workspace is used, and that an external one is justified.
 pub fn check_workspace(path: &str, text: &str, members: &[Member]) -> Result<Vec<Problem>, String> {
     let manifest = parse(path, text)?;
     let mut problems = Vec::new();
@@ -120,7 +120,7 @@ pub fn check_workspace(path: &str, text: &str, members: &[Member]) -> Result<Vec
     Ok(problems)
 }
 
-/// A dependency that asks for probes would put them into every build of the workspace that holds it.
+/// A dependency that turns on probes would put them into every build of the workspace that includes it.
 fn turns_on_probes(path: &str, used: &str, value: &Value) -> Option<Problem> {
     let features = value.get("features").and_then(Value::as_array)?;
     let probe = features.iter().filter_map(Value::as_str).find(|feature| PROBES.contains(feature))?;
@@ -131,7 +131,7 @@ fn turns_on_probes(path: &str, used: &str, value: &Value) -> Option<Problem> {
     ))
 }
 
-/// Features that hold probes stand in the crates that have some and in the simulator, and are never on by default.
+/// Checks that features with probes are only in the crates that have probes and in the simulator, and are never on by default.
 fn probes_by_feature(member: &Member) -> Vec<Problem> {
     let features = member.manifest.get("features").and_then(Value::as_table);
     let holds_probe = |value: &str| PROBES.contains(&value.rsplit('/').next().unwrap_or(value));
@@ -164,7 +164,7 @@ pub fn check_member(member: &Member) -> Vec<Problem> {
         problems.extend(turns_on_probes(&member.path, used, value));
         if (used == "martlet" || used.starts_with("martlet-"))
             && !allowed.contains(&used.as_str())
-            // A crate's tests use the crate itself, which is how they ask for its features.
+            // A crate's tests may depend on the crate itself, which is how they turn its features on.
             && !(section == "dev-dependencies" && (used == TESTS_MAY_USE || used == name))
         {
             let may = if allowed.is_empty() { "none of ours".into() } else { allowed.join(", ") };

@@ -1,4 +1,4 @@
-//! Encodings change with their version only. What their samples look like only the crates themselves can say, so this builds a program that links them all
+//! Checks that encodings change only with their version. Only the crates themselves can produce samples of them, so this builds a program that links them all
 //! (`fuzz/src/encodings.rs`).
 
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::process::{Command, Output, Stdio};
 use super::Problem;
 use crate::ci::cargo;
 
-/// The program, to be run with these arguments.
+/// The program, with these arguments.
 pub fn command(root: &Path, arguments: &[&str]) -> Command {
     let mut command = cargo(root);
     command.args(["run", "--quiet", "--package", "martlet-fuzz", "--bin", "encodings", "--"]).args(arguments);
     command
 }
 
-/// What it complains about.
+/// The program's complaints.
 ///
 /// # Errors
 /// When it cannot be built or run.

@@ -1,11 +1,11 @@
-//! Tells code from comments and literals, so that a rule about code is not set off by a sentence about it.
+//! Tells code from comments and literals, so that a sentence about code does not trigger a rule about it.
 
-/// One source line, taken apart. The three parts have the line's columns: what belongs to another part is blank.
+/// One source line, taken apart. Each of the three parts has the line's columns, with blanks for what belongs to another part.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Line {
     /// Code, with the contents of literals blanked.
     pub code: String,
-    /// Comments, their slashes included.
+    /// Comments, including their slashes.
     pub comment: String,
     /// Whether the line belongs to an item under `#[cfg(test)]`.
     pub test: bool,
@@ -16,7 +16,7 @@ enum State {
     Code,
     LineComment,
     BlockComment(u32),
-    /// In a string; its closing quote is followed by this many `#`; `None` for one with escapes.
+    /// In a string. Its closing quote is followed by this many `#`; `None`: the string has escapes.
     String(Option<usize>),
 }
 
@@ -108,7 +108,7 @@ fn put(line: &mut Line, c: char, code: bool) {
     line.comment.push(if code { ' ' } else { c });
 }
 
-/// For the quote at `at`: the number of `#` before it if an `r` stands before them.
+/// For the quote at `at`: the number of `#` before it, if an `r` precedes them.
 fn raw_hashes(chars: &[char], at: usize) -> Option<usize> {
     let hashes = chars[..at].iter().rev().take_while(|&&c| c == '#').count();
     let r = at.checked_sub(hashes + 1)?;
@@ -120,7 +120,7 @@ fn raw_hashes(chars: &[char], at: usize) -> Option<usize> {
     prefix.then_some(hashes)
 }
 
-/// The closing quote of the character literal that opens at `at`, or `None` when it is a lifetime.
+/// The closing quote of the character literal that opens at `at`. `None` when it is a lifetime.
 fn char_literal(chars: &[char], at: usize) -> Option<usize> {
     if chars.get(at + 1) == Some(&'\\') {
         return (at + 3..chars.len().min(at + 13)).find(|&i| chars[i] == '\'');
@@ -128,7 +128,7 @@ fn char_literal(chars: &[char], at: usize) -> Option<usize> {
     (chars.get(at + 2) == Some(&'\'')).then_some(at + 2)
 }
 
-/// Marks the lines of every item that stands under `#[cfg(test)]` (or a `cfg(all(test, ...))`): from the attribute to the item's end.
+/// Marks the lines of every item under `#[cfg(test)]` (or a `cfg(all(test, ...))`): from the attribute to the item's end.
 fn mark_tests(lines: &mut [Line]) {
     let mut at = 0;
     while at < lines.len() {
@@ -141,7 +141,7 @@ fn mark_tests(lines: &mut [Line]) {
         'item: while at < lines.len() {
             lines[at].test = true;
             let code = lines[at].code.clone();
-            // The attribute itself may hold brackets but neither braces nor semicolons.
+            // The attribute itself may contain brackets, but neither braces nor semicolons.
             for c in code.chars() {
                 match c {
                     '{' => {

@@ -1,4 +1,4 @@
-//! Every dependency's licence is one of those that `deny.toml` allows. cargo-deny does this and more; this part needs nothing installed.
+//! Checks that every dependency's licence is one of those that `deny.toml` allows. cargo-deny does this and more, but this part needs nothing installed.
 
 use std::path::Path;
 
@@ -20,14 +20,14 @@ pub fn check(root: &Path) -> Result<Vec<Problem>, String> {
     Ok(judge(&metadata, &allowed))
 }
 
-/// What `deny.toml` allows: everybody, and single crates beyond that.
+/// What `deny.toml` allows: for all crates, and beyond that for single ones.
 struct Allowed {
     everybody: Vec<String>,
     exceptions: Vec<(String, Vec<String>)>,
 }
 
 impl Allowed {
-    /// What the crate of that name may be under.
+    /// The licences that the crate of that name may have.
     fn of(&self, name: &str) -> Vec<String> {
         let own = self.exceptions.iter().filter(|(of, _)| of == name).flat_map(|(_, allowed)| allowed);
         self.everybody.iter().chain(own).cloned().collect()
@@ -67,7 +67,7 @@ fn judge(metadata: &Value, allowed: &Allowed) -> Vec<Problem> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met with the allowed licences; `None` when it cannot be read.
+/// Whether an SPDX expression can be satisfied with the allowed licences. `None` when it cannot be read.
 fn permits(expression: &str, allowed: &[String]) -> Option<bool> {
     // `A/B` is how cargo once spelt `A OR B`.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");

@@ -14,9 +14,9 @@ use std::process::ExitCode;
 /// Something that a rule objects to.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file, from the workspace's root.
+    /// The file's path, from the workspace's root.
     pub path: String,
-    /// The line, from 1 on; 0 when the whole file is meant.
+    /// The line, counted from 1; 0 stands for the whole file.
     pub line: usize,
     /// What is wrong, and what to do instead.
     pub message: String,
@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// The texts below `dir` that a person wrote.
+/// The hand-written texts below `dir`.
 fn collect(dir: &Path, into: &mut Vec<PathBuf>) -> Result<(), String> {
     if !dir.exists() {
         return Ok(());

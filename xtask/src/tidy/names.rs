@@ -1,5 +1,5 @@
-//! How far the name of an engine or a fabric reaches. Code asks a kind for a property (`engine::Traits`, `fabric::Traits`), so that a new one is its own folder and
-//! a few lines elsewhere: where kinds are turned into types, and where a crate has something to say for each of them.
+//! Limits how far the name of an engine or a fabric reaches. Code asks a kind for a property (`engine::Traits`, `fabric::Traits`), so that a new kind is a
+//! folder of its own and a few lines elsewhere: where kinds are turned into types, and where a crate has something to say for each of them.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use super::lexer;
 
 /// An engine or a fabric.
 struct Subject {
-    /// What it is called in configurations.
+    /// Its name in configurations.
     name: &'static str,
     /// Its module.
     module: &'static str,
-    /// What the names of its types begin with. Engines have one type, fabrics several.
+    /// The beginning of its types' names. Engines have one type, fabrics several.
     types: &'static str,
-    /// The file that lists it among its kind, where the answer to a complaint begins.
+    /// The file that lists it with others of its kind, where the answer to a complaint begins.
     registry: &'static str,
-    /// How many files may name it.
+    /// How many files may contain its name.
     at_most: usize,
 }
 
-/// In how many files a name may stand outside its own folder.
+/// How many files outside a subject's own folder may contain its name.
 const AT_MOST: usize = 6;
 
 const SUBJECTS: [Subject; 9] = [
@@ -38,29 +38,29 @@ const SUBJECTS: [Subject; 9] = [
 const ENGINES: &str = "crates/protocol/src/engine/registry.rs";
 const FABRICS: &str = "crates/fabric/src/kind.rs";
 
-/// Where code is about particular engines and fabrics, and nothing else: tests, and what only tests use.
+/// Whether code may name any engine or fabric: tests, and what only tests use.
 fn is_test(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     parts.contains(&"tests")
         || matches!(parts.last(), Some(&"tests.rs" | &"fuzz.rs"))
-        // Scripted lives, and which lives bring a planted bug to light.
+        // Scripted lives, and the lives that expose planted bugs.
         || path.starts_with("crates/sim/src/cluster/scenarios/")
         || path.starts_with("crates/sim/src/canaries/")
 }
 
 impl Subject {
-    /// Whether a file is its own: it stands in a folder of its name, or bears it.
+    /// Whether a file belongs to it: the file is in a folder of its name, or has its name.
     fn owns(&self, path: &str) -> bool {
         let file = format!("{}.rs", self.module);
         path.split('/').any(|part| part == self.module || part == file)
     }
 
-    /// Whether a word of code is its name, or that of one of its types.
+    /// Whether a word of code is its name, or the name of one of its types.
     fn is_named_by(&self, word: &str) -> bool {
         if word == self.module || word == self.types {
             return true;
         }
-        // `Multicast` is no type of `mu`: an engine's other types stand behind its module.
+        // `Multicast` is not a type of `mu`: an engine's other types are reached by way of its module.
         self.registry == FABRICS && word.strip_prefix(self.types).is_some_and(|rest| rest.starts_with(char::is_uppercase))
     }
 
@@ -89,7 +89,7 @@ impl Names {
         }
     }
 
-    /// What is named too often.
+    /// The subjects that are named too often.
     pub fn problems(&self) -> Vec<Problem> {
         let none = Vec::new();
         let complain = |subject: &Subject| {

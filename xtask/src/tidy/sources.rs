@@ -3,16 +3,16 @@
 use super::Problem;
 use super::lexer::{self, Line};
 
-/// A longer file has outgrown its reader: split it by concept.
+/// A longer file is too much for a reader: split it by concept.
 const MAX_LINES: usize = 900;
 
-/// Crates that may hold unsafe code, each block with its argument. All others forbid it.
+/// Crates that may contain unsafe code, each block with its argument. All others forbid it.
 const MAY_BE_UNSAFE: [&str; 4] = ["fabric", "node", "preload", "capi"];
 
 /// Modules of `protocol`, lowest first: each may use only those before it.
 const PROTOCOL_MODULES: [&str; 9] = ["basics", "detector", "consensus", "membership", "founding", "replica", "agreement", "engine", "duty"];
 
-/// What `protocol` must not reach for, and what it uses instead. It must behave alike in a node and under the simulator's one seed.
+/// What `protocol` must not use, and what to use instead. It must behave the same in a node and under the simulator's single seed.
 const IMPURE: [(&str, &str); 17] = [
     ("std::time", "take `now: Time` as an argument"),
     ("Instant", "take `now: Time` as an argument"),
@@ -44,7 +44,7 @@ pub fn check(path: &str, text: &str) -> Vec<Problem> {
         return problems;
     }
     let mut lines = lexer::lines(text);
-    // Modules of tests in files of their own: `#[cfg(test)]` stands where they are declared.
+    // Modules of tests in files of their own: their `#[cfg(test)]` is where they are declared.
     if path.ends_with("/tests.rs") || path.contains("/tests/") {
         lines.iter_mut().for_each(|line| line.test = true);
     }
@@ -68,7 +68,7 @@ fn crate_of(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.split('/').next()
 }
 
-/// Marks that something was left for later. Put together here so that this file does not object to itself.
+/// Finds marks that something was left for later. They are put together here so that this file does not object to itself.
 fn leftovers(path: &str, text: &str, problems: &mut Vec<Problem>) {
     for mark in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")] {
         for (number, line) in (1..).zip(text.lines()) {
@@ -96,7 +96,7 @@ fn forbids_unsafe(path: &str, text: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Every unsafe block and implementation carries the argument why it is sound, directly above or on its line.
+/// Checks that every unsafe block and implementation carries the argument why it is sound, directly above it or on its line.
 fn argued_unsafe(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     for (at, line) in lines.iter().enumerate() {
         let code = line.code.replace(' ', "");
@@ -119,12 +119,12 @@ fn argued_unsafe(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Debug code that must not stay, and macros that panic when standard output or standard error takes no more: a node must not end of that, and a command has to
-/// end with a plain error. Developers' commands and tests may.
+/// Finds debug code that must not stay, and macros that panic when standard output or standard error cannot be written: a node must not end because of that,
+/// and a command has to end with a plain error. Developers' commands and tests may use them.
 fn debug_code(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     let prints = path.starts_with("xtask/")
         || path.starts_with("fuzz/")
-        // By printing it tells cargo what it has found.
+        // A build script tells cargo by printing what it has found.
         || path.ends_with("/build.rs")
         || ["/tests/", "/examples/", "/src/bin/"].iter().any(|part| path.contains(part));
     for (at, line) in lines.iter().enumerate() {
@@ -149,7 +149,7 @@ fn debug_code(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     }
 }
 
-/// A comment names its subject: a sentence that begins with "Who" leaves the reader to find out whether a process, a thread or a person is meant. Questions may.
+/// A comment must name its subject: a sentence that begins with "Who" leaves open whether a process, a thread or a person is meant. Questions may begin so.
 fn named_subjects(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.comment.contains('?')) {
         let text = line.comment.trim_start().trim_start_matches(['/', '!']).trim_start();
@@ -179,7 +179,7 @@ fn purity(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Modules depend downward only.
+/// Checks that modules depend downward only.
 fn module_order(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     let module = |name: &str| PROTOCOL_MODULES.iter().position(|&m| m == name);
     let below = path.trim_start_matches("crates/protocol/src/");
@@ -196,7 +196,7 @@ fn module_order(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Whether `text` holds `what` with no part of a name around it.
+/// Whether `text` contains `what` as a whole name.
 fn word(text: &str, what: &str) -> bool {
     let part_of_name = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let name_ends = part_of_name(what.chars().last());

@@ -1,4 +1,5 @@
-//! What needs RDMA devices, as `cargo xtask ci` runs it: the backend's tests and trials of clusters, in the virtual machine, on a good link and on bad ones.
+//! The tests that need RDMA devices, as `cargo xtask ci` runs them: the backend's tests, and trials of clusters, in the virtual machine, on a good link and on
+//! bad ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,15 +11,15 @@ use super::options::Options;
 use super::{UNAVAILABLE, boot_from, ready};
 use crate::ci::{Outcome, cargo};
 
-/// What is run on one link, in one machine, since booting takes as long as many a test.
+/// What is run on one link, in one machine, because booting takes as long as many tests.
 struct Run {
     what: &'static str,
-    /// What its lines begin with.
+    /// The beginning of each line of its output.
     label: &'static str,
-    /// Thousandths of a per cent.
+    /// Packet loss, in thousandths of a per cent.
     loss: Option<u32>,
     delay: Option<Duration>,
-    /// Whether the devices' addresses are of IPv6, and are named to the tests instead of being found.
+    /// Whether the devices have IPv6 addresses, which are named to the tests instead of being found.
     ipv6: bool,
     tests: Tests,
     /// Tests of the command, which run it over RDMA.
@@ -28,22 +29,22 @@ struct Run {
 
 /// A run of the backend's tests.
 struct Tests {
-    /// How often the test of revocation revokes. On a bad link each time takes long.
+    /// How often the test of revocation revokes. On a bad link, each revocation takes long.
     revocations: u32,
-    /// How often the self-test of revocation does, in all its ways.
+    /// How often the self-test of revocation revokes, in all its ways together.
     fence_trials: u32,
-    /// How many acts each order of hand-overs has: one more makes four times as many orders, and on a bad link each of them takes long.
+    /// The number of acts in each order of hand-overs. One more makes four times as many orders, and on a bad link each takes long.
     hand_over_acts: u32,
-    /// How many tests go on at once: on a bad link they mostly wait.
+    /// How many tests run at once. On a bad link they mostly wait.
     threads: u32,
-    /// Parts of the names of those that run; if there are none, all do.
+    /// Parts of the names of those that run. If there are none, all run.
     only: &'static [&'static str],
-    /// Tests that only run when they are asked for, alone; if there are none, the others.
+    /// Tests that only run alone and when they are asked for. If there are none, the other tests run.
     alone: &'static [&'static str],
 }
 
-/// A trial of a cluster: three nodes on both devices, clients on the fabric and over the Redis protocol, nodes killed and started again, one of them
-/// removed while another one is added.
+/// A trial of a cluster: three nodes on both devices, and clients on the fabric and over the Redis protocol. Nodes are killed and started again, and one is
+/// removed while another is added.
 struct Trial {
     engine: &'static str,
     kills: u32,
@@ -61,7 +62,7 @@ const RUNS: [Run; 4] = [
         delay: None,
         ipv6: false,
         tests: Tests { revocations: 2800, fence_trials: 320, hand_over_acts: 5, threads: 2, only: &[], alone: &[] },
-        // Figures say nothing here; but benchmarks have to run, and the doctor has to find the devices.
+        // Figures mean nothing here. But benchmarks have to run, and the doctor has to find the devices.
         command: &[
             "bench::a_figure_of_the_paper_is_drawn",
             "bench::asking_for_a_lease",
@@ -83,7 +84,7 @@ const RUNS: [Run; 4] = [
         ipv6: false,
         tests: Tests { revocations: 20, fence_trials: 40, hand_over_acts: 4, threads: 4, only: &[], alone: &[] },
         command: &[],
-        // A kill and a restart with `mu`: each fault takes half a minute there.
+        // One kill and restart with `mu`, since each fault takes half a minute here.
         trials: &[
             Trial { engine: "primary-backup", kills: 3, pauses: 0, changes: 0, multicast: "on" },
             Trial { engine: "mu", kills: 1, pauses: 0, changes: 0, multicast: "off" },
@@ -101,7 +102,7 @@ const RUNS: [Run; 4] = [
             hand_over_acts: 0,
             threads: 1,
             only: &[],
-            // They run in the order of their names, and the last one has to be last: a link that has been down has lost its routes.
+            // They run in the order of their names, and the last one has to be last, because a link that has been down has lost its routes.
             alone: &[
                 "datagrams::forgetting_a_peer_takes_datagrams_from_nobody_else",
                 "silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back",
@@ -117,7 +118,7 @@ const RUNS: [Run; 4] = [
         loss: None,
         delay: None,
         ipv6: true,
-        // All that addresses have a part in; who was met by one address does what he does by another.
+        // Everything in which addresses play a part. A peer that was met at one address is reached at another.
         tests: Tests {
             revocations: 20,
             fence_trials: 8,
@@ -130,10 +131,10 @@ const RUNS: [Run; 4] = [
         trials: &[],
     },
 ];
-/// With it all trials kill primaries and backups.
+/// With this seed, every trial kills both primaries and backups.
 const SEED: u32 = 7;
-/// When a run is given up, as one that hangs. It took up to ten minutes under emulation, with other work beside it; a machine that has ten times more to do than cores must not
-/// end it.
+/// After how long a run is given up as one that hangs. Under emulation, with other work beside it, a run took up to ten minutes. A machine with ten times more
+/// to do than it has cores must not make it end.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `cargo xtask rdma`.
@@ -161,7 +162,7 @@ pub fn run(root: &Path) -> Outcome {
     let Some(image) = ready(root) else {
         return Outcome::Skipped("no virtual machine can be had here (see above); the RDMA backend was NOT tested".into());
     };
-    // On a bad link mostly nothing happens: there is time for another machine meanwhile.
+    // On a bad link hardly anything happens, so there is time for another machine meanwhile.
     let [good, lossy, silent, ipv6] = RUNS;
     let work = Work { image: &image, built: &built };
     let ends = std::thread::scope(|scope| {
@@ -179,7 +180,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Why a run failed, unless it passed.
+    /// The reason why a run failed, unless it passed.
     fn run(&self, run: &Run) -> Option<String> {
         println!("   {}{}", run.label, run.what);
         let mut parts = vec![run.tests.command(&self.built.tests, run.ipv6)];
@@ -203,7 +204,7 @@ impl Work<'_> {
     }
 }
 
-/// A shell's command that runs these until one fails, and says what each takes.
+/// A shell command that runs these until one fails, and prints how long each takes.
 fn one_by_one(parts: &[Vec<String>]) -> Vec<String> {
     let timed = |part: &Vec<String>| {
         let words: Vec<String> = part.iter().map(|word| quoted(word)).collect();
@@ -220,7 +221,7 @@ impl Tests {
             format!("MARTLET_HAND_OVER_ACTS={}", self.hand_over_acts),
         ];
         if ipv6 {
-            // The first is the device's own.
+            // Index 0 is the device's own address.
             settings.push("MARTLET_GID_INDEX=1".into());
         }
         let threads = ["--test-threads".into(), self.threads.to_string()];
@@ -234,7 +235,7 @@ impl Tests {
     }
 }
 
-/// Tests of the command, on both devices.
+/// The commands that run tests of the command on both devices.
 fn over_rdma(binary: &Path, tests: &[&str]) -> Vec<String> {
     let binary = binary.to_str().expect("a path that cargo has printed");
     let fabric = ["env", "MARTLET_TEST_FABRIC=verbs", "MARTLET_TEST_DEVICES=rxe0,rxe1"];
@@ -243,7 +244,7 @@ fn over_rdma(binary: &Path, tests: &[&str]) -> Vec<String> {
 }
 
 impl Trial {
-    /// `martlet torture`: nothing acknowledged is lost, whoever is killed or removed, and who is started or added joins.
+    /// `martlet torture`: nothing acknowledged is lost, whichever node is killed or removed, and nodes that are started or added join.
     fn command(&self, martlet: &Path) -> Vec<String> {
         let counts = [self.kills, self.pauses, self.changes].map(|count| count.to_string());
         let ([kills, pauses, changes], seed) = (&counts, SEED.to_string());
@@ -255,7 +256,7 @@ impl Trial {
     }
 }
 
-/// Where what runs in the machine has been built.
+/// The paths of what runs in the machine.
 struct Built {
     /// The backend's tests.
     tests: PathBuf,
@@ -266,7 +267,7 @@ struct Built {
 }
 
 impl Built {
-    /// Whether the tests that [`RUNS`] name are there: one that is named in vain would pass.
+    /// Checks that the tests that [`RUNS`] names exist: otherwise a test that does not exist would pass.
     fn check(&self) -> Result<(), String> {
         for (binary, named) in [
             (&self.tests, RUNS.iter().flat_map(|run| run.tests.alone).copied().collect::<Vec<_>>()),
@@ -287,8 +288,9 @@ impl Built {
     }
 }
 
-/// Builds all, with the features that the workspace's tests have: after those nearly all of it stands already. With every program, though one is asked for: what macros are
-/// built from is shared with what programs are, and without those would be built once more, and all that uses macros with it.
+/// Builds everything, with the features that the workspace's tests use: after those, nearly all of it has been built already. It builds every program, though
+/// only one is needed: some packages are used both by macros and by programs, and would otherwise be built once more without the programs' features, and so
+/// would everything that uses macros.
 fn build(root: &Path) -> Result<Built, String> {
     let mut command = cargo(root);
     command.args(["build", "--workspace", "--test", "verbs", "--test", "it", "--bins", "--message-format", "json"]);
@@ -307,7 +309,7 @@ fn build(root: &Path) -> Result<Built, String> {
     })
 }
 
-/// The executable of a package's target that cargo's messages name. Several packages may have a target of that name.
+/// The executable of a package's target, as cargo's messages name it. Several packages may have a target of that name.
 fn executable(messages: &str, package: &Path, target: &str) -> Option<PathBuf> {
     let manifest = package.join("Cargo.toml");
     messages
@@ -325,7 +327,7 @@ mod tests {
     fn parts_go_one_by_one_until_one_fails() {
         let part = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let command = one_by_one(&[part(&["echo", "a b"]), part(&["sh", "-c", "exit 3"]), part(&["echo", "never"])]);
-        // The shell itself is the judge.
+        // The shell itself decides.
         let ran = std::process::Command::new(&command[0]).args(&command[1..]).output().expect("a shell");
         assert_eq!(ran.status.code(), Some(3));
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();

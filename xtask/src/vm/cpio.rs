@@ -1,6 +1,6 @@
-//! The archive format of an initial RAM disk ("newc"): no tool for it need be installed.
+//! The archive format of an initial RAM disk ("newc"), so that no tool for it need be installed.
 
-/// An archive that grows.
+/// An archive that is being written.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -8,7 +8,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory. Parents come before what they hold.
+    /// Adds a directory. Parents come before their contents.
     pub fn directory(&mut self, path: &str) {
         self.entry(path, 0o040_755, b"");
     }
@@ -23,7 +23,7 @@ impl Archive {
         self.entry(path, 0o120_777, target.as_bytes());
     }
 
-    /// The archive, closed.
+    /// The complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, b"");
         self.bytes
@@ -59,7 +59,7 @@ mod tests {
         let mut archive = Archive::default();
         archive.file("init", b"hello");
         let bytes = archive.finish();
-        // Header, name and padding end at a multiple of 4; so do the contents.
+        // The header, the name and their padding end at a multiple of 4; so do the contents.
         let header = "07070100000001000081ED0000000000000000000000010000000000000005000000000000000000000000000000000000000500000000";
         assert_eq!(&bytes[..110], header.as_bytes());
         assert_eq!(&bytes[110..116], b"init\0\0");

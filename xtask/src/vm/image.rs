@@ -10,8 +10,8 @@ use super::packages;
 
 /// The guest's first program.
 const INIT: &str = include_str!("init.sh");
-/// Kernel modules that the guest loads, with whatever they depend on, in this order. `rdma_rxe` computes checksums through `crc32_generic`
-/// without saying that it depends on it.
+/// Kernel modules that the guest loads, in this order, with everything that they depend on. `rdma_rxe` computes checksums through `crc32_generic`, without
+/// declaring that it depends on it.
 const MODULES: [&str; 13] = [
     "virtio_pci",
     "virtio_net",
@@ -27,27 +27,27 @@ const MODULES: [&str; 13] = [
     "sch_netem",
     "veth",
 ];
-/// What the guest's shell is to be known as.
+/// The names under which the guest's shell can be run.
 const APPLETS: [&str; 9] = ["sh", "mount", "umount", "insmod", "mkdir", "cat", "poweroff", "chroot", "ln"];
 
-/// Paths of a cache that is ready.
+/// The paths of a finished cache.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// The kernel, as QEMU boots it.
     pub kernel: PathBuf,
     /// The initial RAM disk.
     pub ramdisk: PathBuf,
-    /// QEMU, and what the guest has beside this machine's files.
+    /// QEMU, and what the guest has besides this machine's files.
     pub tools: PathBuf,
     /// The cache as a whole.
     pub root: PathBuf,
 }
 
 impl Image {
-    /// Makes the cache below `root`, or finds it made.
+    /// Makes the cache below `root`, unless it exists.
     ///
     /// # Errors
-    /// Why it can't be had here.
+    /// The reason why it cannot be made here.
     pub fn ready(root: &Path) -> Result<Image, String> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(format!("only on Linux on x86_64, not on {} on {}", std::env::consts::OS, std::env::consts::ARCH));
@@ -55,7 +55,7 @@ impl Image {
         let stamp = root.join("stamp");
         let wanted = packages::description();
         if fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
-            // Beside it, and moved into place when whole: an interrupted run leaves no half of a cache, two at once don't mix.
+            // Made beside it, and moved into place when complete: an interrupted run leaves no partial cache, and two runs at once do not mix.
             let fresh = root.with_extension(format!("new-{}", std::process::id()));
             let made = make(&fresh, &wanted).and_then(|()| replace(&fresh, root));
             if let Err(error) = made {
@@ -65,7 +65,7 @@ impl Image {
         }
         let tools = root.join("tools");
         let ramdisk = root.join("ramdisk.cpio");
-        // The guest's first steps belong to this program's version, not to the packages'.
+        // The guest's first steps depend on this program's version, not on the packages'.
         write_ramdisk(&root.join("kernel"), &tools, &ramdisk)?;
         Ok(Image { kernel: root.join("vmlinux"), ramdisk, tools, root: root.to_path_buf() })
     }
@@ -99,8 +99,8 @@ fn find(dir: &Path, prefix: &str) -> Option<PathBuf> {
     entries.map(|entry| entry.path()).find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
 }
 
-/// The compressed kernel inside a bzImage (Linux's boot protocol 2.08). Unpacking it once here spares every boot that work, which takes
-/// seconds under emulation.
+/// The compressed kernel inside a bzImage (Linux's boot protocol 2.08). Unpacking it once here spares every boot that work, which takes seconds under
+/// emulation.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let setup_sectors = usize::from(*image.get(0x1f1)?);
     if image.get(0x202..0x206)? != b"HdrS" {
@@ -111,7 +111,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..start.checked_add(field(0x24c)?)?)
 }
 
-/// What `xz` makes of its input, be it xz or lzma.
+/// Unpacks with `xz`, whether the input is xz or lzma.
 fn unpack(tools: &Path, packed: &[u8]) -> Result<Vec<u8>, String> {
     use std::io::Write as _;
     let trouble = |e: std::io::Error| format!("cannot unpack with xz: {e}");
@@ -120,7 +120,7 @@ fn unpack(tools: &Path, packed: &[u8]) -> Result<Vec<u8>, String> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(trouble)?;
     let mut input = child.stdin.take().expect("piped");
     let output = std::thread::scope(|scope| {
-        // It may have heard enough before the end: its verdict counts, not ours.
+        // `xz` may stop reading before the end. Its own result counts, not that of this write.
         scope.spawn(move || drop(input.write_all(packed)));
         child.wait_with_output()
     })
@@ -131,7 +131,7 @@ fn unpack(tools: &Path, packed: &[u8]) -> Result<Vec<u8>, String> {
     Ok(output.stdout)
 }
 
-/// Where the unpacked programs find their libraries.
+/// The path on which the unpacked programs find their libraries.
 pub fn libraries(tools: &Path) -> String {
     let base = tools.join("usr/lib/x86_64-linux-gnu");
     base.display().to_string()
@@ -162,13 +162,13 @@ fn write_ramdisk(kernel: &Path, tools: &Path, to: &Path) -> Result<(), String> {
         order.push('\n');
     }
     archive.file("modules/order", order.as_bytes());
-    // Another run may be reading it.
+    // Another run may be reading the file.
     let fresh = to.with_extension(format!("new-{}", std::process::id()));
     write(&fresh, &archive.finish())?;
     fs::rename(&fresh, to).map_err(|e| format!("cannot write {}: {e}", to.display()))
 }
 
-/// A kernel module's file.
+/// The file of a kernel module.
 #[derive(Debug)]
 struct ModuleFile {
     name: String,
@@ -182,12 +182,12 @@ struct Modules {
     builtin: BTreeSet<String>,
 }
 
-/// Names of modules take either character.
+/// Module names may use either of the two characters.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// The module that a file holds.
+/// The name of the module in a file.
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(".xz").unwrap_or(name);
@@ -213,7 +213,7 @@ impl Modules {
         Ok(Modules { files, builtin })
     }
 
-    /// Positions of the modules in `files`, each behind those that it depends on.
+    /// The positions of the modules in `files`, each after those that it depends on.
     fn in_order(&self, wanted: &[&str]) -> Result<Vec<usize>, String> {
         let mut order = Vec::new();
         for name in wanted {
@@ -240,7 +240,7 @@ impl Modules {
     }
 }
 
-/// What a module says that it depends on: the entry `depends=a,b` of its `.modinfo`, which is a list of NUL-terminated texts.
+/// The modules that a module declares that it depends on: the entry `depends=a,b` of its `.modinfo`, which is a list of NUL-terminated texts.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };

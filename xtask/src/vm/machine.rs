@@ -17,9 +17,9 @@ use super::packages;
 const NETWORK: &str = include_str!("network.sh");
 /// How long a machine may take to show that KVM works. Booting takes a few seconds.
 const PROBE: Duration = Duration::from_secs(40);
-/// How often to look whether the machine has ended.
+/// How often to check whether the machine has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Lines of the kernel's log that are shown when the machine breaks.
+/// How many lines of the kernel's log are shown when the machine breaks.
 const LOG_LINES: usize = 40;
 
 /// How a machine ended.
@@ -29,9 +29,9 @@ pub enum Ended {
     WithStatus(u8),
     /// Time ran out.
     Late,
-    /// Without a status.
+    /// It ended without a status.
     Broken {
-        /// What QEMU ended with.
+        /// QEMU's own status.
         status: String,
         /// The end of the kernel's log.
         log: String,
@@ -46,7 +46,7 @@ pub fn run(image: &Image, options: &Options) -> Result<Ended, String> {
     boot(image, options, chosen(image, options.accel)?, Stdio::inherit())
 }
 
-/// Which way is meant: KVM where it works.
+/// Decides how to run: with KVM where it works.
 ///
 /// # Errors
 /// When that cannot be tried.
@@ -58,9 +58,9 @@ pub fn chosen(image: &Image, accel: Accel) -> Result<Accel, String> {
     })
 }
 
-/// Whether a guest comes up under KVM here. Where the device is there, only a try tells; the answer is kept until this machine restarts.
+/// Whether a guest boots under KVM here. If the device is there, only a try tells. The answer is kept until this machine restarts.
 fn kvm_works(image: &Image) -> Result<bool, String> {
-    // Of machines that start together one tries, and the others wait for the answer.
+    // Of machines that start together, one tries and the others wait for the answer.
     static TRYING: Mutex<()> = Mutex::new(());
     let _one = TRYING.lock().unwrap_or_else(PoisonError::into_inner);
     if OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
@@ -79,7 +79,7 @@ fn kvm_works(image: &Image) -> Result<bool, String> {
     Ok(works)
 }
 
-/// `complaints`: where QEMU's own messages go.
+/// Boots. QEMU's own messages go to `complaints`.
 fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Result<Ended, String> {
     let mut machine = Machine::start(image, options, accel, &[], complaints)?;
     let output = machine.output();
@@ -93,21 +93,21 @@ fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Re
             None => std::thread::sleep(LOOK),
         }
     };
-    // Ends the machine if need be, and with it the output.
+    // Ends the machine if necessary, and so the output.
     drop(machine);
-    // The reader of our output may have gone; the command's status counts all the same.
+    // The reader of our output may be gone. The command's status counts all the same.
     let _ = copy.join();
     Ok(ended)
 }
 
-/// A machine that runs. It does not outlive this value.
+/// A machine that runs. It is ended when this is dropped.
 pub struct Machine {
     child: Running,
     job: Job,
 }
 
 impl Machine {
-    /// Boots one. `more` is told to QEMU as well, `complaints` is where its own messages go.
+    /// Boots a machine. `more` are further arguments for QEMU, whose own messages go to `complaints`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -115,21 +115,21 @@ impl Machine {
         let job = Job::new(options)?;
         let mut command = Command::new(packages::program(&image.tools, "qemu-system-x86_64"));
         command.args(qemu_arguments(image, options, accel, &job.0)).args(more).env("LD_LIBRARY_PATH", image::libraries(&image.tools));
-        // QEMU looks at no input; a closed one would make it hang on some versions.
+        // QEMU reads no input, but some versions hang if it is closed.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints);
         let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;
         Ok(Machine { child: Running(child), job })
     }
 
-    /// What the machine prints. To be taken once.
+    /// The machine's output. May be taken once.
     pub fn output(&mut self) -> ChildStdout {
         self.child.0.stdout.take().expect("piped, and taken once")
     }
 
-    /// Writes a file that its command finds in `/run/job`, also when that has been there before.
+    /// Writes a file that its command finds in `/run/job`. The file may have existed before.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When it cannot be written.
     pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
         let path = self.job.0.join(name);
         fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
@@ -154,7 +154,7 @@ impl Machine {
     }
 }
 
-/// Prints what the machine prints: as it comes, or line by line behind a label.
+/// Passes the machine's output on: as it comes, or line by line after a label.
 fn hand_on(mut output: impl Read, label: &str) -> io::Result<()> {
     if label.is_empty() {
         return io::copy(&mut output, &mut io::stdout()).map(|_| ());
@@ -173,7 +173,7 @@ fn hand_on(mut output: impl Read, label: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// QEMU, which does not outlive us.
+/// QEMU, which is ended when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -184,7 +184,7 @@ impl Drop for Running {
     }
 }
 
-/// The directory through which a job reaches the guest; it goes away with the value.
+/// The directory through which a job reaches the guest. It is deleted when this is dropped.
 struct Job(PathBuf);
 
 impl Job {
@@ -209,17 +209,17 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Nothing better can be done about a temporary directory that will not go away.
+        // If the directory cannot be removed, nothing better can be done.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Which of our settings the command gets.
+/// Whether the command gets this variable of our environment.
 fn is_handed_on(name: &str) -> bool {
     matches!(name, "PATH" | "HOME" | "RUST_BACKTRACE" | "RUST_LOG") || name.starts_with("MARTLET_")
 }
 
-/// What the guest's shell is to do.
+/// The script for the guest's shell.
 fn script(options: &Options, here: &Path, settings: &[(String, String)]) -> String {
     let mut script = match &options.network {
         Network::Rdma => format!("family={}\n{NETWORK}", if options.ipv6 { 6 } else { 4 }),
@@ -240,14 +240,14 @@ fn script(options: &Options, here: &Path, settings: &[(String, String)]) -> Stri
     script
 }
 
-/// What the link is told to do to packets. The limit is on packets under way: more than any test has.
+/// What the link is told to do to packets. The limit is on packets under way, and is more than any test has.
 fn netem(options: &Options) -> Option<String> {
     let delay = options.delay.map(|delay| format!(" delay {}us", delay.as_micros()));
     let loss = options.loss.map(|loss| format!(" loss {}.{:03}%", loss / 1000, loss % 1000));
     (delay.is_some() || loss.is_some()).then(|| format!("limit 100000{}{}", delay.unwrap_or_default(), loss.unwrap_or_default()))
 }
 
-/// A word as the shell takes it, whatever is in it.
+/// Quotes a word for the shell, whatever it contains.
 pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -259,8 +259,8 @@ fn qemu_arguments(image: &Image, options: &Options, accel: Accel, job: &Path) ->
     add(&["-machine", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none"]);
     match accel {
         Accel::Kvm => add(&["-accel", "kvm", "-cpu", "host"]),
-        // Without the two features the kernel copies memory word by word. With them it uses an instruction that the emulator carries out byte by
-        // byte, and other processors see torn words, as they never do on a real one.
+        // Without the two features, the kernel copies memory word by word. With them it uses an instruction that the emulator executes byte by byte, so that
+        // other processors see torn words, as they never do on real hardware.
         Accel::Auto | Accel::Tcg => add(&["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"]),
     }
     add(&["-m", &options.memory_mib.to_string(), "-smp", &options.cpus.to_string()]);
@@ -271,8 +271,8 @@ fn qemu_arguments(image: &Image, options: &Options, accel: Accel, job: &Path) ->
         }
     }
     add(&["-kernel", &image.kernel.display().to_string(), "-initrd", &image.ramdisk.display().to_string()]);
-    // An emulator that is kept from its core misses the few ticks in which the kernel wants to see its timer at work, and the kernel then panics; so
-    // it is told not to look.
+    // An emulator that gets no processor time misses the few ticks in which the kernel wants to see its timer work, and the kernel then panics. So it is told
+    // not to check.
     add(&["-append", "console=ttyS0 quiet panic=-1 oops=panic rdinit=/init mitigations=off nokaslr no_timer_check"]);
     add(&["-serial", &format!("file:{}", job.join("console").display())]);
     add(&["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
@@ -306,7 +306,7 @@ mod tests {
         let words = ["sh", "-c", "echo \"$1\" '$2' \\ ;", "it's", "", "a b", "*"];
         let script = script(&options(&words), Path::new("/a b"), &[("RUST_LOG".into(), "a=b c".into())]);
         let last = script.lines().last().expect("lines");
-        // The shell itself is the judge.
+        // The shell itself decides.
         let printed = Command::new("sh").args(["-c", &format!("printf '%s\\n' {last}")]).output().expect("a shell");
         assert_eq!(String::from_utf8_lossy(&printed.stdout).lines().collect::<Vec<_>>(), words);
         assert!(script.contains("cd '/a b' || exit 125\n"));

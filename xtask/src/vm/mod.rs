@@ -1,10 +1,10 @@
 //! `cargo xtask vm`: a virtual machine with two software RDMA devices, for machines that have no RDMA.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
 //! | `options` | the command line |
-//! | `packages` | what comes from Debian |
-//! | `image`, `cpio` | what a boot needs, made from it once |
+//! | `packages` | what is fetched from Debian |
+//! | `image`, `cpio` | what a boot needs, made once from the packages |
 //! | `machine` | one boot |
 //! | `check` | the tests that need it, in `cargo xtask ci` |
 //! | `init.sh`, `network.sh` | the guest's side |
@@ -23,11 +23,11 @@ use image::Image;
 use machine::Ended;
 use options::Options;
 
-/// The status of `vm` when the machine broke.
+/// The exit status of `vm` when the machine broke.
 const BROKEN: u8 = 125;
-/// The status of `vm` when time ran out.
+/// The exit status of `vm` when time ran out.
 const LATE: u8 = 124;
-/// The status of `vm` when the machine cannot be had here: nothing was tested, and nothing has failed.
+/// The exit status of `vm` when the machine cannot be run here: nothing was tested, and nothing has failed.
 pub const UNAVAILABLE: u8 = 77;
 
 /// Runs the command line.
@@ -46,7 +46,7 @@ pub fn run(root: &Path, args: impl IntoIterator<Item = String>) -> ExitCode {
     ExitCode::from(boot(root, &options))
 }
 
-/// Does what the options say and returns the status.
+/// Does what the options say, and returns the status.
 fn boot(root: &Path, options: &Options) -> u8 {
     match ready(root) {
         Some(image) if options.prepare => {
@@ -58,7 +58,7 @@ fn boot(root: &Path, options: &Options) -> u8 {
     }
 }
 
-/// What boots need; says so where it cannot be had.
+/// What boots need. Prints the reason where it cannot be had.
 pub fn ready(root: &Path) -> Option<Image> {
     Image::ready(&cache(root)).inspect_err(|why| eprintln!("vm: skipped, there is no virtual machine here: {why}")).ok()
 }

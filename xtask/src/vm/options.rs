@@ -1,4 +1,4 @@
-//! What the command line of `cargo xtask vm` says.
+//! The command line of `cargo xtask vm`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,10 +27,10 @@ Exit status: the command's own; 124 when time ran out; 125 when the machine brok
 MARTLET_*, RUST_BACKTRACE and RUST_LOG are handed to the command.
 ";
 
-/// Which way the processor is provided.
+/// How the processor is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// KVM if it turns out to work, else emulation.
+    /// KVM if it works, otherwise emulation.
     Auto,
     /// The processor's own virtualization.
     Kvm,
@@ -38,39 +38,39 @@ pub enum Accel {
     Tcg,
 }
 
-/// What a machine's network is.
+/// A machine's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Two RDMA devices, joined by a pair of network interfaces.
     Rdma,
-    /// One interface with that address of IPv4, for a network that QEMU is told of.
+    /// One interface with this IPv4 address, for a network that QEMU is told of.
     Wire(String),
 }
 
 /// A checked command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What to run; empty for `--prepare`.
+    /// The command to run; empty for `--prepare`.
     pub command: Vec<String>,
     /// Packets lost, in thousandths of a per cent.
     pub loss: Option<u32>,
-    /// How long every packet is delayed.
+    /// The delay of every packet.
     pub delay: Option<Duration>,
-    /// Whether the devices' addresses are of IPv6.
+    /// Whether the devices have IPv6 addresses.
     pub ipv6: bool,
     /// A directory of this machine that the command may write to.
     pub share: Option<PathBuf>,
-    /// Processors.
+    /// How many processors the machine has.
     pub cpus: u32,
-    /// Memory.
+    /// Its memory, in MiB.
     pub memory_mib: u32,
-    /// When to give up.
+    /// After how long to give up.
     pub timeout: Duration,
-    /// How to run the processor.
+    /// How to provide the processor.
     pub accel: Accel,
     /// Whether to stop after the preparations.
     pub prepare: bool,
-    /// Put before each line of output, for machines that run beside each other.
+    /// Printed before each line of output, for machines that run beside each other.
     pub label: &'static str,
     /// Its network.
     pub network: Network,
@@ -98,7 +98,7 @@ impl Default for Options {
 /// Reads the arguments after `vm`. `Ok(None)` asks for help.
 ///
 /// # Errors
-/// What is wrong: the option, what was given, what is allowed.
+/// What is wrong: the option, the given value, and what is allowed.
 pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Option<Options>, String> {
     let mut options = Options::default();
     let mut args = args.into_iter();
@@ -107,7 +107,7 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Option<Options>, 
             options.command = args.collect();
             break;
         }
-        // Both `--loss 5%` and `--loss=5%`.
+        // Accepts both `--loss 5%` and `--loss=5%`.
         let (name, joined) = match arg.split_once('=') {
             Some((name, value)) if name.starts_with("--") => (name.to_owned(), Some(value.to_owned())),
             _ => (arg, None),

@@ -1,4 +1,4 @@
-//! What comes from Debian: fetched and unpacked beside the workspace's build, never installed, so that no step needs root.
+//! What is fetched from Debian. It is unpacked beside the workspace's build and never installed, so that no step needs root.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use crate::apt::{Apt, run};
 
 /// The meta package that names the current kernel. Not the cloud kernel: it has no `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
-/// The machine.
+/// The package of the emulator.
 const QEMU: &str = "qemu-system-x86";
-/// What the guest needs beside what this machine has: a shell for its first steps, network and RDMA tools, the verbs library.
+/// What the guest needs besides what this machine has: a shell for its first steps, network and RDMA tools, and the verbs library.
 const GUEST: [&str; 6] = ["busybox-static", "iproute2", "ibverbs-providers", "ibverbs-utils", "libibverbs1", "xz-utils"];
 
-/// Names everything that makes a tree of packages what it is.
+/// A text that names everything that determines a tree of packages.
 pub fn description() -> String {
     format!("{KERNEL} {QEMU} {}", GUEST.join(" "))
 }
@@ -22,7 +22,7 @@ pub fn description() -> String {
 /// Fetches all packages and unpacks them: the kernel below `into/kernel`, everything else below `into/tools`.
 ///
 /// # Errors
-/// Why the packages can't be had here.
+/// The reason why the packages cannot be fetched here.
 pub fn fetch(into: &Path) -> Result<(), String> {
     let apt = Apt::new(&into.join("apt"))?;
     println!("vm: fetching Debian's package lists");
@@ -50,7 +50,7 @@ pub fn fetch(into: &Path) -> Result<(), String> {
     merge_usr(&into.join("tools")).map_err(|e| format!("cannot arrange the unpacked tools: {e}"))
 }
 
-/// Older packages ship `/lib` and `/bin`; on Debian these are links into `/usr`, which a directory of ours would hide in the guest.
+/// Older packages ship `/lib` and `/bin`. On Debian these are links into `/usr`, and a directory of ours would hide them in the guest.
 fn merge_usr(tree: &Path) -> io::Result<()> {
     for top in ["bin", "sbin", "lib", "lib64"] {
         let from = tree.join(top);
@@ -83,7 +83,7 @@ impl Apt {
         first_dependency(&depends).ok_or_else(|| format!("{KERNEL} names no kernel in `apt-cache depends`:\n{depends}"))
     }
 
-    /// `wanted`, and whatever they depend on that is not installed here.
+    /// The wanted packages, and everything that they depend on that is not installed here.
     fn missing_for(&self, wanted: &[&str]) -> Result<Vec<String>, String> {
         let mut names: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let args = ["install", "--simulate", "--no-install-recommends", "--no-remove"];
@@ -111,7 +111,7 @@ fn planned(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// A program: the unpacked one, or else the one on the path.
+/// A program: the unpacked one, otherwise the one on the path.
 pub fn program(tools: &Path, name: &str) -> PathBuf {
     let unpacked = tools.join("usr/bin").join(name);
     if unpacked.exists() { unpacked } else { PathBuf::from(name) }

@@ -1,4 +1,4 @@
-//! The differences that are known, each with its reason: `known.toml`.
+//! The known differences, each with its reason: `known.toml`.
 
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ pub struct Known {
     differs: Vec<Entry>,
 }
 
-/// Tests of a unit that come to something else with replicas.
+/// Tests of a unit that have another outcome with replicas.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -22,13 +22,13 @@ struct Entry {
     /// The reason, for readers.
     #[expect(dead_code, reason = "it is written for readers of the list, and has to be there")]
     why: String,
-    /// They do not always.
+    /// They do not always differ.
     #[serde(default)]
     sometimes: bool,
-    /// They do only where leaders are killed.
+    /// They differ only where leaders are killed.
     #[serde(default)]
     kills: bool,
-    /// They are left out with replicas: what they cannot undo would fail the tests behind them.
+    /// They are left out with replicas, because what they cannot undo would make later tests fail.
     #[serde(default)]
     skip: bool,
 }
@@ -37,7 +37,7 @@ impl Known {
     /// Reads the list.
     ///
     /// # Errors
-    /// Where it is not as it should be.
+    /// Where it is malformed.
     pub fn read() -> Result<Known, String> {
         Known::parse(LIST).map_err(|why| format!("xtask/src/redis/suite/known.toml: {why}"))
     }
@@ -60,13 +60,13 @@ impl Known {
         self.entries(unit, kills).filter(|entry| entry.skip).flat_map(|entry| &entry.tests).map(String::as_str)
     }
 
-    /// Tests of a unit that are listed and not among those that differ, though they always should.
+    /// The listed tests of a unit that do not differ, although they always should.
     pub fn gone<'a>(&'a self, unit: &str, differ: &[&str], kills: bool) -> Vec<&'a str> {
         let always = self.entries(unit, kills).filter(|entry| !entry.sometimes);
         always.flat_map(|entry| &entry.tests).map(String::as_str).filter(|test| !differ.contains(test)).collect()
     }
 
-    /// Units that are listed and are none of the suite's.
+    /// Units that are listed but are not in the suite.
     pub fn strangers<'a>(&'a self, units: &[String]) -> Vec<&'a str> {
         self.differs.iter().map(|entry| &*entry.unit).filter(|unit| !units.iter().any(|known| known == unit)).collect()
     }

@@ -1,7 +1,7 @@
-//! `cargo xtask redis-suite`: Redis' own test suite against a plain redis-server and against one in replicas, test by test.
+//! `cargo xtask redis-suite`: compares Redis's own test suite on a plain redis-server with the suite on a server in replicas, test by test.
 //!
-//! Each unit has servers of its own, so that what one leaves behind changes nothing for the next one, and a service that ends costs one unit. Tests that fail do not
-//! end their unit (`--durable`): behind each of them others are compared.
+//! Each unit has servers of its own, so that what one unit leaves behind does not affect the next, and a service that ends costs one unit. Tests that fail do
+//! not end their unit (`--durable`), because the tests after them are compared too.
 
 mod known;
 mod sources;
@@ -30,14 +30,15 @@ ended. Behind `--`: options of `martlet run`. What a unit printed that differs, 
 suite come from Debian, once.
 ";
 
-/// What a unit may take, with each of the servers.
+/// How long a unit may take with each of the servers.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What the servers are told: the suite's tests of persistence save by themselves, and many of them use `DEBUG` and set what only an administrator may.
+/// The servers' arguments: the suite's tests of persistence save by themselves, and many tests use `DEBUG` and set what only an administrator may set.
 const ARGUMENTS: [&str; 8] = ["--save", "", "--loglevel", "notice", "--enable-debug-command", "yes", "--enable-protected-configs", "yes"];
-/// As Redis' developers run it against a server that runs already: what takes longest is left out. So is what reads a replication stream, since `SYNC` is refused.
+/// As Redis's developers run the suite against a running server: the slowest tests are left out. So are tests that read a replication stream, since `SYNC` is
+/// refused.
 const TAGS: &str = "-slow -needs:repl";
 
-/// Lines shown of a unit that has not come to its end.
+/// How many lines are shown of a unit that has not come to its end.
 const LAST_WORDS: usize = 4;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Wanted {
     }
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
 /// What differs and is not listed, or could not be had.
@@ -101,14 +102,14 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     let mut sum = Sum::default();
     for (number, unit) in (1..).zip(units) {
         print!("[{number}/{}] {unit}: ", units.len());
-        // Somebody may wait for it.
+        // A reader may be waiting for this line.
         let _ = std::io::stdout().flush();
         suite.compare(unit, &mut sum)?;
     }
     sum.tell(&suite.logs)
 }
 
-/// What came of all units so far.
+/// The outcome of all units so far.
 #[derive(Default)]
 struct Sum {
     same: usize,
@@ -142,7 +143,7 @@ struct Suite<'a> {
 }
 
 impl Suite<'_> {
-    /// One unit with both servers.
+    /// Runs one unit with both servers.
     fn compare(&self, unit: &str, sum: &mut Sum) -> Result<(), String> {
         let logs = self.logs.join(unit.replace('/', "-"));
         let (plain, _) = self.take(unit, &logs.join("plain"), None)?;
@@ -180,7 +181,7 @@ impl Suite<'_> {
         if differ.is_empty() { forget(&logs) } else { Ok(()) }
     }
 
-    /// One unit with one server. Returns how often the leader was killed, too.
+    /// Runs one unit with one server. Also returns how often the leader was killed.
     fn take(&self, unit: &str, logs: &Path, programs: Option<&Programs>) -> Result<(Verdicts, usize), String> {
         let own = &*self.wanted.own;
         let mut server = Server::start(programs.map(|programs| (programs, own)), &ARGUMENTS, logs, self.family)?;
@@ -194,7 +195,7 @@ impl Suite<'_> {
                 command.args(["--skiptest", test]);
             });
         }
-        // It colours its words for terminals that it knows.
+        // The suite colours its output on terminals that it knows.
         command.env("TERM", "dumb").stdout(output.try_clone().map_err(trouble(&log))?).stderr(output);
         let mut test = command.spawn().map_err(|e| format!("tclsh does not run: {e}"))?;
         let began = Instant::now();
@@ -242,12 +243,12 @@ impl Suite<'_> {
     }
 }
 
-/// Where the suite's own processes look for a port to meet at: elsewhere than those of another run beside this one.
+/// The first port that the suite's own processes try to meet at: another one than that of a run beside this one.
 fn base_port() -> u32 {
     21_000 + std::process::id() % 250 * 40
 }
 
-/// Removes what nobody needs to read.
+/// Removes what is not worth reading.
 fn forget(logs: &Path) -> Result<(), String> {
     fs::remove_dir_all(logs).map_err(trouble(logs))
 }

@@ -1,4 +1,4 @@
-//! The sources of the redis-server that is installed, as Debian has them: its test suite is no part of any package.
+//! The sources of the installed redis-server, as Debian has them, because no package contains its test suite.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::super::trouble;
 use crate::apt::{Apt, run};
 use crate::ci::on_path;
 
-/// Programs that this needs, and Debian's packages that have them.
+/// Programs that this needs, and Debian's packages that contain them.
 const NEEDED: [(&str, &str); 5] = [
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
@@ -17,7 +17,7 @@ const NEEDED: [(&str, &str); 5] = [
     ("dpkg-source", "dpkg-dev"),
 ];
 
-/// The directory of the sources below `into`, fetched unless an earlier run has.
+/// The directory of the sources below `into`, which are fetched unless an earlier run has done so.
 ///
 /// # Errors
 /// What is not installed, or why they cannot be fetched.
@@ -47,7 +47,7 @@ pub fn fetch(into: &Path) -> Result<PathBuf, String> {
                 fresh.display()
             ));
         }
-        // Some of its tests start programs from there.
+        // Some of the suite's tests start programs from there.
         for program in ["redis-server", "redis-cli", "redis-benchmark"] {
             let installed = find(program).ok_or(format!("{program} is not installed"))?;
             let link = unpacked.join("src").join(program);
@@ -67,7 +67,7 @@ fn find(program: &str) -> Option<PathBuf> {
 /// All units of the suite, in its own order.
 ///
 /// # Errors
-/// When it does not say.
+/// When the suite does not list them.
 pub fn units(sources: &Path) -> Result<Vec<String>, String> {
     let output = run(Command::new("tclsh").args(["tests/test_helper.tcl", "--list-tests"]).current_dir(sources))?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())

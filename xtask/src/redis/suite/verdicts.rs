@@ -1,14 +1,14 @@
-//! What the suite says of its tests, line by line, and where two runs of it differ.
+//! Reads the suite's output about its tests, line by line, and finds where two runs differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Lines shown of what a test complains of.
+/// How many lines are shown of a test's complaint.
 const LINES: usize = 4;
-/// What ends a unit, or a block of its tests.
+/// The name of whatever ends a unit, or a block of its tests.
 const OUTSIDE: &str = "(outside of its tests)";
 
-/// What came of a test.
+/// The outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It passed.
@@ -17,7 +17,7 @@ pub enum Verdict {
     Err,
     /// The suite itself left it out.
     LeftOut,
-    /// Nothing is said of it.
+    /// The suite says nothing about it.
     Absent,
 }
 
@@ -32,11 +32,11 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The verdicts of one unit. A name that several tests have is numbered from the second one on.
+/// The verdicts of one unit. If several tests have one name, they are numbered from the second one on.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     of: BTreeMap<String, Verdict>,
-    /// The order in which they came.
+    /// The tests in order.
     order: Vec<String>,
     complaints: BTreeMap<String, Vec<String>>,
     /// Whether the suite says that it has come to the unit's end, or why it has not.
@@ -44,13 +44,13 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Reads what the suite has printed.
+    /// Reads the suite's output.
     pub fn read(printed: &str) -> Verdicts {
         let mut verdicts = Verdicts::default();
         let mut failed: Option<String> = None;
         for line in printed.lines() {
             let Some((status, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) else {
-                // Behind an empty line stands the suite's summary.
+                // The suite's summary follows an empty line.
                 if line.is_empty() {
                     failed = None;
                 }
@@ -64,7 +64,7 @@ impl Verdicts {
             match status {
                 // `NAME (MILLISECONDS ms)`
                 "ok" => drop(verdicts.note(rest.rsplit_once(" (").map_or(rest, |(name, _)| name), Verdict::Ok)),
-                // `NAME in FILE`. Without a name it is what ended a block of tests.
+                // `NAME in FILE`. Without a name, this ended a block of tests.
                 "err" | "exception" | "TIMEOUT" => {
                     failed = Some(match rest.rsplit_once(" in tests/") {
                         Some((name, _)) if status == "err" => verdicts.note(name, Verdict::Err),
@@ -84,7 +84,7 @@ impl Verdicts {
         verdicts
     }
 
-    /// A trouble of the run as a whole, which counts as a test that fails.
+    /// Adds a problem of the run as a whole, which counts as a test that fails.
     pub fn add_trouble(&mut self, name: &str, complaint: impl IntoIterator<Item = String>) {
         let name = self.note(name, Verdict::Err);
         self.complaints.insert(name, complaint.into_iter().collect());
@@ -102,7 +102,7 @@ impl Verdicts {
         unique
     }
 
-    /// What came of a test.
+    /// The outcome of a test.
     pub fn verdict(&self, name: &str) -> Verdict {
         self.of.get(name).copied().unwrap_or(Verdict::Absent)
     }
@@ -112,24 +112,24 @@ impl Verdicts {
         self.of.len()
     }
 
-    /// How many tests came to this.
+    /// How many tests had this outcome.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.of.values().filter(|found| **found == verdict).count()
     }
 }
 
-/// A test that came to something else with the one than with the other.
+/// A test whose outcomes with the two servers differ.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its name.
     pub test: String,
-    /// What came of it with a plain server, and with replicas.
+    /// Its outcome with a plain server, and with replicas.
     pub verdicts: (Verdict, Verdict),
-    /// What it complained of.
+    /// Its complaint.
     pub complaint: Vec<String>,
 }
 
-/// All of them, in the order of the suite.
+/// All differences, in the order of the suite.
 pub fn differences(plain: &Verdicts, replicas: &Verdicts) -> Vec<Difference> {
     let mut seen = BTreeSet::new();
     let names = plain.order.iter().chain(&replicas.order).filter(|name| seen.insert(*name));
