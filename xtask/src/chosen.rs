@@ -1,5 +1,5 @@
 //! Runs tests that are chosen by a part of their name, and demands that there is at least one. For libtest it is a success if no test was run, so a test that
-//! was renamed would never be run again. name would be passed over for good.
+//! was renamed would never be run again.
 
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::process::{Command, Stdio};

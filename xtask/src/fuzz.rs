@@ -17,8 +17,8 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 const INPUT_SECONDS: u32 = 100;
 /// The most memory that a target may use, in MiB.
 const MEMORY_MIB: u32 = 1024;
-/// Targets that run at a time on two cores, and as many more on more. Eighteen take two rounds then, so that CI ends: each has its minute, of which it runs for
-/// 13 seconds. All of them at once would each run for seven, of which the seeds alone may take a good part.
+/// How many targets run at a time on two cores; on more cores, proportionally more. The eighteen targets then take two rounds, and CI ends: each has a minute,
+/// of which it gets 13 seconds of processor time. If all ran at once, each would get seven seconds, of which the seeds alone may take a good part.
 const AT_A_TIME: usize = 9;
 /// libFuzzer's compiler.
 const COMPILER: &str = "c++";

@@ -35,7 +35,7 @@ struct Client {
 }
 
 impl Client {
-    /// An answer is a few bytes: who has left so many unread that there is no room for it is cut off.
+    /// An answer is a few bytes. A client that has left so many of them unread that there is no room for another is cut off.
     fn answer(&self, text: Result<u64, String>) {
         let text = text.map_or_else(|error| format!("error: {error}\n"), |number| format!("{number}\n"));
         if (&self.stream).write_all(text.as_bytes()).is_err() {

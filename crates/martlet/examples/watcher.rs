@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (own, other) = (AppId::new(own)?, AppId::new(other)?);
     let mut warden = Warden::connect(&default_socket(), "watcher")?;
     warden.join(own)?;
-    // This thread acts for the program: its death is the program's.
+    // This thread acts for the program: if the thread dies, the program counts as dead.
     let _acting = warden.threads().act()?;
     let want = Resources { pbsize: 64, timeout_ns: 0 };
     warden.monitor(other, want)?;
@@ -51,10 +51,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for second in 0u64.. {
         warden.poll(Some(Duration::from_secs(1)), &mut watcher)?;
         if std::mem::take(&mut watcher.has_failed) {
-            // Its next life.
+            // Wait for the next life of that program.
             warden.monitor(other, want)?;
         }
-        // Nobody to send to, or no warden: the next second is another try.
+        // If no program takes it, or there is no warden, the next second is another try.
         let _ = warden.piggyback(second.to_string().as_bytes());
     }
     Ok(())

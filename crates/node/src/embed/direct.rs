@@ -109,7 +109,7 @@ pub(super) trait Inside<M> {
 ///
 /// Its calls promise what those of [`Replica`] do, and their callbacks are told the same. Callbacks run on this thread, each exactly once and never within a
 /// call. A refusal comes at the end of this turn. An answer comes when what it depends on is replicated, mostly in this turn too. Commands are executed in the
-/// order of the calls. calls.
+/// order of the calls.
 pub struct Here<'t, M> {
     inside: &'t mut (dyn Inside<M> + 't),
     handle: &'t Replica<M>,

@@ -273,7 +273,7 @@ impl<M: StateMachine> Replica<M> {
     ///
     /// # Errors
     /// [`CallError::NoSuccessor`] when that node does not hold the whole state, or, with an engine that follows views, is not the next in the order of joining:
-    /// there the successor cannot be chosen. successor cannot be chosen.
+    /// there the successor cannot be chosen. [`CallError::NotHandedOver`] when leadership went to a third replica, and as [`Replica::transfer_leadership`].
     pub fn transfer_leadership_to(&self, node: u16) -> Result<(), CallError> {
         self.hand_over(Some(NodeId(node)))
     }

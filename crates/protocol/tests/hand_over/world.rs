@@ -15,7 +15,7 @@ pub const OLD: usize = 0;
 /// The process that presumes it dead.
 pub const NEW: usize = 1;
 
-/// How many terms are watched for who is elected.
+/// For how many terms it is noted which process was elected.
 const TERMS: usize = 8;
 /// How much time passes at once: longer than the first waits, and shorter than any other patience.
 pub const SPAN_NS: u64 = 100;

@@ -280,7 +280,7 @@ fn ukharon_4_2_those_who_stop_together_are_presumed_dead_one_after_the_other() {
     assert_eq!(c.newest().members.iter().map(|m| m.id).collect::<Vec<_>>(), rest);
 }
 
-/// The process is neither the next in the ring after the one that has heard of its death nor the one before it, so that one usually looks at others.
+/// The presumed process is neither before nor after the one that has heard of its death in the ring. So that one usually looks at others.
 #[test]
 fn one_that_is_presumed_dead_is_looked_at_wherever_it_stands() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);

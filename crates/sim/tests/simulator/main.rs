@@ -1,4 +1,4 @@
-//! The simulator as others use it: its stories, its steps, and its checker beside another one.
+//! The simulator as it is used from outside: its stories, its steps, and its checker compared with another one.
 
 mod every_step;
 mod porcupine;

@@ -328,7 +328,8 @@ fn a_program_that_polls_sees_the_death_of_threads_while_its_warden_stands_still(
     std::fs::remove_dir_all(dir).expect("our own");
 }
 
-/// A client used to be told by the process's descriptor, which proves nothing, and then nothing more of that life: a node waited for a lease.
+/// A client used to learn of the end from the process's descriptor, which proves nothing to others, and then heard no more of that life: a node waited for a
+/// lease.
 #[test]
 fn a_program_that_needs_secrets_is_told_by_the_warden_which_reveals_them() {
     let dir = crate::world::scratch();
