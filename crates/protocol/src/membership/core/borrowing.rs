@@ -1,12 +1,12 @@
 //! Renewing the lease through a lease cache (uKharon section 6.3): one READ instead of one a coordinator.
 //!
-//! The holder reads a cache's word again and again. Once a word proves that the cache has begun and won a whole round since an earlier reading, the lease
-//! is extended *from that earlier reading on*: the coordinators were asked after it. So a lease that is got this way is what it would be if the
-//! holder had asked them itself at that moment, for the lease word as well as for the time that others wait; no clock but the holder's own is
-//! involved, and it does not matter how old the cache's word is.
+//! The holder reads a cache's word again and again. Once a word proves that the cache has begun and won a whole round since an earlier reading, the
+//! lease is extended *counting from that earlier reading*, because the coordinators were asked after it. Such a lease is equivalent to one for which
+//! the holder itself had asked the coordinators at the moment of that reading: this holds both for the lease word and for the time that others wait.
+//! No clock but the holder's own is involved, and the age of the cache's word does not matter.
 //!
-//! The first lease on a view is asked of the coordinators, so no failover waits for a cache. And when a cache proves nothing, the coordinators are asked
-//! in time, as if there were none.
+//! The first lease on a view is requested from the coordinators directly, so no failover waits for a cache. When a cache proves nothing, the
+//! coordinators are asked in time, as if there were no cache.
 
 use martlet_fabric::{Fabric, OpError, PeerId};
 
@@ -16,10 +16,10 @@ use crate::basics::{Canary, Mark, ProcessId, Time};
 use crate::membership::cache::CacheWord;
 use crate::membership::view::Roles;
 
-/// How often a holder reads a cache's word in a lease's time.
+/// How often a holder reads a cache's word during one lease.
 const READS_A_LEASE: u64 = 4;
 
-/// A reading of a cache's word, begun at that time.
+/// A reading of a cache's word, and the time at which it began.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     cache: PeerId,
@@ -30,10 +30,10 @@ struct Reading {
 /// The state of renewing through a cache.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Borrowing {
-    /// Tells one reading from another; the low 40 bits stand in tokens.
+    /// Tells one reading from another; tokens carry its low 40 bits.
     reading: u64,
     asked: Option<(PeerId, Time)>,
-    /// What later words are compared with. It was read under the present lease.
+    /// The reading that later words are compared with. It was taken under the present lease.
     base: Option<Reading>,
     /// The last reading proved something.
     proves: bool,
@@ -43,19 +43,20 @@ pub(super) struct Borrowing {
 }
 
 impl Borrowing {
-    /// The lease is another, or none: what was read under the old one proves nothing for the new.
+    /// The lease has been replaced or lost: what was read under the old one proves nothing for the new one.
     pub fn restart(&mut self) {
         *self = Borrowing { reading: self.reading, proofs: self.proofs, ..Borrowing::default() };
     }
 
-    /// Whether the cache can be counted on, as far as was seen lately.
+    /// Whether the cache can be relied on, judging by the latest readings.
     pub fn works(&self) -> bool {
         self.proves
     }
 }
 
 impl Core {
-    /// The lease cache that this process renews through, if it takes leases: one that is not suspected, and not itself. Holders are spread over the caches.
+    /// The lease cache through which this process renews its lease, if it takes leases: a cache that is not suspected, and not this process. Holders
+    /// are spread over the caches.
     pub fn lease_cache(&self) -> Option<ProcessId> {
         let view = self.view.as_ref().filter(|_| self.lease_wanted)?;
         let caches = || view.with_roles(Roles::LEASE_CACHE).filter(|m| m.id != self.config.me && !self.peers.is_suspect(m.id));
@@ -72,12 +73,12 @@ impl Core {
         self.view.as_ref().is_some_and(|view| self.lease.view() == view.number)
     }
 
-    /// When the cache is to be read next, if there is one and a lease to be renewed.
+    /// When the cache is to be read next, if there is a cache and a lease to renew.
     pub(super) fn reading_due(&self) -> Option<Time> {
         (self.holds_lease_on_view() && self.lease_cache().is_some()).then_some(self.borrowing.next)
     }
 
-    /// Reads the cache's word when it is time. The lease word was stored, and fenced, before the lease that is to be extended was first asked for.
+    /// Reads the cache's word when it is time. The lease word was stored, and fenced, before the lease that is to be extended was first requested.
     pub(super) fn ask_cache<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(lease_ns) = self.view.as_ref().map(|view| view.lease_ns).filter(|_| self.holds_lease_on_view()) else { return };
         let under_way = self.borrowing.asked.is_some_and(|(_, at)| now.since(at) < lease_ns.max(1_000_000));
@@ -123,7 +124,7 @@ impl Core {
             self.lease.extend(from.after(self.config.clocks.shortened(lease_ns)));
             self.borrowing.base = Some(fresh);
         } else if now.since(base.at) >= self.config.clocks.shortened(lease_ns) / 2 {
-            // Whatever it proves would come too late to be of use.
+            // Whatever the word proves would come too late to be of use.
             Mark::CacheStands.reach();
             self.borrowing.base = Some(fresh);
         }

@@ -1,7 +1,8 @@
-//! Serving as a lease cache (uKharon section 6.3): asks the coordinators, on behalf of whoever reads its word, whether the view still stands.
+//! Serving as a lease cache (uKharon section 6.3): a cache asks the coordinators whether the view is still current, on behalf of the lease holders
+//! that read its word.
 //!
-//! What it promises with the word is only that it asked, and in which order: see [`CacheWord`]. It holds no lease and vouches for no time, so it
-//! may stall, sleep or die at any moment, and its word may be read whenever.
+//! The word promises only that the cache asked, and in which order: see [`CacheWord`]. A cache holds no lease and vouches for no time, so it may
+//! stall, sleep or die at any moment, and its word may be read at any time.
 
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::{Fabric, OpError};
@@ -14,8 +15,8 @@ use crate::basics::{Canary, Mark, Time, ViewNumber};
 use crate::membership::cache::CacheWord;
 use crate::membership::view::{Roles, View};
 
-/// How many rounds a cache makes in a lease's time: so many that a whole one lies between two readings of whoever renews through it, which come
-/// a quarter of a lease apart.
+/// How many rounds a cache makes during one lease: enough that a whole round lies between two readings of a holder that renews through it. Those
+/// readings are a quarter of a lease apart.
 const ROUNDS_A_LEASE: u64 = 6;
 
 /// The state of serving.
@@ -27,7 +28,7 @@ pub(super) struct Caching {
 }
 
 impl Caching {
-    /// Another view: nothing that was asked about the old one counts.
+    /// Another view: what was learned about the old one no longer applies.
     pub fn restart(&mut self, view: ViewNumber, now: Time) {
         self.inquiry.restart();
         (self.word, self.next) = (CacheWord::new(view), now);
@@ -61,7 +62,7 @@ impl Core {
         self.caching.inquiry.ask(now, fabric, Read::CacheSlot, number, &self.coordinators);
     }
 
-    /// Takes a coordinator's word of the next view's slot, asked for by the cache's round of that serial.
+    /// Takes a coordinator's slot word for the next view, requested in the cache's round with that serial.
     pub(super) fn note_cache_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, serial: u64, result: Result<u64, OpError>) {
         let Some(number) = self.serves().map(|view| view.number) else { return };
         let Some(word) = result.ok().filter(|_| self.caching.inquiry.awaits(serial)) else { return };
@@ -81,9 +82,9 @@ impl Core {
         self.mind_frozen(now, fabric, word, number);
     }
 
-    /// Stores the word. The fence keeps the questions of a round behind the word that says that it has begun, which itself stands behind the one that
-    /// confirms the round before: who still reads that older word has read it before the coordinators are asked. It pairs with the fence of
-    /// [`store_lease_word`](Self::store_lease_word), which comes before such a reading.
+    /// Stores the word. The fence keeps a round's questions behind the word that announces the round. That word is in turn stored after the word that
+    /// confirms the previous round, so a process that still reads the older word has read it before the coordinators are asked. The fence pairs with
+    /// the one in [`store_lease_word`](Self::store_lease_word), which precedes such a reading.
     fn show<F: Fabric>(&mut self, fabric: &mut F, word: CacheWord) {
         self.caching.word = word;
         own_life(fabric)[life::CACHE].store(word.0, Ordering::SeqCst);

@@ -8,30 +8,31 @@ use crate::membership::view::{Evidence, Roles};
 use crate::version;
 use martlet_fabric::Levels;
 
-/// The members that take leases. A failover waits for nobody who takes none.
+/// The members that take leases. A failover never waits for a member that takes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
-    /// The primary of the view: the only one who acts in a replicated store.
+    /// The primary of the view: the only member that acts in a replicated store.
     Primary,
     /// Every member.
     Everybody,
 }
 
-/// What views are to the engine that membership serves.
+/// What views mean to the engine that membership serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authority {
-    /// The law: who is primary follows from the view. A member that seems dead is cut off, so that another one can act.
+    /// Binding: the view determines the primary. A member that seems dead is cut off, so that another can act in its place.
     #[default]
     Views,
-    /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. A replica, or learner, that merely seems dead stays a
-    /// member, since what it holds may be needed for that quorum when it comes back; it goes when it is certainly dead, leaves, or is evicted, be it by the
-    /// engine's leader. And any member may say that a learner has the whole state, whoever stands first in the view.
+    /// Advisory: the engine has a quorum of its own, which elects and fences. Views only say which processes are there. A replica or learner that
+    /// merely seems dead stays a member, since the engine's quorum may need what it holds when it comes back. It is removed when it is certainly
+    /// dead, leaves, or is evicted (by an operator or by the engine's leader). And any member, not only the first in the view, may report that a
+    /// learner has the whole state.
     Engine,
 }
 
 impl Authority {
-    /// Whether a member with these roles goes on evidence like this. A member without any part of the state has nothing to lose, and nobody but membership to
-    /// be cut off by.
+    /// Whether a member with these roles is removed on such evidence. A member that holds no part of the state has nothing to lose, and only
+    /// membership can cut it off.
     pub(super) fn cuts_off(self, roles: Roles, evidence: Evidence) -> bool {
         let is_the_engines = roles.has(Roles::REPLICA) || roles.has(Roles::LEARNER);
         self == Authority::Views || evidence != Evidence::Presumed || !is_the_engines
@@ -41,9 +42,9 @@ impl Authority {
 /// How a process takes part.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This life of this node.
+    /// This incarnation of this node.
     pub me: ProcessId,
-    /// What it wants to do. A replica joins as a learner and is promoted when it has the state.
+    /// The roles that it wants. A replica joins as a learner, and is promoted when it has the state.
     pub roles: Roles,
     /// The feature levels that its program can work at.
     pub levels: Levels,
@@ -57,26 +58,26 @@ pub struct Config {
     pub lease_ns: u64,
     /// How inexact clocks may be.
     pub clocks: ClockBounds,
-    /// Between two reads of the monitored heartbeat, in nanoseconds. Longer than a healthy node ever goes without a duty cycle.
+    /// Time between two reads of the monitored heartbeat, in nanoseconds. Longer than a healthy node ever goes without a duty cycle.
     pub heartbeat_interval_ns: u64,
-    /// Between two looks at the others' death words, in nanoseconds; 0: one in each duty cycle. Where others answer a look in their turns it proves little, wakes them, and is answered by a
-    /// packet that wakes this process, which would look again.
+    /// Time between two looks at the others' death words, in nanoseconds; 0 means one in each duty cycle. On a fabric where a peer answers a look in
+    /// its own turn, a look proves little and wakes the peer, and the peer's answer is a packet that wakes this process, which would then look again.
     pub death_interval_ns: u64,
-    /// When a stopped heartbeat is a suspicion.
+    /// When a stopped heartbeat raises a suspicion.
     pub thresholds: Thresholds,
-    /// Between two broadcasts, in nanoseconds.
+    /// Time between two broadcasts, in nanoseconds.
     pub broadcast_interval_ns: u64,
     /// How long silence may last before it is a suspicion, in nanoseconds.
     pub broadcast_timeout_ns: u64,
-    /// Between two looks at the others' boards, in nanoseconds.
+    /// Time between two looks at the others' boards, in nanoseconds.
     pub pull_interval_ns: u64,
-    /// Between two sendings of a request or notice that has had no effect yet, in nanoseconds.
+    /// Time between two transmissions of a request or notice that has had no effect yet, in nanoseconds.
     pub resend_interval_ns: u64,
     /// The unit of the randomised back-off of contending leaders, in nanoseconds.
     pub backoff_ns: u64,
-    /// The digest by which a secret is known to be what a process has pledged, SHA-256. `None`: no certificate is believed.
+    /// The digest (SHA-256) by which a secret is checked against a process's pledge. `None`: no certificate is believed.
     pub digest: Option<fn(&Secret) -> Digest>,
-    /// Where back-off gets its chance from.
+    /// The seed of the randomised back-off.
     pub seed: u64,
 }
 

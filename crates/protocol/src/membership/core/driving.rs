@@ -1,4 +1,4 @@
-//! What drives the state machine: duty cycles, and whatever arrives.
+//! What drives the state machine: duty cycles, and events that arrive.
 
 use martlet_fabric::pulse::beat;
 use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
@@ -14,8 +14,8 @@ use crate::membership::plan;
 use crate::membership::view::{Evidence, Member, View};
 
 impl Core {
-    /// One duty cycle. `progress` says whether the part of the process that acts under the lease is alive: it has made progress, or has
-    /// nothing to do. Without it neither the lease is renewed nor the heart beats (TRAPS 9, fate sharing).
+    /// One duty cycle. `progress` says whether the part of the process that acts under the lease is alive: it has made progress, or has nothing to
+    /// do. Without progress, the lease is not renewed and the heart does not beat (TRAPS 9, fate sharing).
     pub fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
         self.do_duties(now, fabric, progress);
         self.stalls.sleep_until(self.deadline());
@@ -43,7 +43,8 @@ impl Core {
         for reply in std::mem::take(&mut self.own_replies) {
             self.handle_reply(now, fabric, self.config.me, reply);
         }
-        // In each cycle, whatever a clock says that may go back a little; or seldom, and nobody wakes up for it: the next look at hearts comes before long.
+        // With an interval of 0 this happens in every cycle, without consulting the clock, which may go back a little. Otherwise it is seldom, and no
+        // process wakes up for it: the next heartbeat look is never far off.
         if self.config.death_interval_ns == 0 || now >= self.next_death_look {
             self.next_death_look = now.after(self.config.death_interval_ns);
             self.peers.watch(fabric);
@@ -71,7 +72,7 @@ impl Core {
         self.lead(now, fabric);
     }
 
-    /// When the next duty cycle is due, for a node that would rather sleep.
+    /// When the next duty cycle is due, for a node that would rather sleep until then.
     pub fn deadline(&self) -> Time {
         if !self.own_replies.is_empty() {
             return Time(0);
@@ -83,7 +84,7 @@ impl Core {
         for due in [self.reading_due(), self.round_due()].into_iter().flatten() {
             next = next.min(due);
         }
-        // Once it is over the next step is somebody's answer, or a wish.
+        // Once the back-off is over, the next step is an answer from a coordinator, or a new wish.
         if self.proposing.is_some() && self.backoff_until > self.stalls.last() {
             next = next.min(self.backoff_until);
         }
@@ -93,11 +94,11 @@ impl Core {
         next
     }
 
-    /// A peer came or went. Clients are none of membership's business.
+    /// A peer came or went. Membership ignores clients.
     pub fn handle_peer<F: Fabric>(&mut self, now: Time, fabric: &mut F, event: PeerEvent) {
         match event {
             PeerEvent::Up { peer, identity } => {
-                // Among members a presumption stands if it cuts off: somebody may have acted on it already.
+                // Between members, a presumption that cuts off is kept after a reconnection: another process may have acted on it already.
                 let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
                 let mends = !(self.is_member() && self.is_cut_off_on_presumption(process));
                 if let Some(process) = self.peers.add(now, peer, identity, mends) {
@@ -108,7 +109,7 @@ impl Core {
                     self.connect_coordinator(process, peer);
                     self.pull_from(fabric, peer);
                     if self.is_joining() {
-                        // One more that can vouch for this process.
+                        // One more process that can vouch for this one.
                         self.ask_soon(now);
                     }
                 }
@@ -176,7 +177,7 @@ impl Core {
                 let number = self.view_number();
                 self.peers.hear(now, from, (view == number).then_some(heard));
                 if self.config.authority == Authority::Engine && !self.is_cut_off_on_presumption(process) {
-                    // It stays a member all along, and few watch its heart: whoever hears it takes it for alive.
+                    // It remains a member throughout, and few processes watch its heartbeat, so any process that hears it takes it for alive.
                     self.peers.trust(from);
                 }
                 if view > number {
@@ -198,7 +199,7 @@ impl Core {
                 }
             }
             Message::Promote { process: learner } => {
-                // Only the primary knows what a learner has, and only of those it taught itself.
+                // Only the primary knows what a learner has, and only for learners that it taught itself.
                 let entitled = match self.config.authority {
                     Authority::Views => self.view.as_ref().and_then(View::primary).is_some_and(|p| p.id == process),
                     Authority::Engine => true,

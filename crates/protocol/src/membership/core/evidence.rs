@@ -1,15 +1,15 @@
-//! Whose word on a process's end counts, and for how much.
+//! Whose word that a process is gone is believed, and how far.
 //!
-//! | who says so | what it is worth |
+//! | source of the claim | what it is worth |
 //! |---|---|
 //! | the kernel of this host | certain; this process's own knowledge |
-//! | the warden of its host, by a [certificate](crate::detector::certificate) | the same, whoever brings it |
-//! | the process itself, that it leaves | as good |
-//! | a certificate that cannot be checked here | a presumption of whoever brings it |
-//! | anybody else, that it presumes so, or wants it evicted | that |
-//! | anybody else, that it is certainly dead or has left | a reason to look |
+//! | the warden of the dead process's host, by a [certificate](crate::detector::certificate) | certain as well, whichever process brings it |
+//! | the process itself, saying that it leaves | certain as well |
+//! | a certificate that cannot be checked here | a presumption by the process that brings it |
+//! | any other process, presuming it dead or asking for its eviction | a presumption or a wish for eviction |
+//! | any other process, claiming that it is certainly dead or has left | a reason to look |
 //!
-//! So nobody's lease is released for what another member merely says (TRAPS 29).
+//! So no lease is ever released merely because another member says so (TRAPS 29).
 
 use martlet_fabric::{Fabric, NodeId};
 
@@ -22,7 +22,7 @@ use crate::membership::message::Message;
 use crate::membership::view::Evidence;
 use martlet_fabric::primitive::Ordering;
 
-/// By whose word a process is certainly gone.
+/// The source from which it is certain that a process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The kernel of this host has marked the death words of all its acting threads, or has ended its process.
@@ -31,20 +31,21 @@ pub enum Source {
     Certificate(Secret),
 }
 
-/// Why a certificate proves nothing here. It has done no harm.
+/// Why a certificate proves nothing here. It has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Disbelief {
-    /// What the process has pledged is not known here, or not yet.
+    /// This process does not know what the process has pledged, or not yet.
     #[error("what the process has pledged is not known here")]
     Unknown,
-    /// The process has pledged nothing, or something else: the certificate is forged, or is of another life.
+    /// The process has pledged nothing, or something else: the certificate is forged, or belongs to another incarnation.
     #[error("the secret is not what the process has pledged")]
     Wrong,
 }
 
 impl Core {
-    /// Pledges this secret, which is left with the warden of this host: whoever shows it later proves that this process is gone. To be called before anybody is let in,
-    /// once in a life, and with a secret that no other life has pledged. Without a digest in the configuration it does nothing.
+    /// Pledges this secret, which is deposited with this host's warden: any process that shows it later proves that this process is gone. Call this
+    /// before any peer is let in, once per incarnation, and with a secret that no other incarnation has pledged. Without a digest in the
+    /// configuration it does nothing.
     pub fn pledge<F: Fabric>(&mut self, fabric: &F, secret: Secret) {
         let Some(digest) = self.config.digest else { return };
         for (word, value) in (life::PLEDGE..).zip(Pledge::of(&digest(&secret)).words()) {
@@ -53,8 +54,8 @@ impl Core {
         self.pledged = Some(secret);
     }
 
-    /// Takes evidence that a process acts no more: it is held for gone, and nobody waits for its lease. It is told on to the others until a view excludes the process, with
-    /// the certificate if there is one.
+    /// Takes evidence that a process no longer acts: it is considered gone, and nothing waits for its lease. The evidence is passed on to the others,
+    /// with the certificate if there is one, until a view excludes the process.
     ///
     /// # Errors
     /// When a certificate proves nothing here.
@@ -68,11 +69,11 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a certificate of the death of a node, from the warden of this host, which does not know which of the lives it is of that this process was connected with.
-    /// Returns that life.
+    /// Takes a certificate of a node's death from this host's warden. The warden does not know which incarnation it belongs to, so it is checked
+    /// against each one that this process was connected with. Returns the incarnation.
     ///
     /// # Errors
-    /// When it is of none of them.
+    /// When the certificate belongs to none of them.
     pub fn handle_certificate<F: Fabric>(
         &mut self,
         now: Time,
@@ -81,7 +82,7 @@ impl Core {
         secret: Secret,
     ) -> Result<ProcessId, Disbelief> {
         let lives: Vec<ProcessId> = self.peers.lives_of(node).collect();
-        // One that it fits; else the newest, for the error.
+        // The incarnation that the secret fits; failing that, the newest one, for the error.
         let fits = lives.iter().copied().find(|life| self.check(*life, secret).is_ok());
         let process = fits.or(lives.into_iter().max()).ok_or(Disbelief::Unknown)?;
         self.handle_evidence(now, fabric, process, Source::Certificate(secret)).map(|()| process)
@@ -104,7 +105,7 @@ impl Core {
     /// `teller` says that `process` is gone, and proves it.
     pub(super) fn hear_certificate<F: Fabric>(&mut self, now: Time, fabric: &mut F, teller: ProcessId, process: ProcessId, secret: Secret) {
         if process == self.config.me {
-            // Its warden has revealed what it should not: others release its lease, and may have a successor already.
+            // Its warden has revealed the secret although this process is alive: others release its lease, and it may have a successor already.
             if self.pledged == Some(secret) {
                 Mark::CertifiedAlive.reach();
                 self.exclude();
@@ -117,15 +118,15 @@ impl Core {
     /// `teller` says that `process` is gone.
     pub(super) fn hear_notice<F: Fabric>(&mut self, now: Time, fabric: &mut F, teller: ProcessId, process: ProcessId, evidence: Evidence) {
         if evidence.releases_leases() && !(evidence == Evidence::Left && teller == process) && !Canary::BelievedNotice.is_planted() {
-            // This process looks for itself. Were it to presume meanwhile what it is about to know, it might act on that.
+            // This process looks for itself. If it merely presumed meanwhile what it is about to know for certain, it might act on the presumption.
             self.peers.watch(fabric);
             return;
         }
-        // A process that is no member may be connected with one that a view has cut off: were its presumptions heeded, or made, it would set those
-        // against each other who hear each other well.
+        // A process that is no member may be connected with one that a view has cut off. If its presumptions were heeded, or presumptions about it
+        // were made, it would set members against each other that hear each other well.
         let is_member = |process| self.view.as_ref().is_some_and(|v| v.member(process).is_some());
         let counts = evidence != Evidence::Presumed || (is_member(teller) && is_member(self.config.me));
-        // What others hold of this process is for other coordinators to decide on.
+        // What others believe about this process is for other coordinators to decide on.
         if counts && process != self.config.me {
             self.hold_for_gone(now, fabric, process, evidence, true);
         }

@@ -12,23 +12,23 @@ use crate::membership::message::Message;
 use crate::membership::plan::{self, Leader, Wishes};
 use crate::membership::view::{Evidence, Roles, View};
 
-/// About as long as the record of a view is, in bytes.
+/// The approximate length of a view's record, in bytes.
 const USUAL_VIEW_BYTES: usize = 256;
 
 impl Core {
-    /// This process itself holds that `process` is gone.
+    /// This process itself considers `process` gone.
     pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
         self.hold_for_gone(now, fabric, process, evidence, false);
     }
 
-    /// This process itself, or somebody else where it is `hearsay`, holds that `process` is gone.
+    /// This process itself, or another one if `hearsay`, considers `process` gone.
     pub(super) fn hold_for_gone<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence, hearsay: bool) {
         let news = self.peers.suspect(now, process, evidence, hearsay);
         if evidence.releases_leases() && self.handover.release(process) {
             Mark::DeathReleased.reach();
         }
         let roles = self.roles_of(process);
-        // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back: a coordinator that is gone never votes.
+        // A request from its lifetime, perhaps in a datagram that came late, must not bring it back: a coordinator that is gone never votes.
         self.wishes.join.retain(|m| m.id != process);
         let Some(roles) = roles else { return };
         if self.config.authority.cuts_off(roles, evidence) {
@@ -36,7 +36,7 @@ impl Core {
         }
         if news {
             self.milestone(Milestone::DeathSeen(process, evidence));
-            // As in `resend`.
+            // For the same reason as in `resend`.
             let repeats_hearsay = hearsay && evidence == Evidence::Presumed;
             if !self.is_leader() && !repeats_hearsay {
                 self.tell_of_death(fabric, process, evidence);
@@ -45,12 +45,12 @@ impl Core {
         self.lead(now, fabric);
     }
 
-    /// What the newest view has a process for; `None` if it does not list it.
+    /// The roles that a process has in the newest view; `None` if the view does not list it.
     fn roles_of(&self, process: ProcessId) -> Option<Roles> {
         self.view.as_ref()?.member(process).map(|m| m.roles)
     }
 
-    /// Whether the newest view lists a process, and it goes when it is presumed dead.
+    /// Whether the newest view lists a process that a presumption of its death is enough to remove.
     pub(super) fn is_cut_off_on_presumption(&self, process: ProcessId) -> bool {
         self.roles_of(process).is_some_and(|roles| self.config.authority.cuts_off(roles, Evidence::Presumed))
     }
@@ -61,7 +61,7 @@ impl Core {
             return;
         }
         if !self.is_leader() {
-            // What it has proposed may have been for want of the very process that leads.
+            // It may have proposed only because it missed the very process that leads.
             self.take_back(now, fabric);
             return;
         }
@@ -81,11 +81,12 @@ impl Core {
             old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
             relieved: view.coordinators().any(|m| m.id != me && !self.peers.is_suspect(m.id)),
         };
-        // A process that has not asked for half the time for which it stays when it asks no more may be gone.
+        // A process that stops asking remains for one broadcast timeout. If its last request is more than half that old, it may be gone soon, or gone
+        // already.
         let fresh_ns = self.config.broadcast_timeout_ns / 2;
         let asked = |newcomer| self.peers.asked(newcomer).filter(|asked| now.since(asked.at) <= fresh_ns).map(|asked| asked.view);
         let Some(next) = plan::next(view, &self.wishes, leader, |newcomer, member| self.peers.have_met(newcomer, member), asked) else {
-            // Fulfilled, or not to be fulfilled; who still wants something says so again.
+            // The wishes are fulfilled already, or cannot be fulfilled; a process that still wants something says so again.
             self.wishes = Wishes::default();
             if self.leaving {
                 self.wishes.remove(me, Evidence::Left);
@@ -112,35 +113,36 @@ impl Core {
         self.send_requests(fabric);
     }
 
-    /// A hint that this process may have to get a view decided soon: what it would write is brought near, where the fabric can do so. Nothing changes.
+    /// A hint that this process may soon have to get a view decided: the memory that it would write is brought into the cache, where the fabric can
+    /// do so. Nothing changes.
     pub fn expect_to_propose<F: Fabric>(&self, fabric: &F) {
         let Some(proposer) = &self.proposer else { return };
         proposer.expect_to_propose(fabric, USUAL_VIEW_BYTES);
         self.expect_to_publish(fabric, proposer.view(), USUAL_VIEW_BYTES);
     }
 
-    /// Wishes no more that somebody be removed who was presumed dead and is not.
+    /// Drops wishes to remove a process that was presumed dead and turned out not to be.
     fn withdraw_presumptions(&mut self) {
         let (me, peers, apart) = (self.config.me, &self.peers, &self.apart);
         let stands = |process| process == me || apart.contains(&process) || !peers.is_trusted(process);
         self.wishes.remove.retain(|(process, evidence)| *evidence != Evidence::Presumed || stands(*process));
     }
 
-    /// As leader that has nothing to propose: what waits for answers does not go out any more, since it was made of other wishes.
+    /// As a leader with nothing to propose: withdraws a proposal that still waits for answers, since it was made from other wishes.
     fn propose_nothing<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(proposer) = self.proposer.as_ref().filter(|p| p.is_revocable()) else {
             self.take_over_pending(now, fabric);
             return;
         };
         if proposer.by_rpc() {
-            // It has frozen the slot, and no lease is renewed on that: any view will do that changes nothing.
+            // The RPC fallback has frozen the slot, and on a frozen slot no lease is renewed: any view will do that changes nothing.
             self.wishes.renew = true;
             return;
         }
         self.take_back(now, fabric);
     }
 
-    /// Takes back what this process has proposed, if it has been written nowhere.
+    /// Withdraws this process's proposal, if it has not been written anywhere.
     fn take_back<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(proposer) = self.proposer.as_mut().filter(|p| p.is_revocable()) else { return };
         Mark::Withdrew.reach();
@@ -149,13 +151,14 @@ impl Core {
         self.handle_outcome(now, fabric, outcome);
     }
 
-    /// A leader looks for what its predecessor may have left half decided, or decided and told nobody (TRAPS 1), also when it has no wish of its own
-    /// that could be fulfilled: that view may be the very one in which it could.
+    /// A leader looks for a view that its predecessor may have left half decided, or decided without telling anyone (TRAPS 1). It looks even if it
+    /// has no wish of its own that could be fulfilled, since a wish may be one that only the new view can fulfil.
     fn take_over_pending<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(proposer) = self.proposer.as_mut().filter(|p| p.is_idle()) else { return };
         let outcome = proposer.prepare(fabric);
         if outcome.is_none() && proposer.is_idle() && self.decided_here != self.view.as_ref().map(|v| v.number) {
-            // Its ballots are used up, and it is not prepared without a value: any view will do, since what stands there is decided in its place.
+            // The proposer's ballots are used up, and by RPC it cannot prepare without a value. Any view will do as the value: if one was accepted
+            // already, that one is decided in its place.
             self.wishes.renew = true;
         }
         self.handle_outcome(now, fabric, outcome);
@@ -175,7 +178,7 @@ impl Core {
                 }
             }
             Some(Outcome::Decided(value)) => {
-                // What was decided, which is not always what was proposed (TRAPS 1).
+                // The view that was decided, which is not always the one that was proposed (TRAPS 1).
                 match View::decode(&value) {
                     Ok(view) => {
                         if self.proposing.as_ref() != Some(&view) {
@@ -195,7 +198,7 @@ impl Core {
                 }
             }
             Some(Outcome::Aborted) => {
-                // What was learned usually makes the next attempt succeed. A leader that keeps failing has company, and backs off at random.
+                // What was learned usually makes the next attempt succeed. A leader that keeps failing has competition, so it backs off at random.
                 self.failures += 1;
                 if self.failures > 2 {
                     Mark::BackedOff.reach();
@@ -209,8 +212,8 @@ impl Core {
         self.send_requests(fabric);
     }
 
-    /// Sends what consensus asks by RPC, if it has come to that. Our own acceptor is asked without a detour; its answer is taken in the next
-    /// duty cycle, since a decision may follow from it, and what is known to be decided was decided before the time that goes with it.
+    /// Sends consensus's RPC requests, if the fallback is in use. Our own acceptor is asked directly. Its answer is taken in the next duty cycle,
+    /// because a decision may follow from it, and a decision must not be later than the time `now` with which it is reported.
     fn send_requests<F: Fabric>(&mut self, fabric: &mut F) {
         while let Some((acceptor, request)) = self.proposer.as_mut().and_then(|p| p.poll_request()) {
             match self.coordinators.get(acceptor).copied().flatten() {
@@ -232,7 +235,7 @@ impl Core {
         }
     }
 
-    /// A coordinator that was missing is connected now, or one whose connection was lost is connected anew.
+    /// A missing coordinator is connected now, or one whose connection was lost is connected again.
     pub(super) fn connect_coordinator(&mut self, process: ProcessId, peer: PeerId) {
         let Some(position) = self.view.as_ref().and_then(|v| v.coordinators().position(|m| m.id == process)) else { return };
         if self.coordinators[position] != Some(peer) {
@@ -240,14 +243,16 @@ impl Core {
             if let Some(proposer) = &mut self.proposer {
                 proposer.connect(position, peer);
             }
-            // A round of questions that went out without it may lack the majority for ever.
+            // A round of questions that went out without it may never reach a majority.
             self.renewal.ask_anew();
         }
     }
 
-    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends; of whoever stands behind them where they are
-    /// suspected, or else those who stop together would be noticed by their silence only; of everybody who is presumed dead, since they may come back, and
-    /// nobody stops presuming so without having looked; and of everybody who has been silent for a while, since who works on something long beats and sends nothing.
+    /// Reads the heartbeats of:
+    /// - the next member in the ring, and the leader, on whose work everything depends. If one of them is suspected, the next in line is read in its
+    ///   place: otherwise processes that stop together would be noticed only by their silence;
+    /// - every member that is presumed dead, since it may come back, and a presumption is not dropped without having looked;
+    /// - every member that has been silent for a while, since a process busy with something long beats but sends nothing.
     pub(super) fn monitor<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(view) = &self.view else { return };
         let me = self.config.me;
@@ -259,12 +264,12 @@ impl Core {
         let quiet = self.peers.quiet(now, view, self.config.broadcast_timeout_ns);
         let targets: Vec<ProcessId> = next.into_iter().flatten().chain(presumed).chain(quiet).collect();
         for target in targets {
-            // A process that is being asked is not asked twice.
+            // `ask_heartbeat` skips a process whose heartbeat is already being read.
             self.peers.ask_heartbeat(fabric, target);
         }
     }
 
-    /// Tells everybody that this process lives and whom it hears; as leader, cuts off who is not heard.
+    /// Tells all members that this process is alive and which of them it hears; as leader, cuts off members that are not heard.
     pub(super) fn broadcast<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(view) = &self.view else { return };
         let timeout = self.config.broadcast_timeout_ns;
@@ -277,7 +282,7 @@ impl Core {
         let clique = largest_clique(&links, me);
         self.apart.clear();
         if self.is_leader() {
-            // Those that it could not cut off when that was decided, for want of room among those who departed, say.
+            // Members that it could not remove when their eviction was decided, for instance for want of room in the list of departed processes.
             let decided: Vec<ProcessId> =
                 view.members.iter().map(|m| m.id).filter(|p| self.peers.suspicion(*p) == Some(Evidence::Evicted)).collect();
             decided.into_iter().for_each(|process| self.wishes.remove(process, Evidence::Evicted));
@@ -286,7 +291,7 @@ impl Core {
             return;
         }
         let cut = |set: u16| view.members.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 0).map(|(_, m)| m.id).collect::<Vec<_>>();
-        // A member that is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
+        // A member that is not heard here is suspected here, so that the next leader steps up. Only the leader cuts it off.
         let silent = cut(heard);
         let mut apart = if self.is_leader() { cut(clique) } else { Vec::new() };
         apart.retain(|p| self.is_cut_off_on_presumption(*p));
@@ -302,7 +307,7 @@ impl Core {
         self.lead(now, fabric);
     }
 
-    /// Says again what has had no effect yet.
+    /// Repeats whatever has had no effect yet.
     pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         self.ask_again(now, fabric);
         self.correct_levels(now, fabric);
@@ -313,12 +318,13 @@ impl Core {
         let unfulfilled = std::mem::take(&mut self.unfulfilled);
         if self.is_leader() {
             if self.leaving {
-                // Another coordinator is to decide so.
+                // Another coordinator has to decide the removal.
                 Message::Notice { process: self.config.me, evidence: Evidence::Left }.encode(&mut self.message);
                 fabric.multicast(&self.message);
             }
             if unfulfilled {
-                // Its slot may have been overtaken since it was prepared, by somebody who has died: that view may be the one in which the wishes can be fulfilled.
+                // Since the slot was prepared, a process that has died meanwhile may have had a view decided there, and that may be the very view in
+                // which the wishes can be fulfilled.
                 let outcome = self.proposer.as_mut().and_then(|p| p.look(fabric));
                 self.handle_outcome(now, fabric, outcome);
             }
@@ -330,14 +336,15 @@ impl Core {
         }
         self.withdraw_presumptions();
         for (process, evidence) in self.wishes.remove.clone() {
-            // The process that has seen it says so again. Were hearsay repeated, those who have it would have it from each other for ever.
+            // The process that saw it stop repeats its own suspicion. If hearsay were repeated, the processes that have it would hear it from each
+            // other for ever.
             if evidence == Evidence::Presumed && process != self.config.me && !self.peers.has_seen_stop(process) {
                 continue;
             }
             self.tell_of_death(fabric, process, evidence);
         }
-        // Where views say who leads, the primary's word counts only, and only of those whom it has taught itself. What somebody has heard of one primary would be
-        // taken for its own where it is known to be the next.
+        // Where views determine who leads, only the primary may ask for promotions, and only for learners that it taught itself. If this process
+        // repeated what it heard from one primary after it had become primary itself, the others would take it for its own judgement.
         let primary = self.view.as_ref().and_then(View::primary).map(|m| m.id);
         if self.config.authority == Authority::Views && primary != Some(self.config.me) {
             return;

@@ -1,4 +1,4 @@
-//! Learning views: boards, pushes, pulls, and what follows from a new one.
+//! Learning views (boards, pushes, pulls), and what follows from a new view.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, invariant};
@@ -12,11 +12,11 @@ use crate::membership::lease::Handover;
 use crate::membership::message::Message;
 use crate::membership::view::{Evidence, Roles, View};
 
-/// A board: the number in word 0, the two records from here on.
+/// Layout of a board: the number is in word 0, and the two records start here.
 const RECORDS_AT: usize = 64;
 
 impl Core {
-    /// Takes a view that somebody says is decided. Older and known ones change nothing.
+    /// Takes a view that another process says is decided. Older and known views change nothing.
     pub(super) fn learn<F: Fabric>(&mut self, now: Time, fabric: &mut F, view: View) {
         if self.excluded {
             return;
@@ -24,8 +24,8 @@ impl Core {
         match &self.view {
             Some(known) if known.number > view.number => {}
             Some(known) if known.number == view.number => {
-                // Consensus decides one view of a number, so somebody lies, or was lied to. What is known here stands: were a peer's word enough to
-                // stop us, one liar could stop everybody.
+                // Consensus decides one view per number, so some process lies, or was lied to. The view that is known here is kept: if a peer's word
+                // were enough to stop this process, one liar could stop all of them.
                 self.contradictions += u64::from(*known != view);
             }
             _ => self.install(now, fabric, view),
@@ -48,15 +48,15 @@ impl Core {
         self.publish(fabric, &view);
         self.wishes.settle(&view);
         if self.decided_here != Some(view.number) {
-            // A process that was noted here while another one led may have been taken in, and have died, in views that were never seen here. One that waits
-            // asks again.
+            // A process whose wish to join was noted here while another process led may have been taken in, and have died, in views that this process
+            // never saw. A process that is still waiting asks again.
             self.wishes.join.clear();
         }
         if before.as_ref().and_then(View::primary).map(|m| m.id) != view.primary().map(|m| m.id) {
             self.wishes.forget_promotions();
         }
         for member in &view.members {
-            // A member that is known to be gone was taken in by somebody who did not know yet.
+            // The leader that took this member in did not know yet that it was gone.
             let goes = |evidence: &Evidence| self.config.authority.cuts_off(member.roles, *evidence);
             if let Some(evidence) = self.peers.suspicion(member.id).filter(goes) {
                 self.wishes.remove(member.id, evidence);
@@ -69,8 +69,8 @@ impl Core {
         self.failures = 0;
         self.backoff_until = now;
 
-        // The members that may hold an older lease. Where only primaries take any, no other member has ever had one: a primary stays first in seniority
-        // until it departs. Otherwise, whoever was active in the view before knows that nobody but its members can.
+        // The members that may hold an older lease. If only primaries take leases, no other member has ever had one, since a primary stays first in
+        // seniority until it departs. Otherwise, a process that was active in the previous view knows that only members of that view can hold one.
         let carries_over = view.compatible && was_active;
         let old_members: Vec<ProcessId> = match (self.config.leases, before.as_ref().filter(|_| was_active)) {
             (Leases::Primary, _) => Vec::new(),
@@ -112,13 +112,13 @@ impl Core {
         if listed {
             self.joining.wanted = false;
         } else if self.joining.wanted {
-            // Now it asks as one that knows of this view.
+            // Ask anew, now as a process that knows this view.
             self.ask_soon(now);
         }
         {
             let (handover, view) = (&self.handover, &view);
             self.peers.note_listed(view);
-            // A process that departed without certainty, and is known here to be dead, is not to be waited for by the next view.
+            // Departed processes are kept. If one departed without certainty but is known here to be dead, the next view must not wait for it.
             let departed = |p| view.departed.iter().any(|d| d.id == p);
             let keep = |p| view.member(p).is_some() || departed(p) || handover.awaited().any(|a| a == p);
             self.peers.prune(now, self.config.broadcast_timeout_ns, keep);
@@ -162,13 +162,13 @@ impl Core {
         }
     }
 
-    /// Our own slot word as an earlier lap left it: a good guess at everybody's.
+    /// Our own slot word from the previous lap: a good guess at what the others' slots hold.
     fn word_of_earlier_lap<F: Fabric>(&self, fabric: &F, view: ViewNumber) -> Option<u64> {
         let words = fabric.memory(LocalRegion::Public(crate::basics::layout::SLOT_WORDS))?;
         Some(words[ballot::slot_of(view)].load(Ordering::SeqCst))
     }
 
-    /// Puts the view on our board: the record that is not the newest one first, then the number.
+    /// Puts the view on our board: first the record, in the place that does not hold the newest one, then the number.
     fn publish<F: Fabric>(&mut self, fabric: &mut F, view: &View) {
         let mut bytes = Vec::with_capacity(VIEW_RECORD_BYTES);
         view.encode(&mut bytes);
@@ -178,17 +178,17 @@ impl Core {
         let board = fabric.memory(LocalRegion::Public(BOARD)).expect("every process has a board");
         let at = record_at(view.number) / 8;
         sealed::store(&board[at..at + VIEW_RECORD_BYTES / 8], &record);
-        // Release: who reads the number (acquire, in the fabric) finds the record. A torn one fails its seal and is read again.
+        // Release: a process that reads the number (acquire, in the fabric) also sees the record. A torn record fails its seal and is read again.
         board[0].store(view.number.0, Ordering::Release);
     }
 
-    /// A hint that a view of that number is soon to stand on our board.
+    /// A hint that a view with that number will soon be put on our board.
     pub(super) fn expect_to_publish<F: Fabric>(&self, fabric: &F, number: ViewNumber, bytes: usize) {
         let offset = record_at(number);
         fabric.expect_write(Remote { peer: PeerId::SELF, region: Region::Public(BOARD), offset }, bytes);
     }
 
-    /// Sends the view to everybody.
+    /// Sends the view to all peers.
     pub(super) fn push<F: Fabric>(&mut self, fabric: &mut F) {
         self.push_due = None;
         if let Some(view) = &self.view {
@@ -198,15 +198,15 @@ impl Core {
         }
     }
 
-    /// Looks at everybody's board, now and then. Where the last look is still under way it will do: over a bad link looks would be asked for faster than
-    /// they are answered, and all that goes to that peer wait behind more and more of them.
+    /// Reads every peer's board, now and then. If the last look at a board is still under way, it will do: over a bad link, reads would otherwise be
+    /// posted faster than they are answered, and all traffic to that peer would queue behind more and more of them.
     pub(super) fn look_at_boards<F: Fabric>(&mut self, fabric: &mut F) {
         if !Canary::NoPull.is_planted() {
             self.peers.iter_mut().filter(|p| !p.number_asked).for_each(|p| read_number(fabric, p));
         }
     }
 
-    /// Looks at everybody's board, as it is from now on.
+    /// Reads every peer's board as it is from now on.
     pub(super) fn pull<F: Fabric>(&mut self, fabric: &mut F) {
         if !Canary::NoPull.is_planted() {
             self.peers.iter_mut().for_each(|p| want_number(fabric, p));
@@ -250,7 +250,7 @@ impl Core {
         let at = board_scratch(id) / 8;
         let words = VIEW_RECORD_BYTES / 8;
         let newest = (0..2).filter_map(|i| sealed::read(&scratch[at + i * words..at + (i + 1) * words])).max_by_key(|r| r.subject);
-        // No whole record: it is being written. The next pull finds it.
+        // There is no whole record: one is being written. The next pull finds it.
         let Some(record) = newest else {
             Mark::TornBoard.reach();
             return;
@@ -265,7 +265,7 @@ impl Core {
     }
 }
 
-/// Where on a board the record of a view stands, in bytes.
+/// Where a board keeps the record of a view, as an offset in bytes.
 fn record_at(number: ViewNumber) -> usize {
     RECORDS_AT + (number.0 % 2) as usize * VIEW_RECORD_BYTES
 }
@@ -275,12 +275,12 @@ fn read_number<F: Fabric>(fabric: &mut F, peer: &mut Peer) {
     fabric.read_word(Remote { peer: peer.id, region: Region::Public(BOARD), offset: 0 }, read_token(Read::BoardNumber, 0, peer.id));
 }
 
-/// Reads the number on a board as it is from now on: what is under way may be older.
+/// Reads the number on a board as it is from now on: a read that is already under way may return an older one.
 fn want_number<F: Fabric>(fabric: &mut F, peer: &mut Peer) {
     if peer.number_asked { peer.number_wanted = true } else { read_number(fabric, peer) }
 }
 
-/// Two peers may share a place; a record that the other overwrote fails its seal, or is as good.
+/// Two peers may share a scratch area. If one overwrites the other's record, the record either fails its seal or is just as good.
 fn board_scratch(peer: PeerId) -> usize {
     (MAX_MEMBERS + peer.0 as usize % MAX_MEMBERS) * 2 * VIEW_RECORD_BYTES
 }

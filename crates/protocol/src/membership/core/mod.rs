@@ -1,19 +1,19 @@
 //! uKharon Core and the coordinator, as one state machine.
 //!
 //! It is driven by
-//! - *commands*: [`Core::bootstrap`], [`Core::join`], [`Core::leave`], [`Core::promote`], [`Core::evict`],
-//!   [`Core::set_lease_ns`], [`Core::begin_round`], [`Core::pledge`];
-//! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::handle_evidence`],
-//!   [`Core::tick`];
-//! - *polls*: [`Core::poll_event`], to be called after each handler, so that whoever stamps the milestones stamps them when they happen;
+//! - *commands*: [`Core::bootstrap`], [`Core::join`], [`Core::leave`], [`Core::promote`], [`Core::evict`], [`Core::set_lease_ns`],
+//!   [`Core::begin_round`], [`Core::pledge`];
+//! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::handle_evidence`], [`Core::tick`];
+//! - *polls*: [`Core::poll_event`], to be called after each handler, so that milestones get the time at which they happen;
 //! - *queries*: [`Core::view`], [`Core::lease`] and others.
 //!
-//! Rules that hold here and are worth knowing:
-//! - View `k+1` is decided by the coordinators of view `k`. Only coordinators propose: a member that finds slot `k+1` taken does not finish
-//!   the proposal itself (Algorithm 6, line 8) but asks for the view; the leader, or whoever becomes it, finishes it, because its prepare
-//!   phase adopts what stands there.
-//! - The leader is the senior coordinator that is not suspected (section 5.3.1). Two leaders are harmless, and back off.
-//! - A view is pushed by who decided it, and pulled by everybody from everybody's board, so a lost datagram costs time and nothing else.
+//! Rules worth knowing:
+//! - View `k+1` is decided by the coordinators of view `k`. Only coordinators propose: a member that finds slot `k+1` taken does not finish the
+//!   proposal itself (Algorithm 6, line 8) but asks for the view. The leader, or the process that becomes leader, finishes the proposal, because its
+//!   prepare phase adopts what the slot holds.
+//! - The leader is the most senior coordinator that is not suspected (section 5.3.1). Two leaders are harmless, and back off.
+//! - The process that gets a view decided pushes it, and every process pulls from every other's board, so a lost datagram costs time and nothing
+//!   else.
 
 mod borrowing;
 mod caching;
@@ -54,22 +54,22 @@ use renewing::Renewal;
 /// A step of a failover or of another change of views, for the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// A member is seen to be gone.
+    /// A member is found to be gone.
     DeathSeen(ProcessId, Evidence),
     /// This process has started to propose this view.
     Proposed(ViewNumber),
     /// This process has got this view decided.
     Decided(ViewNumber),
-    /// Nobody can hold a lease on an older view any more.
+    /// No process can hold a lease on an older view any more.
     Acknowledged(ViewNumber),
     /// This process holds a lease on this view, and may act.
     Active(ViewNumber),
 }
 
-/// What the node and the engine have to know.
+/// What the node and the engine need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A newer view is known. Numbers only grow, and may skip.
+    /// A newer view is known. Numbers only grow, and some may be skipped.
     View(View),
     /// This process is no longer a member: whatever it holds is void, and it may join as a new incarnation.
     Excluded,
@@ -77,7 +77,7 @@ pub enum Event {
     Milestone(Milestone),
 }
 
-/// Why the feature level is not to be raised.
+/// Why the feature level cannot be set as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
     /// The process belongs to no view.
@@ -86,28 +86,28 @@ pub enum LevelError {
     /// The level never falls.
     #[error("the feature level is {stands}, and never falls; asked for was {level}")]
     Lower {
-        /// As asked for.
+        /// The level asked for.
         level: u8,
-        /// As the view has it.
+        /// The view's level.
         stands: u8,
     },
-    /// A member cannot work at it.
+    /// A member cannot work at that level.
     #[error("{process} can work at the feature levels {levels}; asked for was {level}")]
     Unsupported {
-        /// As asked for.
+        /// The level asked for.
         level: u8,
         /// The member.
         process: ProcessId,
-        /// What it can work at.
+        /// The levels that it can work at.
         levels: Levels,
     },
 }
 
-/// How long a decided view waits for its push, in nanoseconds. A push may wake its receivers, which costs a system call each: after a failover
-/// the new primary answers first. A process that is awake finds the view on the board meanwhile.
+/// How long a decided view waits before it is pushed, in nanoseconds. A push may wake its receivers, at the cost of a system call each, so after a
+/// failover the new primary answers its clients first. Meanwhile, a process that is awake finds the view on the board.
 const PUSH_DELAY_NS: u64 = 100_000;
 
-/// Kinds of operations that membership posts, beside those of a proposer ([`Op`]).
+/// Kinds of operations that membership posts, in addition to a proposer's ([`Op`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Read {
@@ -131,19 +131,19 @@ pub struct Core {
     /// When the view became known here.
     learned: Time,
     peers: Peers,
-    /// Whom the coordinators of the view are, as peers.
+    /// The coordinators of the view, as peers.
     coordinators: Vec<Option<PeerId>>,
     proposer: Option<Proposer>,
     acceptor: RpcAcceptor,
-    /// What our own acceptor has answered, for the next duty cycle.
+    /// Answers of our own acceptor, to be taken in the next duty cycle.
     own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
-    /// Whether that has been taken back since, as far as this attempt goes: an earlier one may have got it accepted somewhere.
+    /// Whether the proposal has been withdrawn, as far as this attempt goes: an earlier attempt may have got it accepted somewhere.
     taken_back: bool,
-    /// As leader: whom the last broadcast found on the other side of a cut, although this process hears them.
+    /// As leader: members that the last broadcast found on the other side of a cut, although this process hears them.
     apart: Vec<ProcessId>,
-    /// As leader: something was wished for that this view does not allow, since that was last looked at.
+    /// As leader: since this was last checked, there was a wish that the current view does not allow.
     unfulfilled: bool,
     /// The last view that this process got decided.
     decided_here: Option<ViewNumber>,
@@ -159,7 +159,7 @@ pub struct Core {
     joining: Joining,
     leaving: bool,
     excluded: bool,
-    /// Whether some view has listed it, and not as a learner.
+    /// Whether some view has listed this process as anything but a learner.
     has_counted: bool,
     unsuited: Option<u8>,
     stalls: StallMeter,
@@ -168,7 +168,7 @@ pub struct Core {
     next_broadcast: Time,
     next_pull: Time,
     next_resend: Time,
-    /// When the view that was decided here is pushed.
+    /// When the view that was decided here is to be pushed.
     push_due: Option<Time>,
     events: VecDeque<Event>,
     message: Vec<u8>,
@@ -181,7 +181,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A process that knows nobody and belongs to nothing yet.
+    /// A process that knows no other and belongs to no view yet.
     pub fn new(now: Time, config: Config) -> Core {
         let chance = fastrand::Rng::with_seed(config.seed);
         let peers = Peers::new(config.me, config.thresholds);
@@ -231,16 +231,17 @@ impl Core {
         }
     }
 
-    /// Founds a cluster: view 1, with this process alone. An operator says so, once in a cluster's life; everybody else joins.
+    /// Founds a cluster: view 1, with this process alone. An operator orders this once in a cluster's life; all other processes join.
     pub fn bootstrap<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Config { me: id, roles, levels, ref address, .. } = self.config;
         let me = Member { id, roles, levels, address: address.clone() };
         self.found_again(now, fabric, ViewNumber(1), vec![me]);
     }
 
-    /// Founds a cluster whose history was broken off: nobody has a view any more, and what these members keep on their disks goes on. `number` is that of the
-    /// first view, higher than any that stands there. They are connected with this process, which alone decides. It need not be one of them: then it shows them the
-    /// view, and is outside like anybody who has heard of it.
+    /// Founds a cluster whose history was broken off: no process has a view any more, and the cluster continues from what these members keep on their
+    /// disks. `number` is the number of the first view, higher than any found on those disks. The members are connected with this process, which
+    /// decides alone. It need not be one of them; if it is not, it shows them the view, and then is an outsider like any other process that has heard
+    /// of it.
     pub fn found_again<F: Fabric>(&mut self, now: Time, fabric: &mut F, number: ViewNumber, members: Vec<Member>) {
         invariant!(self.view.is_none(), "bootstrap of a process that knows a view already");
         invariant!(
@@ -253,7 +254,7 @@ impl Core {
             lease_ns: self.config.lease_ns,
             fence_ns: self.config.lease_ns,
             compatible: false,
-            // A process that comes may know less; the level rises when somebody says so.
+            // A process that joins later may support less; the level rises only when asked for.
             level: self.config.levels.least,
             members,
             departed: Vec::new(),
@@ -262,8 +263,8 @@ impl Core {
         self.install(now, fabric, view);
     }
 
-    /// Gives back the lease and asks to be removed. The caller has stopped acting. [`Event::Excluded`] follows once it has happened;
-    /// a process that is alone has nobody to tell, and is out at once.
+    /// Gives back the lease and asks to be removed. The caller has stopped acting. [`Event::Excluded`] follows once the process has been removed; a
+    /// sole member has no other process to tell, and is out at once.
     pub fn leave<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         Mark::Left.reach();
         self.leaving = true;
@@ -283,14 +284,14 @@ impl Core {
         }
     }
 
-    /// As primary: this learner has the whole state. Repeat it until a view says so.
+    /// As primary: reports that this learner has the whole state. Repeat the call until a view says so.
     pub fn promote<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId) {
         self.wishes.promote(process);
         self.tell_leader(now, fabric, &Message::Promote { process });
     }
 
-    /// Cuts a process off: an operator's wish, or that of a primary whose learner can't follow. Where it leads membership, whoever is next does so, and that may be
-    /// this process.
+    /// Cuts a process off, at the request of an operator or of a primary whose learner cannot keep up. If the process leads membership, the next
+    /// coordinator in line decides its removal, and that may be this process.
     pub fn evict<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId) {
         if self.view.as_ref().is_some_and(|view| view.member(process).is_some()) {
             self.suspect(now, fabric, process, Evidence::Evicted);
@@ -301,16 +302,16 @@ impl Core {
         }
     }
 
-    /// Wants leases of another length (uKharon section 6.3).
+    /// Asks for leases of another length (uKharon section 6.3).
     pub fn set_lease_ns<F: Fabric>(&mut self, now: Time, fabric: &mut F, lease_ns: u64) {
         self.wishes.lease_ns = Some(lease_ns);
         self.tell_leader(now, fabric, &Message::SetLease { lease_ns });
     }
 
-    /// Wants a higher feature level. It is raised once, when all members can work at it; a request that is lost on the way is to be repeated.
+    /// Asks for a higher feature level. The level is raised once all members can work at it; a request may get lost, and then has to be repeated.
     ///
     /// # Errors
-    /// When the view is not known here, or some member cannot work at that level, as far as it is known here: nothing has been asked for then.
+    /// When the view is not known here, or when some member, as far as is known here, cannot work at that level: then nothing has been requested.
     pub fn raise_level<F: Fabric>(&mut self, now: Time, fabric: &mut F, level: u8) -> Result<(), LevelError> {
         let view = self.view.as_ref().filter(|_| self.is_member()).ok_or(LevelError::NoView)?;
         if level < view.level {
@@ -339,32 +340,32 @@ impl Core {
         self.view.as_ref()
     }
 
-    /// Whether some view that became known here has listed this process, and not as one that is being taught: it has held the cluster's state since.
+    /// Whether some view known here has listed this process as more than a learner: from then on it has held the cluster's state.
     pub fn has_counted(&self) -> bool {
         self.has_counted
     }
 
-    /// The feature level that what this process writes is held to: the view's.
+    /// The feature level that everything this process writes must keep to: the view's.
     pub fn level(&self) -> u8 {
         self.view.as_ref().map_or(self.config.levels.least, |v| v.level)
     }
 
-    /// The view's feature level, where this process has been [excluded](Event::Excluded) since its program cannot work at it.
+    /// The view's feature level, if this process has been [excluded](Event::Excluded) because its program cannot work at that level.
     pub fn unsuited(&self) -> Option<u8> {
         self.unsuited
     }
 
-    /// Its number; 0 when none is known.
+    /// The number of the newest view known here; 0 when none is known.
     pub fn view_number(&self) -> ViewNumber {
         self.view.as_ref().map_or(ViewNumber(0), |v| v.number)
     }
 
-    /// The lease: [`Lease::active`] is the paper's `Active`. Take a copy if it is asked often.
+    /// The lease: [`Lease::active`] is the paper's `Active`. Take a copy if you query it often.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// Whether somebody else has been seen to know the newest view, or a later one.
+    /// Whether another process has been seen to know the newest view, or a later one.
     pub fn is_view_shared(&self) -> bool {
         self.peers.newest_board() >= self.view_number()
     }
@@ -387,15 +388,16 @@ impl Core {
         view.coordinators().find(|m| m.id == self.config.me || !self.peers.is_suspect(m.id)).map(|m| m.id)
     }
 
-    /// Gives up the memory of a peer, unless it may be needed: it is a member, or may become one, or somebody waits for its lease. Returns whether that has
-    /// been done; the fabric may forget the peer then. A process that has been forgotten while it lives comes back as another.
+    /// Gives up the memory of a peer, unless it may still be needed: because the peer is a member, may become one, or is awaited for its lease.
+    /// Returns whether the memory has been given up; the fabric may then forget the peer. A process that has been forgotten while alive comes back as
+    /// another process.
     pub fn forget(&mut self, peer: PeerId) -> bool {
         let Some(process) = self.peers.process(peer) else { return true };
-        // A survivor that lags behind may yet learn a view that takes this process in.
+        // A survivor that lags behind may yet learn of a view that takes this process in.
         if self.peers.may_be_listed(process, self.stalls.last(), self.config.broadcast_timeout_ns) {
             return false;
         }
-        // A proposal of ours that lists it may be decided yet, and then its memory is an acceptor's.
+        // A proposal of ours that lists it may still be decided, and then its memory is an acceptor's.
         let views = [self.view.as_ref(), self.proposing.as_ref()];
         let needed = views.into_iter().flatten().any(|v| v.member(process).is_some()) || self.handover.awaited().any(|p| p == process);
         if !needed {
@@ -411,13 +413,14 @@ impl Core {
         self.peers.of(process)
     }
 
-    /// Whether this process believes a member to be gone, and how it knows.
+    /// Whether this process believes a member to be gone, and on what evidence.
     pub fn suspicion(&self, process: ProcessId) -> Option<Evidence> {
         self.peers.suspicion(process)
     }
 
-    /// Whether those who stay lack a majority of the view's coordinators without this process: if it ends before a view excludes it, they may have to wait until it is
-    /// back. Nobody stays of whom this process knows that it is gone for certain, or leaves as well.
+    /// Whether the remaining members lack a majority of the view's coordinators without this process: if it ends before a view excludes it, they may
+    /// have to wait until it is back. Members that this process knows to be gone for certain, or to be leaving too, are not counted among the
+    /// remaining ones.
     pub fn is_needed(&self) -> bool {
         let Some(view) = &self.view else { return false };
         let stays = |id| id != self.config.me && !self.suspicion(id).is_some_and(Evidence::releases_leases);
@@ -425,18 +428,18 @@ impl Core {
         view.coordinators().any(|c| c.id == self.config.me) && (1..ballot::majority(all)).contains(&staying)
     }
 
-    /// Datagrams that made no sense, or came from a process that is no member of this cluster.
+    /// Datagrams that could not be decoded, or came from a process that is no member of this cluster.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Records on others' boards that were whole and no views.
+    /// Records on others' boards that were whole but not valid views.
     pub fn malformed_boards(&self) -> u64 {
         self.malformed_boards
     }
 
-    /// How often somebody named another view than the one that is known here under its number, or a value that is no view as what is to be
-    /// decided. Among processes that stop but do not lie it stays 0.
+    /// How often another process reported a view that differs from the one known here under the same number, or a value to be decided that is not a
+    /// view. As long as processes stop but do not lie, this stays 0.
     pub fn contradictions(&self) -> u64 {
         self.contradictions
     }
@@ -460,8 +463,8 @@ impl Core {
         self.store_lease_word(fabric, ViewNumber(0));
     }
 
-    /// Stores the lease word. The fence keeps the reads of the slot behind it; it pairs with the proposer's CAS of that slot, which comes before
-    /// the reading of the word.
+    /// Stores the lease word. The fence keeps the later reads of the slot behind it; it pairs with the proposer's CAS on that slot, which precedes
+    /// the proposer's read of the lease word.
     fn store_lease_word<F: Fabric>(&mut self, fabric: &mut F, view: ViewNumber) {
         let life = own_life(fabric);
         if life[life::LEASE].load(Ordering::Relaxed) != view.0 {
@@ -471,7 +474,7 @@ impl Core {
     }
 }
 
-/// Whether a value is one that can be decided for the slot of this view.
+/// Whether a value may be decided for the slot of this view.
 fn is_view(number: ViewNumber, value: &[u8]) -> bool {
     View::decode(value).is_ok_and(|view| view.number == number)
 }
@@ -495,7 +498,7 @@ mod tests {
     use super::*;
     use crate::membership::Roles;
 
-    /// Node 0, which is connected with all others of a view of so many coordinators.
+    /// Node 0, connected with all others of a view that has this many coordinators.
     fn one_of(count: u16) -> Core {
         let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
         let mut core = Core::new(Time(0), Config::new(id(0), Roles::COORDINATOR));

@@ -1,4 +1,4 @@
-//! The processes this one is connected to, and the signs of life it has of them.
+//! The processes that this one is connected with, and the signs of life it has of them.
 
 use martlet_fabric::{Fabric, Identity, NodeId, OpError, PeerId, PeerKind};
 
@@ -15,11 +15,11 @@ use crate::membership::view::{Evidence, View};
 /// How a process has asked to be taken in.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
-    /// When that was heard here.
+    /// When the request was received here.
     pub at: Time,
-    /// The newest view that it knew.
+    /// The newest view that the process knew.
     pub view: ViewNumber,
-    /// Whom it was connected with.
+    /// The processes that it was connected with.
     pub reaches: Vec<ProcessId>,
 }
 
@@ -29,47 +29,47 @@ pub(super) struct Peer {
     pub id: PeerId,
     pub process: ProcessId,
     deaths: DeathWords,
-    /// What it has pledged, as it is read here.
+    /// What it has pledged, as read from its memory.
     pledge: Reading,
-    /// The secret by which its end is certain.
+    /// The secret that proves that it is gone.
     proof: Option<Secret>,
     score: Score,
     silence: Silence,
-    /// Whom it hears, as its last broadcast said: bits by place in the view.
+    /// The members that it hears, according to its last broadcast: one bit per place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
-    /// Whether that is known from others only, and nothing has been seen of it here.
+    /// Whether the suspicion is known from others only, and nothing has been seen here to support it.
     hearsay: bool,
-    /// Its heartbeat as it was last read here.
+    /// Its heartbeat when this process last read it.
     last_beat: Option<u64>,
-    /// Its heartbeat as it was first read here since it has been suspected.
+    /// Its heartbeat when this process first read it after the suspicion arose.
     beat_when_suspected: Option<u64>,
-    /// Its connection has ended; or an earlier one has, and that cannot be mended.
+    /// Its connection has ended; or an earlier one has, and a new one does not repair that.
     lost: bool,
-    /// Its memory has been given up: it can't be taken in any more.
+    /// Its memory has been given up: it cannot be taken in any more.
     forgotten: bool,
-    /// When it was known to be gone for certain.
+    /// When it became known to be gone for certain.
     dead_since: Option<Time>,
     /// A view has listed it.
     listed: bool,
     /// How it last asked to be taken in.
     asked_to_join: Option<Asked>,
-    /// Those that have said that they are connected with it, since it asks to be taken in.
+    /// Processes that have said that they are connected with it, since it asked to be taken in.
     vouchers: Vec<ProcessId>,
-    /// The newest view that its board was seen to name.
+    /// The newest view number seen on its board.
     pub board: ViewNumber,
-    /// The number on its board is being read; and whether somebody wants to know what stands there after that.
+    /// Whether the number on its board is being read; and whether a number read after that is wanted as well.
     pub number_asked: bool,
     pub number_wanted: bool,
     /// Whether its board is being read.
     pub board_asked: bool,
     /// Its heartbeat is being read.
     heart_asked: bool,
-    /// That read began before it was suspected.
+    /// Whether that read began before the process was suspected.
     heart_asked_before: bool,
 }
 
-/// All of them. Small: at most a few dozen, searched linearly.
+/// All of them. There are at most a few dozen, so linear search will do.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
     me: ProcessId,
@@ -82,8 +82,8 @@ impl Peers {
         Peers { me, thresholds, list: Vec::with_capacity(32) }
     }
 
-    /// A process is connected, perhaps anew. With `mends` that is as good as never having lost it; otherwise a view that lists it is superseded by one that
-    /// does not, whatever is heard of it meanwhile.
+    /// A process is connected, possibly again. With `mends`, a new connection is as good as never having lost the old one. Otherwise the loss stands:
+    /// a view that lists the process is superseded by one that does not, whatever is heard from it meanwhile.
     pub fn add(&mut self, now: Time, id: PeerId, identity: Identity, mends: bool) -> Option<ProcessId> {
         if identity.kind != PeerKind::Member {
             return None;
@@ -98,7 +98,7 @@ impl Peers {
             id,
             process,
             deaths: DeathWords::default(),
-            // Of each connection anew: a process that has come back with its log is the same one, and has pledged something else.
+            // Read afresh on each connection: a process that has come back with its log is the same process, but has pledged something else.
             pledge: earlier_pledge.unwrap_or_default(),
             proof: None,
             score: Score::new(self.thresholds),
@@ -124,7 +124,7 @@ impl Peers {
         Some(process)
     }
 
-    /// The peer's process ended (`certain`) or its connection did. Returns whose suspicion that is.
+    /// The peer's process ended (`certain`), or its connection did. Returns the process to suspect.
     pub fn gone(&mut self, id: PeerId, certain: bool) -> Option<ProcessId> {
         let peer = self.get(id)?;
         peer.lost = true;
@@ -142,7 +142,7 @@ impl Peers {
         self.list.iter_mut()
     }
 
-    /// The newest view that anybody's board was seen to name; 0 for none.
+    /// The newest view number seen on any board; 0 for none.
     pub fn newest_board(&self) -> ViewNumber {
         self.list.iter().map(|p| p.board).max().unwrap_or_default()
     }
@@ -166,15 +166,15 @@ impl Peers {
         self.suspicion(process).is_some()
     }
 
-    /// Whether this process is connected with another one and does not suspect it.
+    /// Whether this process is connected with `process` and does not suspect it.
     pub fn is_trusted(&self, process: ProcessId) -> bool {
         self.list.iter().any(|p| p.process == process && p.suspicion.is_none())
     }
 
-    /// Notes a suspicion, of our own or `hearsay`. Returns whether it is news, or stronger than what was known.
+    /// Notes a suspicion, our own or `hearsay`. Returns whether it is news, or stronger than what was known.
     pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence, hearsay: bool) -> bool {
         let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
-        // A decision is not withdrawn as a presumption is.
+        // Unlike a presumption, an eviction is not withdrawn.
         let decided = peer.suspicion == Some(Evidence::Presumed) && evidence == Evidence::Evicted;
         match peer.suspicion {
             Some(known) if known.releases_leases() || !(evidence.releases_leases() || decided) => {
@@ -185,7 +185,7 @@ impl Peers {
                 peer.suspicion = Some(evidence);
                 peer.hearsay = hearsay;
                 peer.beat_when_suspected = None;
-                // What that read finds may be older than the last beat before the suspicion.
+                // The read under way may return a heartbeat older than the last beat before the suspicion.
                 peer.heart_asked_before = peer.heart_asked;
                 if evidence.releases_leases() {
                     peer.dead_since.get_or_insert(now);
@@ -195,12 +195,13 @@ impl Peers {
         }
     }
 
-    /// Whether this process presumes another one dead for what it has seen itself.
+    /// Whether this process presumes `process` dead because of what it has seen itself.
     pub fn has_seen_stop(&self, process: ProcessId) -> bool {
         self.list.iter().any(|p| p.process == process && p.suspicion.is_some() && !p.hearsay)
     }
 
-    /// Those whom this process is connected with. One that it merely presumes dead may be alive, and its memory is within reach all the same.
+    /// Processes that this one is connected with. A process that is merely presumed dead is among them: it may be alive, and its memory is within
+    /// reach in any case.
     pub fn reached(&self) -> Vec<ProcessId> {
         let reached = self.list.iter().filter(|p| !p.lost && !p.forgotten && !p.suspicion.is_some_and(Evidence::releases_leases));
         reached.map(|p| p.process).collect()
@@ -225,14 +226,14 @@ impl Peers {
         }
     }
 
-    /// Whether a process that asks to be taken in and `other` can use each other's memory: both have said so.
+    /// Whether a newcomer and `other` can use each other's memory: both have said so.
     pub fn have_met(&self, newcomer: ProcessId, other: ProcessId) -> bool {
         let known = self.list.iter().find(|p| p.process == newcomer);
         let reaches = |p: &Peer| p.asked_to_join.as_ref().is_some_and(|asked| asked.reaches.contains(&other));
         known.is_some_and(|p| reaches(p) && (other == self.me || p.vouchers.contains(&other)))
     }
 
-    /// The peer's memory is given up.
+    /// Gives up the peer's memory.
     pub fn forget(&mut self, id: PeerId) {
         if let Some(peer) = self.get(id) {
             peer.forgotten = true;
@@ -244,40 +245,41 @@ impl Peers {
         self.list.iter().any(|p| p.process == process && p.forgotten)
     }
 
-    /// The newest life of this process's node, from itself on, that a view has listed, as far as is known here.
+    /// The newest incarnation of this process's node, from this process on, that a view known here has listed.
     pub fn listed_since(&self, process: ProcessId) -> Option<ProcessId> {
         let lives = self.list.iter().filter(|p| p.process.node == process.node && p.process >= process && p.listed);
         lives.map(|p| p.process).max()
     }
 
-    /// A view lists these.
+    /// Notes the members that a view lists.
     pub fn note_listed(&mut self, view: &View) {
         for peer in &mut self.list {
             peer.listed |= view.member(peer.process).is_some();
         }
     }
 
-    /// Whether a view that is not known here yet may list this process, although it is dead: none has listed it so far, and it died so
-    /// recently that a leader may have taken it in before it knew.
+    /// Whether a view not yet known here may list this process although it is dead: no view has listed it so far, and it died so recently that a
+    /// leader may have taken it in before it knew of the death.
     pub fn may_be_listed(&self, process: ProcessId, now: Time, within_ns: u64) -> bool {
         let peer = self.list.iter().find(|p| p.process == process);
         peer.is_some_and(|p| !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns))
     }
 
-    /// Forgets who is no longer of interest: neither a member nor waited for, and gone for certain, unless a view on its way may list it; or lost or given
-    /// up, when a later life of its node has been listed. Over a network no death is certain, and without the latter every life of a node would be kept.
+    /// Forgets processes that no longer matter. A process matters as long as `keep` says so: it is a member, or is awaited. Any other is forgotten if
+    /// it is gone for certain (unless a view on its way may list it), or if it is lost or given up and a later incarnation of its node has been
+    /// listed. Over a network no death is certain, so without the second rule every incarnation of a node would be kept.
     pub fn prune(&mut self, now: Time, within_ns: u64, keep: impl Fn(ProcessId) -> bool) {
         let listed: Vec<ProcessId> = self.list.iter().filter(|p| p.listed).map(|p| p.process).collect();
         self.list.retain(|p| {
             let recent = !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns);
             let gone = p.suspicion.is_some_and(Evidence::releases_leases) && !recent;
-            // Of whose memory has been given up the fabric says nothing any more, not even that it is lost.
+            // Once a peer's memory has been given up, the fabric says nothing more about it, not even that the connection is lost.
             let superseded = (p.lost || p.forgotten) && listed.iter().any(|later| later.node == p.process.node && *later > p.process);
             !(gone || superseded) || keep(p.process)
         });
     }
 
-    /// This process was itself stalled: whatever seemed to stand still may have been itself.
+    /// This process was itself stalled, so peers that seemed to stand still may not have.
     pub fn forgive(&mut self, now: Time) {
         for peer in &mut self.list {
             peer.score.forget_last();
@@ -285,7 +287,7 @@ impl Peers {
         }
     }
 
-    /// Asks for the death words of everybody who is not known to be gone.
+    /// Reads the death words of every process that is not known to be gone.
     pub fn watch<F: Fabric>(&mut self, fabric: &mut F) {
         let watcher = usize::from(self.me.node.0);
         for peer in self.list.iter_mut().filter(|p| !p.forgotten) {
@@ -297,7 +299,7 @@ impl Peers {
         }
     }
 
-    /// Asks how many threads act for a process that nothing is known of.
+    /// Asks how many threads act for a process of which nothing is known yet.
     pub fn ask_threads<F: Fabric>(&mut self, fabric: &mut F, id: PeerId) {
         if let Some(peer) = self.get(id) {
             peer.deaths.ask_count(id, fabric, read_token(Read::Threads, 0, id));
@@ -313,36 +315,36 @@ impl Peers {
         }
     }
 
-    /// Takes a word of that.
+    /// Takes one word of a pledge.
     pub fn note_pledge(&mut self, id: PeerId, word: usize, result: Result<u64, OpError>) {
         if let (Some(peer), Ok(value)) = (self.get(id), result) {
             peer.pledge.note(word, value);
         }
     }
 
-    /// What a process has pledged, as far as is known here.
+    /// What a process has pledged, as far as known here.
     pub fn pledged(&self, process: ProcessId) -> Pledged {
         self.list.iter().find(|p| p.process == process).map_or(Pledged::Unread, |p| p.pledge.pledged())
     }
 
-    /// The end of a process is proven by this.
+    /// Notes the secret that proves that a process is gone.
     pub fn note_proof(&mut self, process: ProcessId, secret: Secret) {
         if let Some(peer) = self.list.iter_mut().find(|p| p.process == process) {
             peer.proof = Some(secret);
         }
     }
 
-    /// By what the end of a process is proven.
+    /// The secret that proves that a process is gone.
     pub fn proof(&self, process: ProcessId) -> Option<Secret> {
         self.list.iter().find(|p| p.process == process)?.proof
     }
 
-    /// The lives of a node.
+    /// The incarnations of a node.
     pub fn lives_of(&self, node: NodeId) -> impl Iterator<Item = ProcessId> + '_ {
         self.list.iter().map(|p| p.process).filter(move |process| process.node == node)
     }
 
-    /// Takes what a process says of its threads. Returns what that proves, if it is news.
+    /// Takes what a process says about its threads. Returns what that proves, if it is news.
     pub fn note_threads(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<(ProcessId, Evidence)> {
         let peer = self.get(id)?;
         match peer.deaths.note_count(result.ok()?) {
@@ -352,7 +354,7 @@ impl Peers {
         }
     }
 
-    /// Takes a death word. Where no thread seems to live, asks at once whether those are all.
+    /// Takes a death word. If no thread seems to be alive, asks at once whether those are all its threads.
     pub fn note_death_word<F: Fabric>(&mut self, fabric: &mut F, id: PeerId, thread: usize, result: Result<u64, OpError>) {
         if let Some(peer) = self.get(id) {
             peer.deaths.note_word(thread, result.ok());
@@ -360,7 +362,8 @@ impl Peers {
         }
     }
 
-    /// Asks for the heartbeat of a process, unless that is under way: what is asked faster than it is answered would wait in a line that grows for ever.
+    /// Reads the heartbeat of a process, unless such a read is under way: if reads were posted faster than they are answered, their queue would grow
+    /// without bound.
     pub fn ask_heartbeat<F: Fabric>(&mut self, fabric: &mut F, process: ProcessId) {
         if let Some(peer) = self.list.iter_mut().find(|p| p.process == process && !p.heart_asked) {
             peer.heart_asked = true;
@@ -368,16 +371,20 @@ impl Peers {
         }
     }
 
-    /// Those of `view` that have not been heard for so long that a look at their hearts is due: whoever works on something long sends nothing meanwhile.
+    /// Members of `view` not heard for so long that their heartbeats should be read: a process busy with something long sends nothing meanwhile.
     pub fn quiet(&self, now: Time, view: &View, timeout_ns: u64) -> Vec<ProcessId> {
         let quiet = |process: &ProcessId| self.list.iter().any(|p| p.process == *process && p.silence.is_suspicious(now, timeout_ns / 2));
         view.members.iter().map(|m| m.id).filter(quiet).collect()
     }
 
-    /// Takes a heartbeat. Returns who is presumed dead because of it. A heart that is seen to beat breaks a silence: this process reads what that one writes, so
-    /// they reach each other. A suspicion is withdrawn when the heart is seen to beat: by an advance since the first look
-    /// after it was suspected. Somebody else may have looked for longer, and what is not seen to have stopped here yet is no sign of life. Unlike a score that
-    /// baseline outlives our own stalls: an advance is one however late it is read, and who is often stalled would else never withdraw anything.
+    /// Takes a heartbeat. Returns the process that is presumed dead because of it, if any.
+    ///
+    /// A heartbeat that has advanced ends a silence: this process can read what the other one writes, so they reach each other.
+    ///
+    /// It withdraws a suspicion as well, if it has advanced since the first read that began after the suspicion arose. That this process has not
+    /// itself seen the heart stop is no sign of life: the process that raised the suspicion may have watched for longer. Unlike a score, that
+    /// baseline survives stalls of this process: an advance is an advance however late it is read, and otherwise a process that stalls often would
+    /// never withdraw a suspicion.
     pub fn note_heartbeat(&mut self, now: Time, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
         let peer = self.get(id)?;
         peer.heart_asked = false;
@@ -406,7 +413,7 @@ impl Peers {
         }
     }
 
-    /// A process that was presumed dead is not.
+    /// A process that was presumed dead is alive.
     pub fn trust(&mut self, id: PeerId) {
         if let Some(peer) = self.get(id)
             && peer.suspicion == Some(Evidence::Presumed)
@@ -416,8 +423,8 @@ impl Peers {
         }
     }
 
-    /// Whom of `view`, known since `learned`, this process hears: bits by place. A member that is not yet connected gets as long as
-    /// who has fallen silent: connections of a newcomer take their time, here and there.
+    /// The members of `view`, known since `learned`, that this process hears: one bit per place. A member that is not connected yet is given as much
+    /// time as one that has fallen silent, since a newcomer's connections take a while to come up.
     pub fn heard(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> u16 {
         let hears = |process: ProcessId| {
             let known = self.list.iter().find(|p| p.process == process).map_or(Silence::new(learned), |p| p.silence);
@@ -426,7 +433,7 @@ impl Peers {
         view.members.iter().enumerate().filter(|(_, m)| hears(m.id)).map(|(i, _)| 1 << i).sum()
     }
 
-    /// What everybody in `view` hears, by place; who has not said yet is taken to hear everybody.
+    /// What each member of `view` hears, by place; a member that has not reported yet is taken to hear all.
     pub fn links(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> Vec<u16> {
         let row = |process: ProcessId| {
             if process == self.me {
@@ -437,7 +444,7 @@ impl Peers {
         view.members.iter().map(|m| row(m.id)).collect()
     }
 
-    /// A new view: what was said about places in the old one means nothing any more.
+    /// A new view: earlier reports refer to places in the old one, and mean nothing any more.
     pub fn forget_reports(&mut self) {
         self.list.iter_mut().for_each(|p| p.heard = None);
     }
@@ -518,17 +525,17 @@ mod tests {
             if looked_at_before {
                 (1..4).for_each(|beat| assert_eq!(peers.note_heartbeat(Time(2), PeerId(1), Ok(beat)), None));
             }
-            // Somebody else says so. It may have beaten once more after our last look, and then stopped.
+            // Another process reports it gone. It may have beaten once more after our last read, and then stopped.
             assert!(peers.suspect(Time(2), process, Evidence::Presumed, true));
             for _ in 0..3 {
                 peers.note_heartbeat(Time(2), PeerId(1), Ok(4));
                 assert_eq!(peers.suspicion(process), Some(Evidence::Presumed), "looked at before: {looked_at_before}");
             }
-            // That it is said again changes nothing about what has been seen.
+            // A repeated report changes nothing about what has been seen.
             assert!(!peers.suspect(Time(3), process, Evidence::Presumed, true));
             peers.note_heartbeat(Time(2), PeerId(1), Ok(5));
             assert_eq!(peers.suspicion(process), None);
-            // Said once more: by what has been seen since.
+            // Suspected again, now because of what has been seen since.
             assert!(peers.suspect(Time(4), process, Evidence::Presumed, true));
             peers.note_heartbeat(Time(2), PeerId(1), Ok(6));
             assert!(peers.is_suspect(process));
@@ -547,7 +554,7 @@ mod tests {
         let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
         peers.add(Time(1), peer, identity(1), true);
         peers.ask_heartbeat(&mut fabric, process);
-        // It beats once more, stops, and somebody else says so; what that look found comes only now.
+        // It beats once more and stops, and another process reports it gone; the result of the earlier read arrives only now.
         peers.suspect(Time(2), process, Evidence::Presumed, true);
         for (found, suspected) in [(7, true), (8, true), (8, true), (9, false)] {
             peers.note_heartbeat(Time(2), peer, Ok(found));

@@ -1,5 +1,5 @@
-//! Taking and renewing the lease (Algorithms 2 and 6), in the background of whoever acts under it; and what a round of questions proves without any clock,
-//! for whoever does not trust a lease.
+//! Taking and renewing the lease (Algorithms 2 and 6), in the background of the process that acts under it; and what a round of questions proves
+//! without any clock, for callers that do not rely on leases.
 
 use martlet_fabric::{Fabric, OpError, PeerId};
 
@@ -10,22 +10,22 @@ use crate::basics::layout::life;
 use crate::basics::{Canary, Mark, Time, ViewNumber};
 use crate::membership::message::Message;
 
-/// How long to leave a slot alone that was found taken, in nanoseconds.
+/// How long to leave a slot alone after it was found taken, in nanoseconds.
 pub(super) const TAKEN_NS: u64 = 20_000;
 
 /// The state of getting and renewing the lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Renewal {
     inquiry: Inquiry,
-    /// The view is known to be superseded, or its next slot is being fought for: ask again later only.
+    /// Until then, do not ask again: the view is known to be superseded, or its next slot is being contended for.
     taken_until: Time,
-    /// A majority has confirmed the view at least once.
+    /// When a majority last confirmed the view, if one has.
     confirmed: Option<Time>,
-    /// Lease words asked for and not answered.
+    /// Lease words requested and not answered yet.
     words_asked: u32,
-    /// The first lease carries over from the view before.
+    /// The first lease carries over from the previous view.
     carries_over: bool,
-    /// What the last round that was won has proved of this view.
+    /// What the last round that was won proved about this view.
     proof: Option<Proof>,
 }
 
@@ -35,7 +35,7 @@ impl Renewal {
         (self.confirmed, self.proof) = (None, None);
     }
 
-    /// Gives up the round under way: the next tick asks everybody again.
+    /// Gives up the round under way: the next tick asks all coordinators again.
     pub fn ask_anew(&mut self) {
         self.inquiry.give_up();
     }
@@ -52,7 +52,7 @@ impl Core {
         self.renewal.inquiry.won()
     }
 
-    /// When the coordinators are to be asked again. A process that renews through a cache leaves it more time.
+    /// When the coordinators are to be asked again. A process that renews through a cache allows the cache some extra time first.
     pub(super) fn renewal_due(&self) -> Time {
         match &self.view {
             Some(view) if self.lease.view() == view.number => {
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Goes on with getting or renewing the lease, as far as it can be gone on with.
+    /// Continues taking or renewing the lease, as far as is possible now.
     pub(super) fn renew<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(view) = self.view.as_ref().filter(|v| v.member(self.config.me).is_some()) else { return };
         let (number, lease_ns) = (view.number, view.lease_ns);
@@ -79,12 +79,12 @@ impl Core {
         self.start_lease(now);
     }
 
-    /// Whether a round can begin: there is one at a time, and a slot that was found taken is left alone for a while.
+    /// Whether a round can begin: there is only one at a time, and a slot that was found taken is left alone for a while.
     fn may_ask(&self, now: Time, lease_ns: u64) -> bool {
         !self.renewal.inquiry.is_under_way(now, lease_ns) && now >= self.renewal.taken_until
     }
 
-    /// Begins a round. Whatever it was asked for, the lease is extended when it is won.
+    /// Begins a round. Whatever its purpose, winning it extends the lease.
     fn ask_coordinators<F: Fabric>(&mut self, now: Time, fabric: &mut F, number: ViewNumber) {
         if !Canary::LateLeaseWord.is_planted() || self.lease.view() == number {
             self.store_lease_word(fabric, number);
@@ -92,12 +92,13 @@ impl Core {
         self.renewal.inquiry.ask(now, fabric, Read::Slot, number, &self.coordinators);
     }
 
-    /// Begins a round of questions at once, for somebody who has to know whether the view still stands now, and returns which: every coordinator is asked by
-    /// an operation that is posted in this call. [`proof`](Core::proof) tells when it is won. It is a renewal like those that begin when the lease
-    /// wants them, so rounds however frequent keep none of them up. The caller acts under the lease, and so makes progress (TRAPS 9).
+    /// Begins a round of questions at once, for a caller that has to know whether the view is still current, and returns the round: this call posts
+    /// an operation to every coordinator. [`proof`](Core::proof) tells when the round is won. It renews the lease like any other round, so that
+    /// frequent rounds of this kind do not hold up renewals. The caller acts under the lease, and so makes progress (TRAPS 9).
     ///
-    /// `None`: none can begin now, because one is under way, which began too early, or the next view's slot was found taken, or this process takes no leases,
-    /// is out or leaves. Ask again in the next turn. A round may also be lost, or given up when the view changes: then another has to begin.
+    /// `None`: no round can begin now. Either one is under way, which began too early to serve; or the next view's slot was found taken; or this
+    /// process takes no leases, is out, or is leaving. Ask again in the next turn. A round may also be lost, or be given up when the view changes:
+    /// then another has to begin.
     pub fn begin_round<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> Option<Round> {
         let view = self.view.as_ref().filter(|view| view.member(self.config.me).is_some())?;
         let (number, lease_ns) = (view.number, view.lease_ns);
@@ -110,10 +111,12 @@ impl Core {
         Some(self.renewal.inquiry.latest())
     }
 
-    /// The clock has done what its bounds exclude: the host was suspended, say, or its virtual machine stopped. Whatever was measured by it says nothing any more:
-    /// the lease is given up, with the round under way, whose beginning was read from that clock. The coordinators are asked again at once, as they are
-    /// for a first lease; and those who might hold an older one are waited for once more, from now on, unless they have given it back.
+    /// The clock has done what its bounds exclude, for instance because the host was suspended or its virtual machine stopped. What was measured by
+    /// it proves nothing any more. The lease is given up, and so is the round under way, whose beginning was read from that clock. The coordinators
+    /// are asked again at once, as for a first lease. If the first lease on this view had not begun, the processes that may hold an older one are
+    /// waited for in full once more, from now on, unless they have given it back.
     ///
+    /// The lease word stays, so that no process takes this one for one that holds nothing.
     /// The lease word stays, so that nobody takes this process for one that holds nothing.
     pub fn distrust_clock(&mut self, now: Time) {
         Mark::ClockDistrusted.reach();
@@ -132,12 +135,12 @@ impl Core {
         }
     }
 
-    /// What the last round that was won has proved of the newest view.
+    /// What the last round that was won proved about the newest view.
     pub fn proof(&self) -> Option<Proof> {
         self.renewal.proof
     }
 
-    /// Takes a coordinator's word of the next view's slot, asked for by the lease's round of that serial.
+    /// Takes a coordinator's slot word for the next view, requested in the lease's round with that serial.
     pub(super) fn note_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, serial: u64, result: Result<u64, OpError>) {
         let Some(number) = self.view.as_ref().map(|v| v.number) else { return };
         let Some(word) = result.ok().filter(|_| self.renewal.inquiry.awaits(serial)) else { return };
@@ -148,7 +151,7 @@ impl Core {
         match finding {
             None => {}
             Some(Finding::Taken) => {
-                // Superseded, perhaps. Find out, and don't hammer the slot meanwhile.
+                // The view may be superseded. Find out, and don't hammer the slot meanwhile.
                 Mark::LeaseRefused.reach();
                 self.renewal.taken_until = now.after(TAKEN_NS);
                 self.pull(fabric);
@@ -169,7 +172,7 @@ impl Core {
         }
     }
 
-    /// A frozen slot will never look empty again, whatever is decided there: asks for a view after which another slot counts.
+    /// A frozen slot never looks empty again, whatever is decided there: asks for a view, after which another slot counts.
     pub(super) fn mind_frozen<F: Fabric>(&mut self, now: Time, fabric: &mut F, word: u64, number: ViewNumber) {
         let frozen = SlotWord(word).state_in(ballot::generation_of(number.next())).is_some_and(|s| s.min == FROZEN);
         if frozen && !self.wishes.renew {
@@ -179,7 +182,7 @@ impl Core {
         }
     }
 
-    /// Starts the first lease on the view once it is confirmed and nobody can hold an older one.
+    /// Starts the first lease on the view once the view is confirmed and no process can hold an older lease.
     fn start_lease(&mut self, now: Time) {
         let Some(view) = &self.view else { return };
         let number = view.number;
@@ -193,12 +196,12 @@ impl Core {
             self.milestone(Milestone::Acknowledged(number));
             self.milestone(Milestone::Active(number));
         } else if end <= now {
-            // The confirmation is stale by the time that the others are out: ask again.
+            // By the time the older leases are over, the confirmation is stale: ask again.
             self.renewal.confirmed = None;
         }
     }
 
-    /// Asks for the lease words of those who may hold an older lease.
+    /// Reads the lease words of the processes that may hold an older lease.
     fn ask_for_lease_words<F: Fabric>(&mut self, fabric: &mut F) {
         if self.renewal.words_asked > 0 || self.renewal.carries_over {
             return;
@@ -216,7 +219,7 @@ impl Core {
         }
     }
 
-    /// Takes a lease word. Only one that was asked for under this view counts: an older answer was read before the view was decided.
+    /// Takes a lease word. Only a word requested under this view counts: an older answer was read before the view was decided.
     pub(super) fn note_lease_word(&mut self, now: Time, round: usize, peer: PeerId, result: Result<u64, OpError>) {
         let number = self.view_number();
         if round != lease_word_round(number) {
@@ -232,12 +235,12 @@ impl Core {
     }
 }
 
-/// Whether this word says that nothing was accepted for the view after `number`: evidence for that slot and no other (TRAPS 3).
+/// Whether this word says that nothing was accepted for the view after `number`. It is evidence for that slot and no other (TRAPS 3).
 pub(super) fn is_empty(word: u64, number: ViewNumber) -> bool {
     SlotWord(word).state_in(ballot::generation_of(number.next())).is_some_and(SlotState::is_empty)
 }
 
-/// Marks in a token under which view a lease word was asked for. Eight bits are enough: a queue never holds an operation for 256 views.
+/// Marks in a token the view under which a lease word was requested. Eight bits are enough: a queue never holds an operation for 256 views.
 fn lease_word_round(view: ViewNumber) -> usize {
     (view.0 & 0xff) as usize
 }
@@ -254,7 +257,7 @@ mod tests {
     use crate::membership::lease::Handover;
     use crate::membership::{Leases, Member, Roles, View};
 
-    /// Keeps what is asked of others, which is nothing but words.
+    /// Records what is asked of others, which is nothing but reads of words.
     struct Asked {
         life: Vec<AtomicU64>,
         words: Vec<(Remote, Token)>,
@@ -284,7 +287,7 @@ mod tests {
     const VIEW: ViewNumber = ViewNumber(5);
     const LEASE_NS: u64 = 1_000_000;
 
-    /// A process that leads view 5, which has three coordinators; it is one of them, or none. The last coordinator is not connected.
+    /// A process that leads view 5, which has three coordinators. With `coordinates` it is one of them. The last coordinator is not connected.
     fn leads(coordinates: bool) -> (Core, Asked) {
         let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
@@ -309,13 +312,13 @@ mod tests {
         SlotWord::new(SlotState { min: 3, accepted: 3, value: 1 }, ballot::generation_of(VIEW.next())).0
     }
 
-    /// The word that was asked for as number `at` is this one.
+    /// Answers the `at`-th request with this word.
     fn answer(core: &mut Core, fabric: &mut Asked, now: Time, at: usize, word: u64) {
         let token = fabric.words[at].1;
         core.handle_completion(now, fabric, Completion { token, result: Ok(word) });
     }
 
-    /// Nothing but the words of the next view's slot, of every coordinator that is connected, once the lease word stands.
+    /// A round reads nothing but the next view's slot word at every connected coordinator, after the lease word has been stored.
     #[test]
     fn appendix_b_a_round_that_is_asked_for_reads_the_next_slot_of_every_coordinator() {
         for coordinates in [true, false] {
@@ -337,7 +340,7 @@ mod tests {
     #[test]
     fn a_round_under_way_is_not_one_that_begins_now() {
         let (mut core, mut fabric) = leads(true);
-        // It renews the lease by itself.
+        // The round renews the lease by itself.
         core.renew(Time(10), &mut fabric);
         assert_eq!(fabric.words.len(), 2);
         assert_eq!(core.begin_round(Time(20), &mut fabric), None, "what was asked before a read says nothing about it");
@@ -347,13 +350,13 @@ mod tests {
         assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }));
         assert_eq!(core.begin_round(Time(40), &mut fabric), Some(Round(2)));
         assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }), "the second has not been won");
-        // A late answer to the first round is none to the second.
+        // A late answer to the first round does not count for the second.
         answer(&mut core, &mut fabric, Time(50), 0, empty());
         answer(&mut core, &mut fabric, Time(50), 1, empty());
         assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }));
     }
 
-    /// What was measured by a clock that has jumped says nothing, and a round that had begun before is measured by it.
+    /// What was measured by a clock that has jumped proves nothing, and that includes a round that began before the jump.
     #[test]
     fn trap_8_a_clock_that_jumps_costs_the_lease_until_a_later_round_is_won() {
         let (mut core, mut fabric) = leads(true);
@@ -375,7 +378,7 @@ mod tests {
         assert_eq!(core.lease().end(), Time(60).after(core.config.clocks.shortened(LEASE_NS)));
     }
 
-    /// How long it has waited for others is measured by the same clock.
+    /// The time it has waited for others is measured by the same clock.
     #[test]
     fn trap_8_a_clock_that_jumps_has_not_waited_for_older_leases() {
         let (mut core, mut fabric) = leads(true);
@@ -401,7 +404,7 @@ mod tests {
         assert!(core.begin_round(Time(20 + TAKEN_NS), &mut fabric).is_some());
     }
 
-    /// However often somebody asks, a renewal that is due has begun, or is under way.
+    /// However often rounds are requested, a renewal that is due has begun, or is under way.
     #[test]
     fn rounds_that_are_asked_for_without_a_break_keep_the_lease() {
         let (mut core, mut fabric) = leads(true);
@@ -428,7 +431,7 @@ mod tests {
         assert!(fabric.words.is_empty());
     }
 
-    /// A place is used again for a later view, and what the word says there is of that one.
+    /// A slot is reused for a later view, and then its word speaks about that one.
     #[test]
     fn trap_3_that_a_slot_is_empty_says_nothing_of_another() {
         let asked = ViewNumber(7);
