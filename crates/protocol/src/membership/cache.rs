@@ -1,19 +1,20 @@
-//! What a lease cache shows (uKharon section 6.3): one word, from which others see that a view still stood after they last looked.
+//! What a lease cache shows (uKharon section 6.3): one word, which proves to its readers that a view was still current after they last looked.
 
 use crate::basics::ViewNumber;
 use crate::basics::layout::LAST_VIEW;
 
-/// A lease cache's word: the view that it asks the coordinators about, and a count of its rounds of questions, which is odd while one is under way
-/// and goes up by one when a round begins and when it has been confirmed. Words of one cache only grow, as whole numbers too.
+/// A lease cache's word: the view that it asks the coordinators about, and a count of its rounds of questions. The count is odd while a round is
+/// under way, and goes up by one both when a round begins and when it has been confirmed. The words of one cache only grow, also when compared as
+/// integers.
 ///
-/// Nobody has to trust the cache's clock, or to know how old the word is: who has read a word, and later reads one that has gone through a whole round
-/// since, knows that the coordinators were asked after the first reading.
+/// Readers need not trust the cache's clock, nor know how old the word is. A process that has read a word, and later reads one that has gone through
+/// a whole round since, knows that the coordinators were asked after its first reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheWord(pub u64);
 
-/// Bits of the count. At a round every 5 microseconds they last for a day, on one view.
+/// Bits of the count. At one round every 5 microseconds they last for a day on one view.
 const COUNT_BITS: u32 = 35;
-/// The last count of a confirmed round. A cache that has come so far stops: its count never wraps (TRAPS 4).
+/// The last count of a confirmed round. A cache that reaches it stops: its count never wraps (TRAPS 4).
 const LAST_COUNT: u64 = (1 << COUNT_BITS) - 2;
 
 const _: () = assert!(LAST_VIEW < 1 << (64 - COUNT_BITS), "a view's number fits beside the count");
@@ -33,22 +34,22 @@ impl CacheWord {
         self.0 & ((1 << COUNT_BITS) - 1)
     }
 
-    /// A round begins; where one that was under way has been given up, it takes its place. `None` when the count has run out.
+    /// The word after a round begins; the new round replaces one that was under way and has been given up. `None` when the count has run out.
     pub fn begun(self) -> Option<CacheWord> {
         (self.count() < LAST_COUNT).then_some(CacheWord(self.0 | 1))
     }
 
-    /// The round under way is confirmed.
+    /// The word after the round under way is confirmed.
     pub fn confirmed(self) -> CacheWord {
         debug_assert!(self.0 & 1 == 1, "no round is under way");
         CacheWord(self.0 + 1)
     }
 
-    /// Whether a round about `view` has been confirmed that began after the same cache's word was read as `before`.
+    /// Whether this word proves that a round about `view` has been confirmed which began after the same cache's word was read as `before`.
     ///
-    /// A round that was under way then does not count: it may have asked already.
+    /// A round that was already under way at that reading does not count: it may have asked before it.
     pub fn proves(self, view: ViewNumber, before: CacheWord) -> bool {
-        // Before a cache asked about this view, it had asked nothing about it.
+        // The cache asked nothing about this view before its word named it.
         let counted = if before.view() == view { before.count() } else { 0 };
         let needed = (counted + 3) & !1;
         self.view() == view && before.view() <= view && self.count() >= needed

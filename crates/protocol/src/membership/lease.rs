@@ -1,21 +1,22 @@
 //! Leases on views and `active` (uKharon section 6, Algorithms 2 and 6; DESIGN section 5).
 //!
-//! A lease on view `v` is taken when slot `v+1` is empty at a majority of the coordinators of `v`, and lasts from the moment *before* they were
-//! asked. While it lasts, [`Lease::active`] is two comparisons. A first lease on a view starts only when nobody can hold one on an older view:
-//! - everybody who might has given it back, as their lease words show, or is certainly dead; or
-//! - the longest lease that can be out there has run its time since this process learned that the view is decided. (The paper waits
-//!   as long after its first check of the slots, which comes later still.)
+//! A lease on view `v` is taken when slot `v+1` is empty at a majority of the coordinators of `v`. It is counted from the moment *before* they were
+//! asked. While it lasts, [`Lease::active`] costs two comparisons. The first lease on a view starts only when no process can hold one on an older
+//! view:
+//! - every process that might hold one has given it back, as its lease word shows, or is certainly dead; or
+//! - the longest lease that may be outstanding has expired, counted from when this process learned that the view is decided. (The paper waits as long
+//!   after its first check of the slots, which comes later still.)
 //!
-//! Why the words suffice: a holder stores its word, fences, and then reads the slot; the proposer swaps the slot before the view is decided,
-//! and the word is read after that. So either the word is seen, or the slot was seen to be taken (as in Dekker's algorithm).
+//! Why the lease words suffice: a holder stores its word, fences, and then reads the slot. The proposer swaps the slot before the view is decided,
+//! and the word is read after that. So either the reader sees the word, or the holder saw that the slot was taken (as in Dekker's algorithm).
 
 use crate::basics::{Canary, ProcessId, Time, ViewNumber};
 
-/// How inexact clocks are allowed to be.
+/// How inaccurate clocks are allowed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockBounds {
-    /// By how much a process's clock may run fast or slow against true time, in parts per million (uKharon App. C measured 10 between two hosts). Processes of one
-    /// host read the same clock.
+    /// How fast or slow a process's clock may run against true time, in parts per million (uKharon App. C measured 10 between two hosts). Processes
+    /// on one host read the same clock.
     pub drift_ppm: u64,
     /// How far the clocks of two cores may differ, in nanoseconds (App. C).
     pub skew_ns: u64,
@@ -28,7 +29,8 @@ impl Default for ClockBounds {
 }
 
 impl ClockBounds {
-    /// What a holder may use of a lease of `ns`: less by the drift, so that on the slowest clock allowed no more than `ns` of true time go by.
+    /// How much of a lease of `ns` its holder may use: less by the drift, so that even on the slowest clock allowed no more than `ns` of true time go
+    /// by.
     pub fn shortened(self, ns: u64) -> u64 {
         if Canary::NoClockMargin.is_planted() {
             return ns;
@@ -36,8 +38,8 @@ impl ClockBounds {
         ns.saturating_sub(parts(ns, self.drift_ppm).saturating_add(2 * self.skew_ns))
     }
 
-    /// What others wait for a lease of `ns`: more by the drift, so that on the fastest clock allowed no less than `ns` of true time go by; and 1 % more at least, as in the
-    /// paper (App. C).
+    /// How long others wait for a lease of `ns`: longer by the drift, so that even on the fastest clock allowed no less than `ns` of true time go by;
+    /// and at least 1 % longer, as in the paper (App. C).
     pub fn lengthened(self, ns: u64) -> u64 {
         if Canary::NoClockMargin.is_planted() {
             return ns;
@@ -46,7 +48,7 @@ impl ClockBounds {
     }
 }
 
-/// So many millionths of it, rounded up.
+/// `ppm` millionths of `ns`, rounded up.
 fn parts(ns: u64, ppm: u64) -> u64 {
     u64::try_from((u128::from(ns) * u128::from(ppm)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -60,19 +62,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether `view` is active at `now`: nobody acts in an older or a newer one. Read `now` after the effects that it guards are in place,
-    /// and before they become visible (TRAPS 7).
+    /// Whether `view` is active at `now`: no process acts in an older or a newer one. Read `now` after the effects that this check guards are in
+    /// place, and before they become visible (TRAPS 7).
     #[inline]
     pub fn active(&self, view: ViewNumber, now: Time) -> bool {
         self.view == view && now >= self.start && now < self.end
     }
 
-    /// When the lease ends; in the past when there is none. An effect that becomes visible later has to be fenced by other means.
+    /// When the lease ends; a time in the past when there is none. An effect that becomes visible later has to be fenced by other means.
     pub fn end(&self) -> Time {
         self.end
     }
 
-    /// The view it is on; 0 for none.
+    /// The view that the lease is on; 0 for none.
     pub fn view(&self) -> ViewNumber {
         self.view
     }
@@ -82,7 +84,7 @@ impl Lease {
         *self = Lease::default();
     }
 
-    /// A first lease on a view, usable from `start` on.
+    /// Begins the first lease on a view, usable from `start` on.
     pub(super) fn begin(&mut self, view: ViewNumber, start: Time, end: Time) {
         *self = Lease { view, start, end };
     }
@@ -93,11 +95,11 @@ impl Lease {
     }
 }
 
-/// The state of getting the first lease on a view: who might still hold an older one.
+/// The state of taking the first lease on a view: which processes may still hold an older one.
 #[derive(Clone, Debug, Default)]
 pub struct Handover {
     holders: Vec<(ProcessId, bool)>,
-    /// When the longest older lease is over in any case.
+    /// When the longest older lease has expired in any case.
     over: Time,
 }
 
@@ -107,12 +109,12 @@ impl Handover {
         Handover { holders: holders.map(|p| (p, false)).collect(), over }
     }
 
-    /// Waits for whoever is still awaited until `over`, if that is later.
+    /// Extends the wait for the processes still awaited until `over`, if that is later.
     pub fn wait_until(&mut self, over: Time) {
         self.over = self.over.max(over);
     }
 
-    /// `process` can hold no older lease any more. Returns whether that was news.
+    /// `process` can no longer hold an older lease. Returns whether that was news.
     pub fn release(&mut self, process: ProcessId) -> bool {
         match self.holders.iter_mut().find(|(p, _)| *p == process) {
             Some((_, released)) => !std::mem::replace(released, true),
@@ -120,12 +122,12 @@ impl Handover {
         }
     }
 
-    /// The processes that are still waited for.
+    /// The processes that are still awaited.
     pub fn awaited(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.holders.iter().filter(|(_, released)| !released).map(|(p, _)| *p)
     }
 
-    /// Whether nobody can hold an older lease at `now`.
+    /// Whether no process can hold an older lease at `now`.
     pub fn is_over(&self, now: Time) -> bool {
         Canary::NoStartDelay.is_planted() || now >= self.over || self.holders.iter().all(|(_, released)| *released)
     }
@@ -153,7 +155,7 @@ mod tests {
         assert_eq!(c.shortened(100), 0, "a lease shorter than the clocks' error is none");
     }
 
-    /// Whatever the bound is, the slowest clock's holder is done, in true time, before the fastest clock's owner is.
+    /// Whatever the bound, in true time the holder on the slowest clock stops before the waiter on the fastest clock acts.
     #[test]
     fn trap_8_the_slowest_holder_is_done_before_the_fastest_waits_no_longer() {
         for drift_ppm in [0, 1, 10, 200, 5_000, 10_000, 83_333, 101_200, 250_000, 500_000] {

@@ -1,6 +1,6 @@
-//! The datagrams of the membership service. Each may be lost, repeated or reordered; the sender is vouched for by the fabric (TRAPS 29).
+//! The datagrams of the membership service. Each may be lost, repeated or reordered; the fabric vouches for the sender (TRAPS 29).
 //!
-//! A kind byte, then the fields, little-endian. Whatever does not decode is dropped and counted.
+//! A datagram is a kind byte followed by the fields, little-endian. Whatever does not decode is dropped and counted.
 
 use martlet_fabric::{Incarnation, Levels, NodeId};
 
@@ -10,89 +10,89 @@ use crate::basics::{ProcessId, ViewNumber};
 use crate::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
 use crate::detector::wardens::Secret;
 
-/// The most processes that a `Join` names: twice as many as one view can list, since processes come and go.
+/// The most processes that a `Join` names: twice the number that one view can list, since processes come and go.
 const MAX_REACHED: usize = 2 * MAX_MEMBERS;
 
 /// A datagram of the membership service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// "I live, and these members I have heard lately": bit `i` stands for member `i` of the view (uKharon section 4.2, catastrophic failures).
+    /// "I am alive, and I have heard these members lately": bit `i` means member `i` of the view (uKharon section 4.2, catastrophic failures).
     Heartbeat {
         /// The sender's view.
         view: ViewNumber,
-        /// Whom it hears.
+        /// The members that it hears.
         heard: u16,
     },
-    /// "This process is gone": sent again until a view excludes it (TRAPS 6). That another process than the sender is certainly gone is no more than a reason to
-    /// look.
+    /// "This process is gone": sent again until a view excludes the process (TRAPS 6). If it claims certainty about a process other than the sender,
+    /// it is only a reason to look.
     Notice {
         /// The process.
         process: ProcessId,
         /// How the sender knows.
         evidence: Evidence,
     },
-    /// "This process is gone, as its own host's warden certifies": a notice that proves itself, whoever repeats it.
+    /// "This process is gone, as its own host's warden certifies": a notice that proves itself, whichever process repeats it.
     Certificate {
         /// The process.
         process: ProcessId,
-        /// The secret that it has left with its warden.
+        /// The secret that it deposited with its warden.
         secret: Secret,
     },
     /// "Take me in": sent again until a view lists the sender.
     Join {
         /// The newest view that the sender knows; 0 for none.
         view: ViewNumber,
-        /// What the sender can do.
+        /// The roles that the sender can take.
         roles: Roles,
         /// The feature levels that its program can work at.
         levels: Levels,
         /// Where clients reach it.
         address: String,
-        /// Whom it is connected with.
+        /// The processes that it is connected with.
         reaches: Vec<ProcessId>,
     },
-    /// "I am connected with this process, which asks to be taken in": said to everybody after each `Join`.
+    /// "I am connected with this process, which asks to be taken in": sent to all after each `Join`.
     Vouch {
         /// The process that asks.
         process: ProcessId,
     },
-    /// "You will never be taken in": the answer to a `Join` of a process that has been a member and was removed, or of a life of a node
-    /// that has a later one.
+    /// "You will never be taken in": the answer to a `Join` from a process that was a member and has been removed, or from an incarnation of a node
+    /// that already has a later one.
     Refuse {
-        /// The least incarnation with which its node may come back.
+        /// The lowest incarnation with which its node may come back.
         least: Incarnation,
     },
-    /// "You will not be taken in as the program that you are": the answer to a `Join` of a process that cannot work at the view's feature level. Earlier and later
-    /// builds understand it, whatever the level.
+    /// "You cannot be taken in with the program that you run": the answer to a `Join` from a process that cannot work at the view's feature level.
+    /// Earlier and later builds understand this message, whatever the level.
     Unsuited {
         /// The view's level.
         level: u8,
     },
-    /// "This learner has the whole state": the primary asks to count it as a replica.
+    /// "This learner has the whole state": the primary asks for it to be promoted to replica.
     Promote {
         /// The process.
         process: ProcessId,
     },
     /// "Give leases this length": a compatible view follows (uKharon section 6.3).
     SetLease {
-        /// Nanoseconds.
+        /// The length, in nanoseconds.
         lease_ns: u64,
     },
-    /// "Raise the feature level": a view with this one follows if all members can work at it.
+    /// "Raise the feature level": a view with this level follows if all members can work at it.
     RaiseLevel {
         /// The level.
         level: u8,
     },
     /// "No lease can be taken any more: the slot after this view is frozen." The primary asks for another view (uKharon appendix A.6).
     Frozen {
-        /// The view whose successor's slot it is.
+        /// The view whose successor's slot is frozen.
         view: ViewNumber,
     },
     /// A decided view.
     View(View),
-    /// The RPC fallback of consensus, to an acceptor.
+    /// A request of consensus's RPC fallback, to an acceptor.
     Request(RpcRequest),
-    /// The RPC fallback of consensus, to a proposer.
+    /// A reply of consensus's RPC fallback, to a proposer.
     Reply(RpcReply),
 }
 
@@ -186,7 +186,7 @@ impl Message {
         }
     }
 
-    /// Reads a datagram. `None`: it is none of ours.
+    /// Reads a datagram. `None`: it is not one of ours.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (kind, mut rest) = bytes.split_first()?;
         let r = &mut rest;

@@ -1,7 +1,7 @@
 //! The membership service: totally ordered views, leases and `active` (uKharon sections 3, 5 and 6).
 //!
-//! [`Core`] is what the paper calls uKharon Core, together with the coordinator: one state machine per process that watches its peers, learns
-//! views, renews its lease and, in the process whose turn it is, decides the next view.
+//! [`Core`] combines what the paper calls uKharon Core with the coordinator. It is one state machine per process, which watches its peers, learns
+//! views and renews its lease. In the process that leads, it also decides the next view.
 
 pub mod cache;
 pub mod core;

@@ -1,4 +1,4 @@
-//! What the next view looks like: the leader's wishes applied to the view that stands.
+//! What the next view looks like: the leader's wishes applied to the current view.
 
 use super::view::{Departed, Evidence, Member, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
@@ -6,7 +6,7 @@ use crate::basics::{Canary, ProcessId, ViewNumber, ballot};
 use crate::consensus::Required;
 use martlet_fabric::Levels;
 
-/// What a leader has been asked for and has not yet got into a view.
+/// What a leader has been asked for and has not got into a view yet.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
     /// Members to remove, with the evidence against them.
@@ -19,9 +19,9 @@ pub struct Wishes {
     pub lease_ns: Option<u64>,
     /// A higher feature level.
     pub level: Option<u8>,
-    /// Members whose programs can work at other levels than the view says, as they say themselves.
+    /// Members whose programs support other levels than the view says, according to the members themselves.
     pub levels: Vec<(ProcessId, Levels)>,
-    /// Any further view: leases on the present one can't be renewed, since the next slot is frozen and never looks empty again.
+    /// Any further view will do: leases on the current one cannot be renewed, since the next slot is frozen and never looks empty again.
     pub renew: bool,
 }
 
@@ -32,7 +32,8 @@ impl Wishes {
         self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && of_settings
     }
 
-    /// Wishes that `process` be removed. Stronger evidence replaces weaker, and a decision a presumption, which may be withdrawn.
+    /// Wishes for `process` to be removed. Stronger evidence replaces weaker, and an eviction replaces a presumption, since a presumption may be
+    /// withdrawn.
     pub fn remove(&mut self, process: ProcessId, evidence: Evidence) {
         let presumed = |known| known == Evidence::Presumed && evidence == Evidence::Evicted;
         match self.remove.iter_mut().find(|(p, _)| *p == process) {
@@ -42,12 +43,13 @@ impl Wishes {
         }
     }
 
-    /// A member that is out of reach is removed before one that is not: the last replica and the last coordinator stay, and should be such as can be asked.
+    /// Removes members that are out of reach before those within reach: the last replica and the last coordinator are kept, and should be ones that
+    /// can be asked.
     pub fn prefer(&mut self, in_reach: &[ProcessId]) {
         self.remove.sort_by_key(|(process, _)| in_reach.contains(process));
     }
 
-    /// Wishes that `member` be taken in.
+    /// Wishes for `member` to be taken in.
     pub fn join(&mut self, member: Member) {
         match self.join.iter_mut().find(|m| m.id.node == member.id.node) {
             Some(known) if known.id.incarnation <= member.id.incarnation => *known = member,
@@ -56,59 +58,59 @@ impl Wishes {
         }
     }
 
-    /// A member says what its program can work at.
+    /// A member reports which levels its program can work at.
     pub fn note_levels(&mut self, process: ProcessId, levels: Levels) {
         self.levels.retain(|(p, _)| *p != process);
         self.levels.push((process, levels));
     }
 
-    /// Wishes that a learner be counted as a replica.
+    /// Wishes for a learner to be promoted to replica.
     pub fn promote(&mut self, process: ProcessId) {
         if !self.promote.contains(&process) {
             self.promote.push(process);
         }
     }
 
-    /// Another primary leads: what its predecessor had seen of learners is void, since they learn anew.
+    /// Another primary leads: what its predecessor had seen of the learners no longer holds, since they learn anew.
     pub fn forget_promotions(&mut self) {
         self.promote.clear();
     }
 
-    /// Drops what `view` has fulfilled or made pointless.
+    /// Drops wishes that `view` has fulfilled or made pointless.
     pub fn settle(&mut self, view: &View) {
         self.remove.retain(|(p, _)| view.member(*p).is_some());
         self.join.retain(|m| view.member(m.id).is_none() && !view.members.iter().any(|o| o.id.node == m.id.node && o.id > m.id));
         self.promote.retain(|p| view.member(*p).is_some_and(|m| m.roles.has(Roles::LEARNER)));
         self.lease_ns = self.lease_ns.filter(|ns| *ns != view.lease_ns);
-        // One that somebody cannot work at is forgotten: once they all can, whoever wants it says so again.
+        // A level that some member cannot work at is forgotten: once all can, the process that wants it asks again.
         self.level = self.level.filter(|level| *level > view.level && all_have(&view.members, *level));
         self.levels.retain(|(p, levels)| view.member(*p).is_some_and(|m| m.levels != *levels) && levels.has(view.level));
         self.renew = false;
     }
 }
 
-/// What the leader brings to the view that it proposes, beside what it has been asked for.
+/// What the leader contributes to the view that it proposes, in addition to the wishes.
 #[derive(Clone, Copy, Debug)]
 pub struct Leader {
     /// The leader itself.
     pub id: ProcessId,
-    /// It has known the present view for so long that no lease on an older one can be left.
+    /// It has known the current view for so long that no lease on an older one can be left.
     pub old_leases_over: bool,
-    /// Another coordinator, not suspected here, can decide on the leader's own removal.
+    /// Another coordinator, which is not suspected here, can decide the leader's own removal.
     pub relieved: bool,
 }
 
 /// The view after `view` that fulfils the wishes, or `None` when they change nothing.
 ///
-/// Nobody decides on its own removal whom another coordinator can relieve of it: see "Removing a coordinator" in `docs/membership.md`.
+/// - No leader decides its own removal while another coordinator can: see "Removing a coordinator" in `docs/membership.md`.
+/// - A leader that leaves removes no process that may be alive while another coordinator can: otherwise, where processes presume each other dead, the
+///   departing leader would choose which of them keeps the state.
+/// - Only as many new coordinators are taken in as the remaining ones can do without: see "How many new coordinators at once" there. The others wait.
 ///
-/// A coordinator that leaves removes nobody who may live while another coordinator can: of those who presume each other dead it would choose who is to have the
-/// state.
+/// `have_met`: whether a newcomer and a member, in this order, can use each other's memory. A newcomer that has not met all members waits.
 ///
-/// Of new coordinators it takes in only so many that those who stay go on without them: see "How many new coordinators at once" there. The others wait.
-///
-/// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits. `asked`: which view a newcomer knew when
-/// it asked just now; who did not waits, and so does who would be the second coordinator and did not know `view`.
+/// `asked`: which view a newcomer knew in its latest request, if that is recent. A newcomer without a recent request waits, and so does one that
+/// would be the second coordinator and did not know `view`.
 pub fn next(
     view: &View,
     wishes: &Wishes,
@@ -118,9 +120,10 @@ pub fn next(
 ) -> Option<View> {
     let old_leases_over = leader.old_leases_over;
     let leaves = wishes.remove.contains(&(leader.id, Evidence::Left));
-    // It decides on nobody who may take over from it as long as another one can: that one looks at who stays.
+    // While another coordinator can decide, a leaving leader removes no process that may take over from it: the other coordinator judges which
+    // processes stay.
     let defers = leaves && leader.relieved;
-    // A coordinator that is about to leave is not to be relied on.
+    // A leader that is about to leave cannot be relied on as a coordinator or replica.
     let is_the_last = |members: &[Member], at| is_the_last(members, at, leader.id, leaves);
     let mut members = view.members.clone();
     let mut departed = view.departed.clone();
@@ -129,7 +132,7 @@ pub fn next(
     } else {
         departed.retain(|d| !d.evidence.releases_leases());
     }
-    // Those that are certainly gone first: one that is only presumed so may then hold the only state that is left.
+    // Members that are certainly gone come first: after that, one that is only presumed dead may turn out to hold the only state that is left.
     let others = wishes.remove.iter().filter(|(process, _)| *process != leader.id);
     let (certain, doubtful): (Vec<_>, Vec<_>) = others.partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
@@ -166,7 +169,7 @@ pub fn next(
             if waits && !goes_first(view, &members, at) {
                 continue;
             }
-            // A new life of a node says nothing certain about the old one: it may be paused.
+            // A new incarnation of a node proves nothing about the old one, which may merely be paused.
             departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Evicted });
             if waits {
                 continue;
@@ -180,7 +183,7 @@ pub fn next(
     }
     for process in &wishes.promote {
         if let Some(at) = members.iter().position(|m| m.id == *process && m.roles.has(Roles::LEARNER)) {
-            // Behind everybody: whoever has become primary while it learned stays primary.
+            // To the end of the list: a process that became primary while this one learned stays primary.
             let mut member = members.remove(at);
             member.roles = member.roles.without(Roles::LEARNER).with(Roles::REPLICA);
             members.push(member);
@@ -191,8 +194,8 @@ pub fn next(
             member.levels = *levels;
         }
     }
-    // The list has a fixed room. One that may still hold a lease stays on it; of the certainly dead the oldest go: at worst somebody waits for a lease that
-    // nobody holds.
+    // The list has limited room. Processes that may still hold a lease stay on it; of those that are certainly dead, the oldest are dropped. At
+    // worst, a process then waits for a lease that no process holds.
     while departed.len() > MAX_MEMBERS {
         let certain = departed.iter().position(|d| d.evidence.releases_leases());
         departed.remove(certain.expect("there is room for the others"));
@@ -205,12 +208,13 @@ pub fn next(
     }
     let fence_ns = if old_leases_over { view.lease_ns } else { view.lease_ns.max(view.fence_ns) };
     let compatible = !changed;
-    // Leases carry over a compatible view, so those on it must be waited for as well.
+    // Leases carry over to a compatible view, so leases on the current view must be waited for as well.
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, level, members, departed })
 }
 
-/// Which of the coordinators of `view` have to answer before `next` is proposed in its place: of those who stay so many that they are a majority of the
-/// coordinators of `next`, or all. Nobody where coordinators only go that are certainly dead. See "Coordinators that answer" in `docs/membership.md`.
+/// Which coordinators of `view` have to answer before `next` is proposed as its successor: of those that stay, as many as make a majority of the
+/// coordinators of `next`, or all of them if they are fewer. None, if the only change is that certainly dead coordinators go. See "Coordinators that
+/// answer" in `docs/membership.md`.
 pub fn required(view: &View, next: &View) -> Required {
     let is_in = |of: &View, id| of.coordinators().any(|c| c.id == id);
     let certain = |id| next.departed.iter().any(|d| d.id == id && d.evidence == Evidence::Certain);
@@ -223,8 +227,9 @@ pub fn required(view: &View, next: &View) -> Required {
     Required { of, count: ballot::majority(next.coordinators().count()).min(u64::count_ones(of) as usize) }
 }
 
-/// Whether one more new coordinator may be taken in, in place of the member at `replaced` if it replaces one: those who stay are a majority of all
-/// coordinators then, or it is the only change among them, and the new one is `aware` of the view that stands: those who stay decide nothing without it.
+/// Whether one more new coordinator may be taken in; it takes the place of the member at `replaced`, if there is one. It may if those that stay then
+/// still are a majority of all coordinators. It also may if it is the only change among the coordinators and is `aware` of the current view; then
+/// those that stay can decide nothing without it.
 fn has_seat(view: &View, members: &[Member], replaced: Option<usize>, aware: bool) -> bool {
     let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
     let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));
@@ -232,25 +237,27 @@ fn has_seat(view: &View, members: &[Member], replaced: Option<usize>, aware: boo
     (new.is_empty() && !goes && aware) || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
 }
 
-/// Whether the old life at `at`, whose node's next one wants its seat, goes in a view of its own: it is one of two coordinators, and the other one may have to
-/// wait for its vote on this view. If the next life ended meanwhile, the other one would be left with nobody to decide with.
+/// Whether the old incarnation at `at`, whose seat the node's next incarnation wants, is to be removed in a view of its own. That is so if it is one
+/// of two coordinators, because the other one may have to wait for its vote on this view. If the next incarnation ended meanwhile, the other
+/// coordinator would be left with no partner to decide with.
 fn goes_first(view: &View, members: &[Member], at: usize) -> bool {
     let of_two = view.coordinators().count() == 2 && view.coordinators().any(|c| c.id == members[at].id);
     of_two && view.coordinators().map(|c| c.id).eq(members.iter().filter(|m| m.roles.has(Roles::COORDINATOR)).map(|m| m.id))
 }
 
-/// Whether all of them can work at a feature level.
+/// Whether all `members` can work at a feature level.
 pub(super) fn all_have(members: &[Member], level: u8) -> bool {
     Canary::EarlyLevel.is_planted() || members.iter().all(|m| m.levels.has(level))
 }
 
-/// Whether one more can be listed who departed and may hold a lease. One for which there is no room goes once those leases are over.
+/// Whether there is room to list one more departed process that may hold a lease. If there is none, that process is removed once those leases are
+/// over.
 fn has_room(departed: &[Departed]) -> bool {
     departed.iter().filter(|d| !d.evidence.releases_leases()).count() < MAX_MEMBERS
 }
 
-/// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
-/// cut off while it may still live: the state, or the means to decide another view, would be lost for a mere suspicion.
+/// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. No other member can take over from it, so it
+/// is not cut off while it may still be alive: otherwise the state, or the means to decide another view, would be lost for a mere suspicion.
 fn is_the_last(members: &[Member], at: usize, leader: ProcessId, leaves: bool) -> bool {
     let others = |role| members.iter().filter(move |m| m.roles.has(role) && m.id != members[at].id && !(leaves && m.id == leader));
     let last = |role| members[at].roles.has(role) && others(role).next().is_none();
@@ -274,12 +281,12 @@ mod tests {
         true
     }
 
-    /// The number of `three`.
+    /// Every newcomer knows view `three`.
     fn all_know(_: ProcessId) -> Option<ViewNumber> {
         Some(ViewNumber(7))
     }
 
-    /// As decided by a leader that the wishes are not about.
+    /// The next view as decided by a leader that the wishes do not concern.
     fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
         super::next(view, wishes, Leader { id: id(15, 1), old_leases_over, relieved: true }, have_met, |_| Some(view.number))
     }
@@ -509,7 +516,7 @@ mod tests {
         assert_eq!(without.members, [], "all are gone");
     }
 
-    /// What simulated life 80020978 ran into: a primary that left removed a living replica for a presumption, and the other one was dead.
+    /// Found in simulated life 80020978: a primary that left removed a living replica on a presumption, and the other replica was dead.
     #[test]
     fn one_that_leaves_decides_on_nobody_who_may_take_over_while_another_coordinator_can() {
         let leader = |relieved| Leader { id: id(0, 1), old_leases_over: true, relieved };
@@ -529,7 +536,8 @@ mod tests {
     #[test]
     fn a_view_takes_in_only_so_many_coordinators_that_those_who_stay_are_a_majority() {
         let both = Roles::COORDINATOR.with(Roles::LEARNER);
-        // Of so many coordinators, `dead` are removed in the same view; so many want to be taken in; how many are.
+        // The number of coordinators; how many of them are removed in the same view because they are `dead`; how many processes want to be taken in;
+        // how many are.
         for (coordinators, dead, newcomers, taken_in) in
             [(1, 0, 2, 1), (2, 0, 2, 1), (2, 1, 2, 0), (3, 0, 3, 2), (3, 1, 2, 1), (3, 2, 3, 0), (4, 0, 4, 3), (5, 2, 3, 2)]
         {

@@ -1,4 +1,4 @@
-//! Views: who belongs to the system, from when on and why no longer.
+//! Views: which processes belong to the system, since when, and why a process no longer belongs.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub struct Roles(pub u8);
 impl Roles {
     /// Keeps consensus slots and may lead the membership service.
     pub const COORDINATOR: Roles = Roles(1);
-    /// Holds the whole state: may be or become primary.
+    /// Holds the whole state: is the primary or may become it.
     pub const REPLICA: Roles = Roles(2);
-    /// Receives the log and, beside it, the state: a replica to be.
+    /// Receives the log and, in addition, the state: a future replica.
     pub const LEARNER: Roles = Roles(4);
     /// Renews leases for others (uKharon section 6.3).
     pub const LEASE_CACHE: Roles = Roles(8);
-    /// Every bit that means something.
+    /// All bits that have a meaning.
     const ALL: u8 = 15;
 
-    /// The set of these bits, if each means something.
+    /// The set with these bits, if each of them has a meaning.
     pub const fn from_bits(bits: u8) -> Option<Roles> {
         if bits & !Roles::ALL == 0 { Some(Roles(bits)) } else { None }
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Roles {
 /// One process of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which life of which node.
+    /// The node and its incarnation.
     pub id: ProcessId,
     /// What it does.
     pub roles: Roles,
@@ -115,7 +115,7 @@ impl Evidence {
         }
     }
 
-    /// The evidence of a byte.
+    /// The evidence that a byte stands for.
     pub const fn from_code(code: u8) -> Option<Evidence> {
         Some(match code {
             0 => Evidence::Left,
@@ -126,7 +126,7 @@ impl Evidence {
         })
     }
 
-    /// Whether a process that departed so can no longer act, so that nobody need wait for its lease.
+    /// Whether a process that departed for this reason can no longer act, so that its lease need not be waited for.
     pub const fn releases_leases(self) -> bool {
         matches!(self, Evidence::Left | Evidence::Certain)
     }
@@ -143,10 +143,10 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// A process that was a member and is not.
+/// A process that was a member and no longer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departed {
-    /// Which life of which node.
+    /// The node and its incarnation.
     pub id: ProcessId,
     /// Why it is gone.
     pub evidence: Evidence,
@@ -159,14 +159,14 @@ pub struct View {
     pub number: ViewNumber,
     /// How long a lease on this view lasts, in nanoseconds.
     pub lease_ns: u64,
-    /// The longest lease that anybody may still hold on an older view, in nanoseconds: how long this view waits for those whose lease it
-    /// cannot see returned.
+    /// The longest lease that any process may still hold on an older view, in nanoseconds. Processes whose lease cannot be seen to have been returned
+    /// are waited for that long.
     pub fence_ns: u64,
-    /// Whether it differs from its predecessor in nothing but the lease's length, so that leases carry over (uKharon section 6.3).
+    /// Whether it differs from its predecessor only in the lease's length, so that leases carry over (uKharon section 6.3).
     pub compatible: bool,
     /// The feature level, at least 1: every member can work at it, and writes nothing that a program of this level could not read. It never falls.
     pub level: u8,
-    /// The processes that belong, in order of seniority: the first with role replica is the primary.
+    /// The members, in order of seniority: the first with role replica is the primary.
     pub members: Vec<Member>,
     /// The processes removed by this view, and those removed earlier that may still hold a lease on an older view.
     pub departed: Vec<Departed>,
@@ -180,22 +180,22 @@ const _: () = {
 };
 
 impl View {
-    /// The member of that id.
+    /// The member with that id.
     pub fn member(&self, id: ProcessId) -> Option<&Member> {
         self.members.iter().find(|m| m.id == id || (Canary::SameLife.is_planted() && m.id.node == id.node))
     }
 
-    /// The primary: the senior replica.
+    /// The primary: the most senior replica.
     pub fn primary(&self) -> Option<&Member> {
         self.members.iter().find(|m| m.roles.has(Roles::REPLICA))
     }
 
-    /// Members with all of these roles, senior first.
+    /// Members with all of these roles, most senior first.
     pub fn with_roles(&self, roles: Roles) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(move |m| m.roles.has(roles))
     }
 
-    /// The acceptors of the next view's slot, senior first; a proposer's position in this list is its number in ballots.
+    /// The acceptors of the next view's slot, most senior first; a proposer's position in this list is its number in ballots.
     pub fn coordinators(&self) -> impl Iterator<Item = &Member> {
         self.with_roles(Roles::COORDINATOR)
     }
@@ -318,22 +318,22 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Why bytes are no view.
+/// Why bytes are not a valid view.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ViewError {
-    /// They end too early.
+    /// The bytes end too early.
     #[error("the view ends too early")]
     Short,
-    /// They go on after the end.
+    /// More bytes follow the view.
     #[error("{0} bytes follow the view")]
     Trailing(usize),
     /// A field has a value that it cannot have.
     #[error("the view's {0} is {1}, which is not allowed")]
     Field(&'static str, u64),
-    /// A member's feature levels are no range.
+    /// A member's feature levels do not form a range.
     #[error("a member's feature levels in the view are {0} to {1}")]
     Levels(u8, u8),
-    /// An address is no text.
+    /// An address is not text.
     #[error("an address in the view is not UTF-8")]
     Address,
     /// A member is listed twice.
