@@ -9,12 +9,12 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// A peer heard just now, by its connection.
+    /// A peer that was heard just now, when its connection came up.
     pub fn new(now: Time) -> Silence {
         Silence { heard: now }
     }
 
-    /// A broadcast of it has arrived, or we were ourselves stalled and can't blame it.
+    /// One of its broadcasts has arrived, or we were ourselves stalled and cannot blame it.
     pub fn reset(&mut self, now: Time) {
         self.heard = now;
     }
@@ -25,10 +25,10 @@ impl Silence {
     }
 }
 
-/// The largest set of processes, `me` among them, that all reach each other: what the leader cuts the membership down to.
+/// The largest set of processes, including `me`, that all reach each other: what the leader cuts the membership down to.
 ///
-/// `links[i]` has bit `j` set when `i` heard `j` recently; a link counts only when both heard each other. Exact: at most 16 processes.
-/// Among sets of one size the one with the more senior (lower) members wins, so that repeated cuts agree.
+/// `links[i]` has bit `j` set when `i` heard `j` recently; a link is used only when both have heard each other. The search is exact: there are at
+/// most 16 processes. Among sets of the same size, the one with the more senior (lower) members wins, so that repeated cuts agree.
 pub fn largest_clique(links: &[u16], me: usize) -> u16 {
     let mutual = |i: usize| -> u16 {
         (0..links.len()).filter(|&j| i == j || (links[i] >> j & 1 == 1 && links[j] >> i & 1 == 1)).map(|j| 1 << j).sum()
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn ukharon_4_2_the_clique_contains_the_leader_and_is_largest() {
-        // 0 reaches 1 and 2, which do not reach each other; 1 reaches 3 and 0 does as well.
+        // 0 reaches 1 and 2, which do not reach each other; both 0 and 1 reach 3.
         let links = [0b1111, 0b1011, 0b0101, 0b1011];
         assert_eq!(largest_clique(&links, 0), 0b1011);
         assert_eq!(largest_clique(&links, 2), 0b0101);

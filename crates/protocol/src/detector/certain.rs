@@ -1,17 +1,18 @@
 //! Certain death: the kernel's own word (uKharon section 4.2, userspace failures; DESIGN section 4).
 //!
-//! Every thread that may act for a process holds a robust futex word for each watcher. When the thread dies, by SIGKILL too, the kernel
-//! itself marks the word, before it tears the process's memory down. Death counts per thread: a sibling that still runs could still act, so
-//! the process is dead only when every word says so (TRAPS 32). A clean end clears the word first: that is a leave, not a crash (TRAPS 28).
+//! Every thread that may act for a process holds a robust futex word for each watcher. When the thread dies, even by SIGKILL, the kernel itself marks
+//! the word, before it tears down the process's memory. Death is judged per thread: a sibling that still runs could still act, so the process is dead
+//! only when every word says so (TRAPS 32). A clean end clears the word first: that is a leave, not a crash (TRAPS 28).
 //!
 //! # Threads that begin later
-//! A process may have further threads act for it at any time. Such a thread stores its death words, counts itself ([`life::THREADS`]), fences, and acts only if it then finds
-//! one that acts already still alive in all of its words; else it ends without having acted. A watcher reads the count, then all words, and when none says that a
-//! thread lives the count once more: unchanged, it proves the death.
+//! A process may have further threads act for it at any time. Such a thread stores its death words, counts itself ([`life::THREADS`]), and fences. It
+//! acts only if it then finds an acting thread whose words all say that it is alive; otherwise it ends without having acted. A watcher reads the
+//! count, then all words, and, if no word says that a thread is alive, the count again: an unchanged count proves the death.
 //!
-//! *Why.* Say that a thread acts later all the same. If it was counted before the watcher's first look at the count, the watcher has read its words after they were stored and before it
-//! was gone, and found that it lives. If it was counted between the two looks, they differ. If it was counted after the second, it has found a thread alive that acted already; the
-//! first such thread has found one that was counted before, which the watcher had found dead by then.
+//! *Why.* Suppose that a thread acts afterwards all the same. If it was counted before the watcher's first read of the count, then the watcher read
+//! its words after they were stored and before it was gone, and found it alive. If it was counted between the two reads, the counts differ. If it was
+//! counted after the second read, it found an acting thread alive. The first such thread found one that had been counted before the second read, and
+//! by then the watcher had found all of those dead.
 
 use std::fmt;
 
@@ -24,11 +25,11 @@ use crate::basics::{Canary, Mark};
 /// What a process's death words say about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// Some acting thread lives, or nothing is known yet.
+    /// Some acting thread is alive, or nothing is known yet.
     Alive,
-    /// Every acting thread is gone, and at least one did not end by itself.
+    /// Every acting thread is gone, and at least one did not end cleanly.
     Dead,
-    /// Every acting thread ended by itself.
+    /// Every acting thread ended cleanly.
     Ended,
 }
 
@@ -64,18 +65,18 @@ pub fn judge(words: &[u64]) -> Sign {
 /// What one watcher has read of the death words of one process.
 #[derive(Clone)]
 pub struct DeathWords {
-    /// What the process says of its acting threads, as last read; `None` before that.
+    /// The process's count of its acting threads, as last read; `None` before the first read.
     count: Option<u64>,
     counting: bool,
-    /// Of each thread, what was read since the count is what it is.
+    /// For each thread, what was read since the count last changed.
     words: [u64; MAX_ACTING_THREADS],
-    /// Those that are being read, a bit each.
+    /// The words that are being read, one bit each.
     asked: u64,
-    /// What they prove has been said.
+    /// Whether what the words prove has been reported.
     told: bool,
 }
 
-/// The words of the threads that there are; of the others nothing is known.
+/// Shows only the words of the threads that exist; nothing is known of others.
 impl fmt::Debug for DeathWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DeathWords { count, counting, asked, told, .. } = self;
@@ -101,13 +102,13 @@ impl DeathWords {
         self.count.map_or(0, life::threads)
     }
 
-    /// Whether no thread that is known of lives, and there may be others.
+    /// Whether no known thread is alive, and there may be others.
     fn is_unsettled(&self) -> bool {
         !self.told && judge(&self.words[..self.threads()]) != Sign::Alive
     }
 
-    /// Posts what it takes to go on: reads of the words of all threads for this process, whose node has the number `watcher`, and of the count where that is missing. What
-    /// is still being read is not asked for again.
+    /// Posts the next reads: the words of all threads that are meant for this process, whose node has the number `watcher`, and the count if it is
+    /// missing. A read that is still under way is not posted again.
     pub fn look<F: Fabric>(&mut self, peer: PeerId, watcher: usize, fabric: &mut F, threads: Token, death: impl Fn(usize) -> Token) {
         for thread in 0..self.threads() {
             if self.asked & 1 << thread == 0 {
@@ -118,21 +119,21 @@ impl DeathWords {
         self.ask_count(peer, fabric, threads);
     }
 
-    /// Posts a read of the count if it is missing: at first, and once no thread seems to live. It comes after what has been read so far.
+    /// Posts a read of the count if one is needed: at first, and once no thread seems to be alive. It takes place after the reads completed so far.
     pub fn ask_count<F: Fabric>(&mut self, peer: PeerId, fabric: &mut F, threads: Token) {
         if self.count.is_none() || self.is_unsettled() {
             self.recount(peer, fabric, threads);
         }
     }
 
-    /// Posts a read of the count, unless it is being read.
+    /// Posts a read of the count, unless one is under way.
     pub fn recount<F: Fabric>(&mut self, peer: PeerId, fabric: &mut F, threads: Token) {
         if !std::mem::replace(&mut self.counting, true) {
             fabric.read_word(Remote { peer, region: Region::Public(LIFE), offset: life::THREADS * 8 }, threads);
         }
     }
 
-    /// The word of a thread has been read, or could not be.
+    /// The word of a thread has been read, or could not be read.
     pub fn note_word(&mut self, thread: usize, value: Option<u64>) {
         let thread = thread % MAX_ACTING_THREADS;
         self.asked &= !(1 << thread);
@@ -141,12 +142,12 @@ impl DeathWords {
         }
     }
 
-    /// The count has been read. Returns what is certain then.
+    /// The count has been read. Returns what is now certain.
     pub fn note_count(&mut self, count: u64) -> Sign {
         self.counting = false;
         let count = self.count.filter(|_| Canary::ThreadsFixed.is_planted()).unwrap_or(count);
         if self.count.replace(count) != Some(count) {
-            // What is being read now was asked for after the count was, and is younger.
+            // Word reads still in flight were posted after the count's read, so what they return is newer.
             (self.words, self.told) = ([TID_MASK; MAX_ACTING_THREADS], false);
             return Sign::Alive;
         }
@@ -181,14 +182,14 @@ mod tests {
         assert_eq!(judge(&[]), Sign::Alive);
     }
 
-    /// A process whose first thread dies while a second one begins, and who watches it: where each stands.
+    /// A process whose first thread dies while a second one begins, and its watcher: how far each has got.
     #[derive(Clone)]
     struct Race {
         count: u64,
         words: [u64; 2],
-        /// The place of the second thread; the first has the other.
+        /// The place of the second thread; the first thread has the other one.
         place: usize,
-        /// How far the second has come.
+        /// How far the second thread has got.
         begun: usize,
         acts: bool,
         watcher: DeathWords,
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// All orders of what is left to do. Returns how often a death was certain, and how often it was not since another thread had begun.
+    /// Explores all orders of the remaining steps. Returns how often a death was certain, and how often it was not because another thread had begun.
     fn explore(race: &Race, left: [usize; 3]) -> (usize, usize) {
         let (mut certain, mut withheld) = (0, 0);
         for who in (0..3).filter(|who| left[*who] > 0) {
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn trap_32_a_thread_that_begins_while_another_dies_is_not_overlooked() {
-        // In a place of its own, and in that of a thread that has ended.
+        // The second thread in a place of its own, and in the place of a thread that has ended.
         for (count, place) in [(1, 1), (2, 0)] {
             let (mut words, watcher) = ([0; 2], DeathWords::default());
             words[1 - place] = ALIVE;

@@ -1,42 +1,44 @@
 //! Certificates of death: how a process on another host is known for certain to be gone (FiDe sections 3.1 and 3.4; `docs/fide.md`).
 //!
-//! The kernel's word on a process reaches its own host only. There a warden hears it. Each life of a process draws a secret, leaves it with the warden of its host, and
-//! shows everybody else its [`Pledge`]: a digest of the secret, among its signs of life. The warden reveals the secret when the kernel says that the process is gone. So
-//! whoever can show the secret has it from the warden that this process has chosen; anybody may repeat it; and it is of no other life.
+//! The kernel's word on a process reaches only the process's own host, where a warden hears it. Each incarnation of a process draws a secret,
+//! deposits it with the warden of its host, and shows all others its [`Pledge`]: a digest of the secret, among its signs of life. When the kernel
+//! says that the process is gone, the warden reveals the secret. So a process that can show the secret has it, directly or not, from the warden that
+//! the dead process chose; any process may repeat it; and it belongs to no other incarnation.
 //!
 //! A warden that lies can end the processes that have chosen it, and no others.
 
 use super::wardens::Digest;
 
-/// By what others recognise the secret of a process: the first half of its digest. Half of SHA-256 takes 2^128 attempts, as many as the secret itself.
+/// What others recognise a process's secret by: the first half of its digest. Finding a match for half of SHA-256 takes 2^128 attempts, as many as
+/// guessing the secret itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pledge([u64; Pledge::WORDS]);
 
 impl Pledge {
-    /// How many words it takes.
+    /// How many words a pledge takes.
     pub const WORDS: usize = 2;
 
-    /// That of a secret with this digest.
+    /// The pledge for a secret with this digest.
     pub fn of(digest: &Digest) -> Pledge {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| digest[8 * at + byte]));
         Pledge(std::array::from_fn(word))
     }
 
-    /// As it stands in memory.
+    /// The words that represent it in memory.
     pub fn words(self) -> [u64; Pledge::WORDS] {
         self.0
     }
 
-    /// The one that stands there; `None` where the process has pledged nothing.
+    /// The pledge that these words represent; `None` if the process has pledged nothing.
     pub fn from_words(words: [u64; Pledge::WORDS]) -> Option<Pledge> {
         (words != [0; Pledge::WORDS]).then_some(Pledge(words))
     }
 }
 
-/// What one process knows of another one's pledge.
+/// What one process knows of another's pledge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pledged {
-    /// It has not been read yet, or not wholly.
+    /// Not read yet, or not completely.
     #[default]
     Unread,
     /// It has pledged nothing: no certificate of its death is believed.
@@ -50,12 +52,12 @@ pub enum Pledged {
 pub struct Reading([Option<u64>; Pledge::WORDS]);
 
 impl Reading {
-    /// One of them has been read.
+    /// One of the words has been read.
     pub fn note(&mut self, word: usize, value: u64) {
         self.0[word % Pledge::WORDS] = Some(value);
     }
 
-    /// What they say together.
+    /// What the words say together.
     pub fn pledged(&self) -> Pledged {
         let [Some(first), Some(second)] = self.0 else { return Pledged::Unread };
         Pledge::from_words([first, second]).map_or(Pledged::Nothing, Pledged::This)

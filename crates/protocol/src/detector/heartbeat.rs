@@ -1,9 +1,9 @@
 //! Presumed death: a counter in the target's memory stopped (uKharon section 4.2, kernel failures; Mu section 5.1).
 //!
-//! A monitor reads its target's heartbeat counter one-sidedly and keeps a score: a read that finds the counter advanced raises it, one that
-//! finds it where it was lowers it. The target is presumed dead when the score falls to the failure threshold and alive again only when it has
-//! risen to the recovery threshold, so that a target on the edge does not flicker. Since it is the *target's* counter that is compared, slow
-//! reads or a slow network cannot cause a suspicion, only a stalled target can (Mu section 5.1, "pull-score").
+//! A monitor reads its target's heartbeat counter one-sidedly and keeps a score: a read that finds the counter advanced raises the score, a read that
+//! finds it unchanged lowers it. The target is presumed dead when the score falls to the failure threshold, and alive again only when it has risen to
+//! the recovery threshold, so that a borderline target does not flicker. Since the *target's* counter is compared, slow reads or a slow network
+//! cannot cause a suspicion; only a stalled target can (Mu section 5.1, "pull-score").
 
 use crate::basics::Mark;
 
@@ -24,7 +24,7 @@ impl Default for Thresholds {
     }
 }
 
-/// The standing of one target.
+/// The score of one target.
 #[derive(Clone, Debug)]
 pub struct Score {
     thresholds: Thresholds,
@@ -34,12 +34,12 @@ pub struct Score {
 }
 
 impl Score {
-    /// A target that nothing is known of yet: presumed alive.
+    /// A target of which nothing is known yet: presumed alive.
     pub fn new(thresholds: Thresholds) -> Score {
         Score { thresholds, score: thresholds.cap, last: None, failed: false }
     }
 
-    /// Takes a counter as read. Returns whether the target is presumed dead now.
+    /// Takes a counter that was read. Returns whether the target is now presumed dead.
     pub fn observe(&mut self, counter: u64) -> bool {
         match self.last {
             Some(last) if last == counter => self.score = self.score.saturating_sub(1),
@@ -61,7 +61,8 @@ impl Score {
         self.failed
     }
 
-    /// The target has shown that it lives by something else than its counter: it is presumed dead no more, and has to stand still for some reads to be so again.
+    /// The target has shown by other means than its counter that it is alive. It is no longer presumed dead; its counter has to stand still for
+    /// several reads before it is presumed dead again.
     pub fn take_back(&mut self) {
         if self.failed {
             Mark::HeartRecovered.reach();
@@ -74,8 +75,9 @@ impl Score {
         self.failed
     }
 
-    /// The monitor was itself stalled: what it compares with is too old to blame the target for. A target that is presumed dead already is blamed for
-    /// nothing any more, and an advance is a sign of life however late it is read: else a monitor that is often stalled would never take it back.
+    /// The monitor was itself stalled: its last reading is too old to blame the target by. A target that is already presumed dead keeps its state,
+    /// since it is not blamed for anything further, and an advance is a sign of life however late it is read: otherwise a monitor that stalls often
+    /// would never withdraw a presumption.
     pub fn forget_last(&mut self) {
         if !self.failed {
             self.last = None;

@@ -1,29 +1,29 @@
-//! Planned timeouts: how long silence may last on paths whose latency and jitter are known ahead (FiDe section 3.3 and appendix B).
+//! Planned timeouts: how long silence may last on paths whose latency and jitter are known in advance (FiDe section 3.3 and appendix B).
 //!
-//! A plan of the network bounds each path from one process to another: no packet arrives earlier than the path's latency, and none later than latency plus
-//! jitter. From these bounds, and from the interval between heartbeats, follows a timeout that no heartbeat misses while the bounds hold. They are bounds by
-//! assumption. So what such a timeout reports is a presumption like any other, and a lease is waited for as always (`docs/fide.md`).
+//! A plan of the network bounds each path from one process to another: no packet arrives earlier than the path's latency, and none later than latency
+//! plus jitter. From these bounds and the interval between heartbeats follows a timeout that no heartbeat misses as long as the bounds hold. The
+//! bounds are assumptions. So such a timeout reports a presumption like any other, and leases are waited for as always (`docs/fide.md`).
 
-/// When a packet may arrive over a path, counted from its sending.
+/// When a packet may arrive over a path, counted from when it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathBounds {
     /// No packet arrives earlier: the paper's `lambda_min`, in nanoseconds.
     pub latency_ns: u64,
-    /// By how much a packet may be later than that: the paper's `delta_max`, in nanoseconds.
+    /// How much later than that a packet may arrive: the paper's `delta_max`, in nanoseconds.
     pub jitter_ns: u64,
 }
 
 impl PathBounds {
-    /// The latest arrival, in nanoseconds after the sending.
+    /// The latest arrival, in nanoseconds after sending.
     #[must_use]
     pub const fn latest_ns(self) -> u64 {
         self.latency_ns.saturating_add(self.jitter_ns)
     }
 
-    /// The bounds of several redundant paths together, over each of which every packet is sent: from the earliest arrival over any of them to the latest over any
-    /// of them, so that one of them may fail. `None` without a path.
+    /// The combined bounds of several redundant paths, each of which carries every packet. They reach from the earliest arrival over any path to the
+    /// latest over any path, so that one of the paths may fail. `None` without a path.
     ///
-    /// The jitter of the whole is more than the largest of the parts where latencies differ (appendix B: `max(lambda + delta) - min(lambda)`).
+    /// If latencies differ, the combined jitter is larger than the largest jitter of a path (appendix B: `max(lambda + delta) - min(lambda)`).
     #[must_use]
     pub fn of_redundant(paths: &[PathBounds]) -> Option<PathBounds> {
         let latency_ns = paths.iter().map(|path| path.latency_ns).min()?;
@@ -33,8 +33,8 @@ impl PathBounds {
 
     /// How long a process that sends a heartbeat every `interval_ns` may be silent, in nanoseconds: `TO = HB + lambda + 2 delta`.
     ///
-    /// Two heartbeats arrive at most `HB + delta` apart. What is left, `lambda + delta`, is the time that the last packet of a process may need. So a process
-    /// that is presumed dead by this timeout has nothing under way any more.
+    /// Two heartbeats arrive at most `HB + delta` apart. The rest, `lambda + delta`, is the time that the last packet of a process may take. So a
+    /// process that is presumed dead by this timeout has nothing in flight any more.
     #[must_use]
     pub const fn timeout_ns(self, interval_ns: u64) -> u64 {
         interval_ns.saturating_add(self.latency_ns).saturating_add(self.jitter_ns.saturating_mul(2))
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(PathBounds::of_redundant(&[]), None);
     }
 
-    /// Every schedule of arrivals that the bounds allow, on a small grid: over one of two paths each, the other having lost the packet.
+    /// Every schedule of arrivals that the bounds allow, on a small grid. Each packet arrives over one of two paths; the other path has lost it.
     #[test]
     fn no_heartbeat_misses_its_timeout_whichever_path_carries_it() {
         let paths = [path(3, 2), path(4, 4)];

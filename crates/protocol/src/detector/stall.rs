@@ -1,8 +1,8 @@
-//! A detector's view of itself: how long it was asleep.
+//! How a detector notices that it was itself asleep, and for how long.
 
 use crate::basics::Time;
 
-/// Measures by how much one agent is late for its duty cycles.
+/// Measures how late an agent is for its duty cycles.
 #[derive(Clone, Debug)]
 pub struct StallMeter {
     last: Time,
@@ -15,14 +15,15 @@ impl StallMeter {
         StallMeter { last: now, due: now }
     }
 
-    /// A duty cycle starts. Returns the gap since the one before, in nanoseconds, without the time that the agent had nothing to do and was free to sleep.
+    /// A duty cycle starts. Returns the gap since the previous one, in nanoseconds, excluding time in which the agent had nothing to do and was free
+    /// to sleep.
     pub fn tick(&mut self, now: Time) -> u64 {
         let late = now.since(self.last.max(self.due));
         (self.last, self.due) = (now, now);
         late
     }
 
-    /// A duty cycle ends, and the agent may sleep until `due`. An agent that never says so is late by the whole gap.
+    /// A duty cycle ends, and the agent may sleep until `due`. For an agent that never calls this, the whole gap is lateness.
     pub fn sleep_until(&mut self, due: Time) {
         self.due = due;
     }

@@ -1,22 +1,26 @@
-//! What the wardens of several hosts tell each other: heartbeats over redundant paths, and the ends of applications (FiDe sections 3.1, 3.3 and 3.4; `docs/fide.md`).
+//! What the wardens of several hosts tell each other: heartbeats over redundant paths, and the ends of applications (FiDe sections 3.1, 3.3 and 3.4;
+//! `docs/fide.md`).
 //!
 //! # The roll
-//! A warden keeps a roll of its host's applications. Every change has a number, and every packet carries what has changed since the last number that the other one
-//! has said to have heard. So nothing is lost with a packet, a repetition changes nothing, and an end is repeated until it has been heard: at once, after
-//! [`Config::REPEATS_NS`], and then every [`Config::REPEAT_EVERY_NS`]. A packet without changes is a heartbeat. All go over every path, under one number; the first to
-//! arrive counts, and what comes over the others says that those paths work. The roll has one entry an application, its newest life: of lives that both begin and end before
-//! the other warden has heard of them, the newest is told of.
+//! A warden keeps a roll of its host's applications. Every change has a number, and every packet carries what has changed since the last number that
+//! the receiver has acknowledged. So a lost packet loses nothing, a repetition changes nothing, and an end is repeated until it has been
+//! acknowledged: at once, after [`Config::REPEATS_NS`], and then every [`Config::REPEAT_EVERY_NS`]. A packet without changes is a heartbeat. Each
+//! packet is sent over every path, under one number; the first copy to arrive is used, and the others show that their paths work. The roll has one
+//! entry per application, for its newest life: if several lives begin and end before the other warden has heard of them, it is told only of the
+//! newest.
 //!
 //! # What is certain
-//! An application's entry holds the digest of a secret that its warden keeps. The entry that says that it has failed reveals the secret. So such a certificate proves
-//! that it comes from the warden that had told of the application, and it is of one life of it. A failure without it is none. Silence is a presumption, whatever the
-//! timeout: it is withdrawn when the host is heard again.
+//! An application's entry holds the digest of a secret that its warden keeps. The entry that says that the application has failed reveals the secret.
+//! Such a certificate therefore proves that it comes from the warden that announced the application, and it applies to one life of the application
+//! only. A failure without the secret certifies nothing. Silence is a presumption, whatever the timeout, and is withdrawn when the host is heard
+//! again.
 //!
 //! # Lives
-//! A warden has a life, drawn at random, and a challenge for each other one, which a packet has to repeat to be believed. A first packet has none to repeat; all it does
-//! is to be answered. The challenge changes when a new life of the other is met. So a packet that was kept back cannot be played again to a warden that has been
-//! restarted, nor one of a life that is over to anybody. Of a new life of another warden the applications of the old one are presumed dead unless it tells of them
-//! within a while. Packets are authenticated outside.
+//! A warden has a life, drawn at random, and a challenge for each other warden; only packets that repeat the challenge are believed. A first packet
+//! has none to repeat, and all it does is get an answer. The challenge changes when a new life of the other warden is met. So a packet that was kept
+//! back can be replayed neither to a warden that has been restarted, nor, after its sender's life is over, to any warden. After a new life of a
+//! warden is met, applications announced by the old life are presumed dead unless the new one announces them within a while. Packets are
+//! authenticated elsewhere.
 
 mod canary;
 
@@ -34,21 +38,21 @@ pub type Secret = [u8; 16];
 /// What a secret is recognised by.
 pub type Digest = [u8; 32];
 
-/// An application of a host, in one of its lives.
+/// One life of an application of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppLife {
-    /// Its number.
+    /// The application's number.
     pub app: u32,
-    /// Which life.
+    /// The number of the life.
     pub incarnation: u64,
 }
 
-/// How an application stands, as its warden says.
+/// The state of an application, as its warden reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is alive.
     Alive,
-    /// It has failed, by this secret.
+    /// It has failed, as this secret proves.
     Failed(Secret),
     /// It has quit.
     Left,
@@ -57,30 +61,30 @@ pub enum Standing {
 /// An entry of the roll: an application's newest change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which one.
+    /// The application and its life.
     pub life: AppLife,
-    /// By what its secret is recognised.
+    /// What its secret is recognised by.
     pub digest: Digest,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
 }
 
-/// What one warden sends another, over each path alike.
+/// What one warden sends another, the same over each path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The sender's life.
     pub from_life: u64,
-    /// What the receiver has to repeat.
+    /// The challenge that the receiver has to repeat.
     pub challenge: u64,
-    /// The receiver's challenge, as far as the sender knows; 0: it does not.
+    /// The receiver's challenge, if the sender knows it; otherwise 0.
     pub repeats: u64,
-    /// The packet's number, from 1 on in a life of the sender; not the same for two receivers of it.
+    /// The packet's number, counted from 1 within one life of the sender and separately for each receiver.
     pub seq: u64,
-    /// The sender ends in order, and its silence will be no sign.
+    /// The sender is ending in order, so its silence from now on means nothing.
     pub bye: bool,
-    /// Up to which change the sender has heard the receiver's roll.
+    /// The last change of the receiver's roll that the sender has heard.
     pub heard: u64,
-    /// The entries are what has changed after this change...
+    /// The entries cover the changes after this one...
     pub after: u64,
     /// ...up to this one.
     pub upto: u64,
@@ -88,11 +92,12 @@ pub struct Packet {
     pub entries: Vec<Entry>,
 }
 
-/// The most entries that a packet carries: so many fit over any path.
+/// The most entries that a packet carries: that many fit into a packet on any path.
 pub const MAX_ENTRIES: usize = 16;
-/// The most applications on a roll, as long as enough of them are over, and all have heard that.
+/// The most applications on a roll, provided that enough of them are over and that all other wardens have heard so.
 const MAX_ROLL: usize = 1024;
-/// The same for those whose end somebody has not heard. One that is dropped all the same counts as alive there, until that one finds this warden silent or restarted.
+/// The same where some warden has not heard of those ends. If one is dropped all the same, that warden takes the application for alive until it finds
+/// this warden silent or restarted.
 const MAX_OWED: usize = 4 * MAX_ROLL;
 /// The most paths to a host.
 pub const MAX_PATHS: usize = 2;
@@ -104,53 +109,53 @@ pub struct Config {
     pub life: u64,
     /// The interval between heartbeats: the paper's `HB`, in nanoseconds.
     pub interval_ns: u64,
-    /// Over how many paths each packet goes: 1 or 2.
+    /// How many paths each packet is sent over: 1 or 2.
     pub paths: u8,
     /// The digest of a secret: SHA-256.
     pub digest: fn(&Secret) -> Digest,
 }
 
 impl Config {
-    /// When a change is sent anew, counted from the change, before it is every [`Config::REPEAT_EVERY_NS`].
+    /// When a change is sent again, counted from the change, before the regular [`Config::REPEAT_EVERY_NS`] sets in.
     pub const REPEATS_NS: [u64; 2] = [100_000, 300_000];
-    /// How often what has not been heard is sent anew.
+    /// How often what has not been acknowledged is sent again.
     pub const REPEAT_EVERY_NS: u64 = 1_000_000;
 }
 
-/// How sure the end of an application is.
+/// How certain the end of an application is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// Its warden has certified it: it does nothing any more.
+    /// Its warden has certified it: the application acts no more.
     Certified(Secret),
-    /// Its host, or its warden, has been silent for longer than planned. It may live.
+    /// Its host, or its warden, has been silent for longer than planned. The application may be alive.
     Presumed,
 }
 
-/// What a warden learns of others.
+/// What a warden learns about others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An application is alive: it has begun, or its host is heard again.
     Alive(HostId, AppLife),
-    /// An application has failed. Of a life that ended before it was heard of, this is all that is told.
+    /// An application has failed. For a life that ended before it was heard of, this is the only event.
     Failed(HostId, AppLife, Certainty),
-    /// An application has quit, or its warden has ended in order and watches it no more. As for a failure, it may be all that is told of a life.
+    /// An application has quit, or its warden has ended in order and no longer watches it. As with a failure, this may be the only event of a life.
     Left(HostId, AppLife),
-    /// A path to a host no longer works, while another one does.
+    /// A path to a host has stopped working, while another one still works.
     PathLost(HostId, u8),
-    /// It works again.
+    /// The path works again.
     PathBack(HostId, u8),
     /// A host is silent.
     Silent(HostId),
-    /// It is heard.
+    /// A host is heard again.
     Heard(HostId),
 }
 
-/// What is to be done.
+/// What the caller has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send this over every path.
     Send(HostId, Packet),
-    /// Tell this.
+    /// Report this event.
     Told(Event),
 }
 
@@ -159,11 +164,11 @@ pub enum Output {
 pub enum Disbelief {
     /// It comes from no host that this warden knows.
     Stranger,
-    /// It does not repeat this warden's challenge: its sender does not know it yet, or it was kept.
+    /// It does not repeat this warden's challenge: the sender does not know it yet, or the packet was kept back.
     NotFresh,
-    /// It says that an application has failed, and does not prove it.
+    /// It says that an application has failed, but does not prove it.
     NoProof,
-    /// It tells of changes that follow others, which have not been heard yet.
+    /// It reports changes that follow others which have not been heard yet.
     Gap,
 }
 
@@ -178,7 +183,7 @@ struct Own {
 #[derive(Clone, Copy, Debug)]
 struct Theirs {
     digest: Digest,
-    /// Of which life of its warden that is known.
+    /// The life of the warden that reported it.
     told_by: u64,
     is_presumed: bool,
 }
@@ -192,17 +197,17 @@ struct Peer {
     meetings: u64,
     /// Its challenge.
     challenge: u64,
-    /// Up to which of our changes it has heard.
+    /// The last of our changes that it has heard.
     heard: u64,
-    /// Up to which of its changes we have.
+    /// The last of its changes that we have heard.
     we_heard: u64,
     seq: u64,
     /// The number of its newest packet.
     newest: u64,
     last_heard: Time,
-    /// When something came over each path.
+    /// When a packet last came over each path.
     paths: [Time; MAX_PATHS],
-    /// The newest packet over each path.
+    /// The number of the newest packet over each path.
     path_seq: [u64; MAX_PATHS],
     is_path_lost: [bool; MAX_PATHS],
     is_silent: bool,
@@ -210,10 +215,10 @@ struct Peer {
     /// When its present life was first heard.
     met: Time,
     apps: BTreeMap<AppLife, Theirs>,
-    /// Of each application that is over as its warden says, the life whose end has been told here.
+    /// For each application that is over according to its warden, the life whose end has been reported here.
     over: BTreeMap<u32, u64>,
     next_beat: Time,
-    /// When what it has not heard is sent anew.
+    /// When what it has not heard is sent again.
     next_repeat: Option<Time>,
     answers: bool,
 }
@@ -224,7 +229,7 @@ pub struct Wardens {
     config: Config,
     roll: BTreeMap<u32, Own>,
     change: u64,
-    /// When the newest change was, for its repetitions.
+    /// When the newest change happened, which times its repetitions.
     changed: Time,
     peers: BTreeMap<HostId, Peer>,
     has_left: bool,
@@ -247,7 +252,7 @@ impl Wardens {
             paths: [now; MAX_PATHS],
             path_seq: [0; MAX_PATHS],
             is_path_lost: [false; MAX_PATHS],
-            // Until it is heard for the first time.
+            // Until the host is heard for the first time.
             is_silent: true,
             has_left: false,
             met: now,
@@ -261,13 +266,14 @@ impl Wardens {
         Wardens { config, roll: BTreeMap::new(), change: 0, changed: now, peers, has_left: false, outputs: VecDeque::new() }
     }
 
-    /// An application of this host is alive. What was known of an earlier life of it is told no more.
+    /// An application of this host is alive. Its entry replaces that of any earlier life.
     pub fn begin(&mut self, now: Time, life: AppLife, secret: Secret) {
         let entry = Entry { life, digest: (self.config.digest)(&secret), standing: Standing::Alive };
         self.change_to(now, entry, secret);
     }
 
-    /// An application of this host is over: `failed`, which is certain here, or it has quit. One that is over already stays as it is.
+    /// An application of this host is over: it has `failed`, which is certain here, or it has quit. An application that is over already is left as it
+    /// is.
     pub fn end(&mut self, now: Time, life: AppLife, failed: bool) {
         let own = self.roll.get(&life.app).filter(|own| own.entry.life == life && own.entry.standing == Standing::Alive).copied();
         let Some(Own { entry, secret, .. }) = own else { return };
@@ -280,7 +286,7 @@ impl Wardens {
         self.changed = now;
         self.roll.insert(entry.life.app, Own { entry, secret, change: self.change });
         if self.roll.len() > MAX_ROLL {
-            // The oldest that is over, and that all have heard of.
+            // Drop the oldest one that is over and that all wardens have heard of.
             let met = self.peers.values().filter(|peer| peer.life != 0 && !peer.has_left);
             let heard = if self.roll.len() > MAX_OWED { u64::MAX } else { met.map(|peer| peer.heard).min().unwrap_or(u64::MAX) };
             let is_over = |own: &Own| own.entry.standing != Standing::Alive && own.change <= heard;
@@ -294,7 +300,7 @@ impl Wardens {
         }
     }
 
-    /// This warden ends in order. Its last packets say so.
+    /// This warden is ending in order. Its last packets say so.
     pub fn leave(&mut self, now: Time) {
         self.has_left = true;
         for peer in self.peers.values_mut() {
@@ -302,41 +308,42 @@ impl Wardens {
         }
     }
 
-    /// Whether an application of that host stands as alive here, presumptions included.
+    /// Whether an application of that host is known here and not reported as over; it may be presumed dead.
     pub fn knows(&self, host: HostId, life: AppLife) -> bool {
         self.peers.get(&host).is_some_and(|peer| peer.apps.contains_key(&life))
     }
 
-    /// Up to which of this warden's changes a host has heard, and how many there are.
+    /// The last of this warden's changes that a host has heard, and the number of its newest change.
     pub fn heard_by(&self, host: HostId) -> Option<(u64, u64)> {
         self.peers.get(&host).map(|peer| (peer.heard, self.change))
     }
 
-    /// The life of a host's warden; 0: it has not been heard.
+    /// The life of a host's warden; 0 if it has not been heard.
     pub fn life_of(&self, host: HostId) -> u64 {
         self.peers.get(&host).map_or(0, |peer| peer.life)
     }
 
-    /// Whether a host counts as silent, and which of its paths as lost.
+    /// Whether a host is considered silent, and which of its paths are considered lost.
     pub fn health(&self, host: HostId) -> Option<(bool, [bool; MAX_PATHS])> {
         self.peers.get(&host).map(|peer| (peer.is_silent, peer.is_path_lost))
     }
 
-    /// Takes a packet, which has been authenticated as that host's, from one of the paths.
+    /// Takes a packet that came over one of the paths and has been authenticated as that host's.
     ///
     /// # Errors
-    /// When it is not believed, wholly or in part. It does no harm then.
+    /// When the packet is not believed, wholly or in part. It does no harm then.
     pub fn handle(&mut self, now: Time, from: HostId, path: u8, packet: &Packet) -> Result<(), Disbelief> {
         let own_life = self.config.life;
         let paths = usize::from(self.config.paths);
         let peer = self.peers.get_mut(&from).ok_or(Disbelief::Stranger)?;
         let path = usize::from(path).min(paths - 1);
         let is_fresh = packet.repeats == Wardens::challenge(own_life, peer.meetings);
-        // A life that has been met goes on repeating the challenge under which it was until it has learnt of the next.
+        // A life that has been met goes on repeating the challenge under which it was met until it has learned the next one.
         let is_of_life = packet.from_life == peer.life || Canary::KeptIsFresh.is_planted();
         let is_known = peer.meetings > 0 && is_of_life && packet.repeats == Wardens::challenge(own_life, peer.meetings - 1);
         if !is_fresh && !is_known {
-            // Anybody may have kept it. All that comes of it is an answer, which says what is to be repeated; a sender that knows that gets none.
+            // Any process may have kept it back. All that it gets is an answer that says what to repeat, and not even that if the sender knows the
+            // challenge already.
             if packet.repeats == 0 || packet.from_life != peer.life {
                 peer.seq += 1;
                 let (seq, after, challenge) = (peer.seq, self.change, Wardens::challenge(own_life, peer.meetings));
@@ -361,7 +368,7 @@ impl Wardens {
                 }
             }
         }
-        // A repetition says nothing of how the path is now.
+        // A repetition says nothing about the path's present state.
         if packet.seq > peer.path_seq[path] {
             (peer.path_seq[path], peer.paths[path]) = (packet.seq, now);
             if std::mem::take(&mut peer.is_path_lost[path]) {
@@ -390,13 +397,13 @@ impl Wardens {
         taken
     }
 
-    /// What another warden has to repeat, having met so many of whose lives.
+    /// What another warden has to repeat when this many of its lives have been met.
     const fn challenge(life: u64, meetings: u64) -> u64 {
         let challenge = life.wrapping_add(meetings);
         if challenge == 0 { u64::MAX } else { challenge }
     }
 
-    /// A new life of a warden is heard, which repeats the challenge: nothing of the earlier one counts.
+    /// Meets a new life of a warden, which has repeated the challenge: what was heard from the earlier life no longer applies.
     fn meet(peer: &mut Peer, now: Time, life: u64) {
         peer.meetings += 1;
         (peer.life, peer.heard, peer.newest, peer.path_seq) = (life, 0, 0, [0; MAX_PATHS]);
@@ -408,7 +415,7 @@ impl Wardens {
         peer.next_repeat = Some(now);
     }
 
-    /// Takes the changes of a packet that follow what has been heard.
+    /// Takes those changes in a packet that have not been heard yet.
     fn take(
         peer: &mut Peer,
         from: HostId,
@@ -420,7 +427,7 @@ impl Wardens {
             return Ok(());
         }
         for entry in &packet.entries {
-            // An earlier life of the application is over, and nobody has certified it.
+            // Earlier lives of the application are over, but no warden has certified it.
             let earlier: Vec<AppLife> =
                 peer.apps.keys().filter(|life| life.app == entry.life.app && **life != entry.life).copied().collect();
             for life in earlier {
@@ -439,14 +446,14 @@ impl Wardens {
                     peer.over.remove(&entry.life.app);
                 }
                 Standing::Failed(secret) => {
-                    // By the digest that was told when it began; a life that was not told of before brings its own.
+                    // Check against the digest that was announced when the life began; a life that was not announced before brings its own.
                     let known = known.filter(|_| !Canary::OwnDigest.is_planted());
                     let expected = known.map_or(entry.digest, |known| known.digest);
                     if digest(&secret) != expected && !Canary::UncheckedProof.is_planted() {
                         if Canary::SkippedWithDoubt.is_planted() {
                             peer.we_heard = packet.upto;
                         }
-                        // What follows is not taken either: the sender is asked again, and nothing is skipped.
+                        // What follows is not taken either: the sender repeats it, and nothing is skipped.
                         return Err(Disbelief::NoProof);
                     }
                     if Wardens::is_first_end(peer, entry.life) {
@@ -461,12 +468,13 @@ impl Wardens {
             }
         }
         peer.we_heard = packet.upto;
-        // To be told that it has been heard: it repeats until then.
+        // Answer, so that the sender learns that it has been heard: it repeats until then.
         peer.answers = true;
         Ok(())
     }
 
-    /// Notes the end of a life, whether or not it was told of before. Returns whether its end is told for the first time: a packet may repeat what another one brought.
+    /// Notes the end of a life, whether or not the life was announced before. Returns whether this end is reported for the first time: a packet may
+    /// repeat what another one brought.
     fn is_first_end(peer: &mut Peer, life: AppLife) -> bool {
         peer.apps.remove(&life);
         let is_first = peer.over.insert(life.app, life.incarnation) != Some(life.incarnation) || Canary::EndAgain.is_planted();
@@ -476,8 +484,8 @@ impl Wardens {
         is_first
     }
 
-    /// Judges silence and sends what is due. To be called after all packets that have arrived were handled, and at [`Wardens::wake_at`] at the latest. After a stall of
-    /// its own a warden calls [`Wardens::forgive`] first.
+    /// Judges silence, and sends what is due. Call this after all packets that have arrived were handled, and no later than [`Wardens::wake_at`].
+    /// After a stall of its own, a warden calls [`Wardens::forgive`] first.
     pub fn poll(&mut self, now: Time) {
         let hosts: Vec<HostId> = self.peers.keys().copied().collect();
         for host in hosts {
@@ -486,15 +494,16 @@ impl Wardens {
         }
     }
 
-    /// Sends what is due and judges nobody, so it may be called without a look at what has arrived.
+    /// Sends what is due without judging silence, so it may be called before looking at what has arrived.
     pub fn speak(&mut self, now: Time) {
         let hosts: Vec<HostId> = self.peers.keys().copied().collect();
         hosts.into_iter().for_each(|host| self.send(now, host));
     }
 
-    /// This warden was asleep until now, by so much longer than it meant to. What came meanwhile may be lost, or still on its way up, so this time is no silence of the others: nor is the
-    /// interval in which it meant to sleep, nor that until the next heartbeat. No more is forgiven, for a busy host's warden is late again and again, and has to find another one silent all
-    /// the same.
+    /// This warden was asleep until now, for `late_ns` longer than it meant to be. What was sent meanwhile may be lost, or still on its way up the
+    /// stack, so that time is not held against the others as silence. Neither is the interval for which it meant to sleep, nor the one until the next
+    /// heartbeat. No more than that is forgiven: the warden of a busy host is late again and again, and must still be able to find another one
+    /// silent.
     pub fn forgive(&mut self, now: Time, late_ns: u64) {
         if Canary::StallIsSilence.is_planted() {
             return;
@@ -521,7 +530,7 @@ impl Wardens {
                 self.outputs.push_back(Output::Told(Event::Failed(host, *life, Certainty::Presumed)));
             }
         }
-        // A warden that was restarted has had the time to tell of what lives on.
+        // By now, a restarted warden has had the time to announce the applications that live on.
         if !peer.is_silent && now.since(peer.met) > peer.timeout_ns.saturating_mul(RESTART_TIMEOUTS) {
             let told_by = peer.life;
             for (life, app) in peer.apps.iter_mut().filter(|(_, app)| app.told_by != told_by && !app.is_presumed) {
@@ -547,7 +556,7 @@ impl Wardens {
         }
         peer.answers = false;
         if beats {
-            // In step with the interval, unless this warden was late by more than one.
+            // Keep in step with the interval, unless this warden was late by more than one interval.
             let next = peer.next_beat.after(self.config.interval_ns);
             peer.next_beat = if next <= now { now.after(self.config.interval_ns) } else { next };
         }
@@ -557,7 +566,7 @@ impl Wardens {
             peer.next_repeat = (peer.heard < change).then(|| at.unwrap_or(now.after(Config::REPEAT_EVERY_NS)));
         }
         peer.seq += 1;
-        // Before the two know each other's lives, nothing would be believed.
+        // Before both know each other's lives, entries would not be believed.
         let is_met = peer.life != 0;
         let after = if is_met { peer.heard } else { change };
         let mut owed: Vec<&Own> = self.roll.values().filter(|own| own.change > after).collect();
@@ -579,12 +588,12 @@ impl Wardens {
         self.outputs.push_back(Output::Send(host, packet));
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn take_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Wardens::poll`] has something to do without a packet.
+    /// When [`Wardens::poll`] next has something to do even if no packet arrives.
     pub fn wake_at(&self) -> Time {
         let of_peer = |peer: &Peer| {
             let mut at = peer.next_beat;
@@ -598,7 +607,7 @@ impl Wardens {
     }
 }
 
-/// How many timeouts a restarted warden has for telling of the applications that live on.
+/// How many timeouts a restarted warden has for announcing the applications that live on.
 const RESTART_TIMEOUTS: u64 = 100;
 
 #[cfg(test)]

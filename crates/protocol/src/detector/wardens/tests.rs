@@ -1,4 +1,5 @@
-//! Wardens in a simulated network that loses, delays, doubles and keeps packets, with hosts that die, wardens that stand still or are restarted, and forgers.
+//! Wardens in a simulated network that loses, delays, duplicates and keeps back packets, with hosts that die, wardens that stall or are restarted,
+//! and forgers.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ const LATENCY: u64 = 50_000;
 const JITTER: u64 = 200_000;
 const TIMEOUT: u64 = HB + LATENCY + 2 * JITTER;
 
-/// No hash, but one that nobody inverts by accident.
+/// Not a cryptographic hash, but not inverted by accident either.
 fn digest(secret: &Secret) -> Digest {
     let mut digest = [0; 32];
     for (at, byte) in secret.iter().enumerate() {
@@ -31,7 +32,7 @@ fn secret(incarnation: u64) -> Secret {
     u128::from(incarnation).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_le_bytes()
 }
 
-/// A packet under way.
+/// A packet in flight.
 struct UnderWay {
     arrives: u64,
     from: u16,
@@ -40,24 +41,24 @@ struct UnderWay {
     packet: Packet,
 }
 
-/// Two hosts, of which each has a warden, and a network between them.
+/// Two hosts, each with a warden, and a network between them.
 struct World {
     now: u64,
     rng: fastrand::Rng,
     wardens: [Option<Wardens>; 2],
-    /// Until when a warden stands still.
+    /// The time until which a warden is stalled.
     asleep: [u64; 2],
-    /// When it last did anything.
+    /// When each warden last did anything.
     turned: [u64; 2],
-    /// What stands in the sockets of a warden that is asleep.
+    /// What waits in the sockets of a stalled warden.
     queued: [Vec<UnderWay>; 2],
     under_way: Vec<UnderWay>,
     kept: Vec<UnderWay>,
     is_cut: [bool; 2],
     lossy: u8,
-    /// What each warden was told.
+    /// What each warden has reported.
     told: [Vec<(u64, Event)>; 2],
-    /// Per application life: alive until when, and whether it quit.
+    /// For each life of an application: when it ended, if it has, and whether it quit.
     lives: BTreeMap<(u16, AppLife), (Option<u64>, bool)>,
     next_life: u64,
 }
@@ -100,7 +101,7 @@ impl World {
         }
     }
 
-    /// The warden dies and another one begins, with whom the living register again.
+    /// The warden dies and another one begins, with which the living applications register again.
     fn restart(&mut self, host: u16) {
         self.next_life += 1_000;
         let mut warden = Wardens::new(Time(self.now), config(self.next_life), &[(HostId(1 - host), TIMEOUT)]);
@@ -121,7 +122,7 @@ impl World {
         let _ = warden.handle(Time(self.now), HostId(under_way.from), under_way.path, &under_way.packet);
     }
 
-    /// Lets so much time pass.
+    /// Lets this much time pass.
     fn run(&mut self, ns: u64) {
         let until = self.now + ns;
         while self.now < until {
@@ -129,7 +130,7 @@ impl World {
             for host in 0..2usize {
                 if self.asleep[host] != 0 && self.asleep[host] <= self.now {
                     self.asleep[host] = 0;
-                    // Its sockets are drained before it judges, and its own stall is forgiven.
+                    // Its sockets are drained before it judges silence, and its own stall is forgiven.
                     for packet in std::mem::take(&mut self.queued[host]) {
                         self.deliver(packet);
                     }
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// Nothing certain is told of what lives, of what quit, or before it happened.
+    /// Nothing certain is reported of a life that is still alive, of one that quit, or before the failure happened.
     fn check(&mut self) {
         for (host, told) in self.told.iter().enumerate() {
             for (at, event) in told {
@@ -229,14 +230,14 @@ fn a_life_that_is_over_before_it_is_heard_of_is_told_of_once_with_its_proof() {
     world.run(5 * HB);
     let told = [Event::Failed(HostId(0), app(7, 1), Certainty::Certified(secret(1))), Event::Left(HostId(0), app(8, 2))];
     assert_eq!(world.events(1), told);
-    // Another warden takes over on the host that was told, and is told of what is over as well.
+    // Another warden takes over on the receiving host, and is told of the applications that are over as well.
     world.told[1].clear();
     world.restart(1);
     world.run(5 * HB);
     assert_eq!(world.events(1), [&[Event::Heard(HostId(0))], &told[..]].concat());
 }
 
-/// It forgave all silence each time, and such a host was never presumed dead.
+/// Such a warden used to forgive all silence each time, so it never presumed such a host dead.
 #[test]
 fn a_warden_that_is_late_again_and_again_finds_a_silent_host_all_the_same() {
     let mut world = World::new(14);
@@ -257,7 +258,7 @@ fn what_a_packet_repeats_of_another_one_is_not_told_again() {
     let mut world = World::new(13);
     world.begin(0, app(7, 1));
     world.run(5 * HB);
-    // What the other one hears it cannot say: packets go one way only for a moment.
+    // The other warden cannot say what it hears: packets go only one way for a moment.
     let (mut sent, mut told) = (0, vec![]);
     for number in 8..12 {
         world.end(0, app(number - 1, u64::from(number) - 7), true);
@@ -336,7 +337,7 @@ fn a_warden_that_stood_still_presumes_nobody_dead_for_it() {
     world.asleep[1] = world.now + 20 * HB;
     world.run(40 * HB);
     assert_eq!(world.events(1), [Event::Alive(HostId(0), app(7, 1))]);
-    // The other has presumed it dead, and withdrawn that.
+    // The other warden has presumed it dead, and withdrawn that.
     assert_eq!(world.events(0), [Event::Silent(HostId(1)), Event::Heard(HostId(1))]);
 }
 
@@ -359,7 +360,7 @@ fn of_a_restarted_warden_those_who_register_again_live_on_and_the_others_are_pre
     world.begin(0, app(8, 2));
     world.run(5 * HB);
     world.told[1].clear();
-    // Dies together with the warden: nobody can certify it.
+    // It dies together with the warden: no warden can certify it.
     world.lives.insert((0, app(8, 2)), (Some(world.now), false));
     world.restart(0);
     world.run(200 * HB);
@@ -416,7 +417,7 @@ fn many_changes_at_once_come_in_parts_and_none_is_left_out() {
         world.begin(0, app(number, u64::from(number)));
     }
     world.run(60 * HB);
-    // Where both copies of a heartbeat are lost, all are presumed dead and alive again.
+    // If both copies of a heartbeat are lost, all are presumed dead, and then alive again.
     let alive: BTreeSet<AppLife> =
         world.events(1).iter().filter_map(|event| if let Event::Alive(_, life) = event { Some(*life) } else { None }).collect();
     assert_eq!(alive.len(), 100);
@@ -441,12 +442,13 @@ fn no_end_is_dropped_from_the_roll_before_it_is_heard() {
     world.run(100 * HB);
     let certain = world.events(1).iter().filter(|event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)))).count();
     assert_eq!(certain, lives.len());
-    // And what is heard makes room.
+    // And entries that have been heard make room.
     (5_000..5_200).for_each(|number| world.begin(0, app(number, number.into())));
     assert_eq!(world.wardens[0].as_ref().expect("it lives").roll.len(), lives.len());
 }
 
-/// Lives of two hosts with everything that goes wrong, from one seed each: nothing certain that is not so, and once the network is whole again, nothing untold.
+/// Two hosts with everything that may go wrong, from one seed each: nothing certain is reported that is not so, and once the network works again,
+/// nothing stays unreported.
 #[test]
 fn lives_with_everything_that_goes_wrong() {
     for seed in 0..300 {
@@ -478,7 +480,7 @@ fn lives_with_everything_that_goes_wrong() {
                 }
                 8 => world.restart(host),
                 9 => world.asleep[usize::from(host)] = world.now + world.rng.u64(..8 * HB),
-                // What was kept comes again.
+                // A packet that was kept back is replayed.
                 10 if !world.kept.is_empty() => {
                     let at = world.rng.usize(..world.kept.len());
                     let UnderWay { from, to, path, packet, .. } = world.kept.swap_remove(at);
