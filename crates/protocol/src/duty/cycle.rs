@@ -1,4 +1,4 @@
-//! The duty cycle: one turn of a replica, in steps. A process can stand still between any two of them, and nothing that it does after that is wrong.
+//! The duty cycle: one turn of a replica, in steps. A process may be paused between any two of them, and what it does afterwards is still correct.
 
 use martlet_fabric::{Completion, Fabric};
 
@@ -9,26 +9,28 @@ use crate::basics::layout::Component;
 use crate::engine::Engine;
 use crate::replica::{Application, Standing};
 
-/// Datagrams taken in one turn.
+/// The most datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
-/// How often in a turn an election goes on with what its last step has brought.
+/// How often per turn an election continues with the results of its last step.
 const ELECTION_STEPS: u8 = 8;
-/// How often in a turn a takeover goes on: once to begin, and once more when the others' memory has answered; the rest is for later turns.
+/// How often per turn a takeover continues: once to begin, and once more when the others' memory has answered; the rest is left for later turns.
 const TAKEOVER_STEPS: u8 = 2;
 
 /// How a duty cycle divides its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// For how long membership waits, once it is due, for an engine that elects by itself and has work to do without a break, in nanoseconds: longer than an
-    /// election, shorter than any of membership's own intervals.
+    /// How long membership waits after it is due, in nanoseconds, if the engine elects by itself and has work to do without a break: longer than an
+    /// election takes, and shorter than any of membership's own intervals.
     pub patience_ns: u64,
-    /// How long turns stay short, in nanoseconds: a few times what a whole one takes, and short beside what it takes to see a death.
+    /// How long turns stay short, in nanoseconds: a few times as long as a whole turn takes, and little compared with the time that it takes to see a
+    /// death.
     pub short_turns_ns: u64,
-    /// For how long after a request more are expected, in nanoseconds.
+    /// How long after a request more requests are expected, in nanoseconds.
     pub expects_requests_ns: u64,
-    /// For how long the memory of a member that the engine has let go of is kept at least, in nanoseconds: longer than a failover takes.
+    /// How long the memory of a member that the engine has let go of is kept at least, in nanoseconds: longer than a failover takes.
     pub forget_after_ns: u64,
-    /// For how long the memory of a peer that is gone is kept while every turn has work, in nanoseconds: then it is given up in such turns, one peer's in each.
+    /// How long the memory of a peer that is gone is kept while every turn has work, in nanoseconds. After that it is given up in such turns too, one
+    /// peer per turn.
     pub forget_while_busy_after_ns: u64,
 }
 
@@ -44,20 +46,20 @@ impl Default for Pace {
     }
 }
 
-/// What a turn came to.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// When it ended, or a little before.
+    /// When the turn ended, or a little earlier.
     pub now: Time,
     /// Whether there was anything to do.
     pub worked: bool,
-    /// Whether it was for requests only: whatever else has come waits for the next one.
+    /// Whether the turn was for requests only; anything else that has come waits for the next whole turn.
     pub short: bool,
     /// Requests taken.
     pub taken: usize,
     /// Replies sent.
     pub sent: usize,
-    /// How often this process, leading by views, asked whether its view is active.
+    /// How often this process, leading by views, checked whether its view is active.
     pub active_checks: u32,
     /// How often the answer was no.
     pub inactive_checks: u32,
@@ -66,33 +68,33 @@ pub struct Turn {
 /// The steps of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Whether this turn is for requests only.
+    /// Decide whether this turn is for requests only.
     Begin,
-    /// Peers, datagrams; membership's tick, where views say who leads.
+    /// Take what the fabric says about peers, and datagrams; give membership its tick, if views determine who leads.
     LookAround,
-    /// Completions, as far as there are any.
+    /// Collect completions, as far as there are any.
     Collect(After),
-    /// With a clock read after the last of them: what they mean.
+    /// Hand out the completions, with a clock read after the last of them.
     HandOut(After),
-    /// A takeover, if one has become possible; so often at most.
+    /// Take over, if that has become possible; this many attempts are left.
     TakeOver(u8),
-    /// Requests; the engine's posts.
+    /// Serve requests, and let the engine post.
     Serve,
-    /// The engine's conclusions, with the clock read after all completions; so many steps of an election may follow.
+    /// The engine draws its conclusions, with the clock read after all completions; this many steps of an election may follow.
     Conclude(u8),
-    /// An election goes on, if it can do so at once.
+    /// An election continues, if it can do so at once.
     Elect(u8),
-    /// The coordinators are asked for replies that wait for them.
+    /// Ask the coordinators, for replies that wait for their answer.
     AskByQuorum,
-    /// What they have answered at once.
+    /// Take the answers that have arrived at once.
     TakeAnswers,
-    /// Replies.
+    /// Send replies.
     Release,
-    /// The end: membership's tick has come where it comes last.
+    /// The end. If membership's tick comes last, it has happened.
     End,
 }
 
-/// What comes after completions.
+/// The step whose completions are handled, which determines what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     LookAround,
@@ -103,14 +105,14 @@ enum After {
     Tend,
 }
 
-/// When a replica that leads has to look at everything again: in each turn, but while requests keep coming.
+/// When a leading replica has to look at everything again: in every turn, except while requests keep coming.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
     /// When the last whole turn began.
     begun: Time,
-    /// Until when more requests are expected.
+    /// The time until which more requests are expected.
     requests_until: Time,
-    /// Something has come up that the next turn has to see to, whatever is expected.
+    /// Something has come up that the next turn has to see to, even if requests are expected.
     urgent: bool,
 }
 
@@ -126,24 +128,24 @@ impl Rounds {
 pub struct DutyCycle {
     pace: Pace,
     step: Step,
-    /// What the turn under way has come to so far.
+    /// The outcome so far of the turn under way.
     turn: Turn,
     looked: usize,
     posted: bool,
     completions: Vec<Completion>,
-    /// When membership last had its tick, where the engine goes before.
+    /// When membership last had its tick, if the engine goes before it.
     tended: Time,
-    /// Since when there has been other work in each turn.
+    /// Since when each turn has had other work.
     busy: Option<Time>,
     rounds: Rounds,
-    /// Since when the engine takes this process for the leader that it is not yet.
+    /// Since when no other leader has been known: either an election is under way, or the engine designates this process, which does not lead yet.
     asked: Option<Time>,
-    /// Whether requests are still taken.
+    /// Whether requests are still accepted.
     pub serving: bool,
 }
 
 impl DutyCycle {
-    /// Before the first turn.
+    /// The state before the first turn.
     pub fn new(pace: Pace) -> Self {
         DutyCycle {
             pace,
@@ -160,12 +162,12 @@ impl DutyCycle {
         }
     }
 
-    /// Whether it stands between two steps of a turn.
+    /// Whether the cycle is between two steps of a turn.
     pub fn is_mid_turn(&self) -> bool {
         self.step != Step::Begin
     }
 
-    /// One turn, or the rest of one.
+    /// Runs one turn, or the rest of one.
     #[inline]
     pub fn turn<F, E, A, V>(&mut self, host: &mut Host<F, E, A::Machine>, app: &mut A, env: &mut V) -> Turn
     where
@@ -181,7 +183,7 @@ impl DutyCycle {
         }
     }
 
-    /// One step of a turn. Returns what the turn came to if that was the last.
+    /// Runs one step of a turn. Returns the outcome of the turn if that was the last step.
     #[inline]
     pub fn step<F, E, A, V>(&mut self, host: &mut Host<F, E, A::Machine>, app: &mut A, env: &mut V) -> Option<Turn>
     where
@@ -211,7 +213,7 @@ impl DutyCycle {
                     Step::Collect(after)
                 } else {
                     match after {
-                        // Where the engine elects, no view says that this process leads.
+                        // If the engine elects, no view says that this process leads.
                         After::LookAround if E::TRAITS.elects() => Step::Serve,
                         After::LookAround => Step::TakeOver(TAKEOVER_STEPS),
                         After::TakeOver(0) => Step::Serve,
@@ -279,8 +281,8 @@ impl DutyCycle {
         None
     }
 
-    /// Whether this turn is for requests only. If so, the time is what it is now: a process that was kept from running since the last turn neither goes on as
-    /// before nor dates requests back.
+    /// Whether this turn is for requests only. If it may be, the clock is read anew: a process that was kept from running since its last turn must
+    /// neither continue as before nor give requests an earlier time than that.
     #[inline]
     fn may_be_short<F: Fabric, E: Engine, M>(&self, host: &mut Host<F, E, M>, env: &mut impl Environment<F>) -> bool {
         let leads = !E::TRAITS.elects() && host.engine.standing() == Standing::Primary;
@@ -291,7 +293,7 @@ impl DutyCycle {
         !self.rounds.is_due(host.member.now, &self.pace)
     }
 
-    /// The next turn is a whole one: before a sleep everything has to be looked at that could end it.
+    /// Makes the next turn a whole one: before a sleep, everything that could end the sleep has to be looked at.
     pub fn look_around_next(&mut self) {
         self.rounds.urgent = true;
     }
@@ -323,14 +325,14 @@ impl DutyCycle {
         }
     }
 
-    /// Whether operations have completed that have not been handed out.
+    /// Whether operations have completed that have not been handed out yet.
     fn has_completions<F: Fabric, E, M>(&mut self, host: &mut Host<F, E, M>) -> bool {
         let Some(completion) = host.member.fabric.poll() else { return false };
         self.completions.push(completion);
         true
     }
 
-    /// Hands out what has been collected. Returns whether there is more by now. The time was read after the last of it had been there.
+    /// Hands out the collected completions. Returns whether there are more by now. The time is read after the last of them arrived.
     #[inline]
     fn hand_out<F, E, A, V>(&mut self, host: &mut Host<F, E, A::Machine>, app: &mut A, env: &mut V) -> bool
     where
@@ -339,10 +341,10 @@ impl DutyCycle {
         A: Application,
         V: Environment<F>,
     {
-        // Later than every completion just taken, as membership and the engine ask.
+        // Later than every completion just taken, as membership and the engine require.
         let now = env.now();
         host.member.now = now;
-        // Before a lease is extended or asked about at that time, which a jump would make worthless.
+        // Check for a clock jump first: a jump would invalidate any lease that is extended or checked at that time.
         if host.member.mind_jumps(env) {
             self.rounds.urgent = true;
         }
@@ -366,7 +368,7 @@ impl DutyCycle {
         self.has_completions(host)
     }
 
-    /// Tells the engine whether the view is active, at a time that was read after all completions so far, and does what follows.
+    /// Tells the engine whether the view is active, at a time read after all completions so far, and acts on the result.
     fn conclude<F, E, M>(&mut self, host: &mut Host<F, E, M>, env: &mut impl Environment<F>)
     where
         F: Fabric,
@@ -388,7 +390,8 @@ impl DutyCycle {
         host.take_engine_events(env);
     }
 
-    /// The application's replies, and what this turn was. Returns whether membership has had its tick now, where that comes last.
+    /// Sends the application's replies, and records what this turn was. Returns whether membership has had its tick now, which happens only if its
+    /// tick comes last.
     fn release<F, E, A, V>(&mut self, host: &mut Host<F, E, A::Machine>, app: &mut A, env: &mut V) -> bool
     where
         F: Fabric,
@@ -413,22 +416,22 @@ impl DutyCycle {
         true
     }
 
-    /// When membership's next tick is due, where it comes after the engine.
+    /// When membership's next tick is due, if it comes after the engine's work.
     fn membership_due<F, E, M>(&self, host: &Host<F, E, M>) -> Time {
         membership_due(self.tended, self.busy, host.member.core.deadline(), self.pace.patience_ns)
     }
 
-    /// From the next turn on.
+    /// Takes effect in the next turn.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// Whether this process waits for the others' permission to lead, and has not waited for long.
+    /// Whether this process waits, and not yet for long, for the others' permission to lead, or for an election to be settled.
     pub fn waits_for_permission(&self, now: Time) -> bool {
         self.asked.is_some_and(|asked| now.since(asked) < self.pace.patience_ns)
     }
 
-    /// When the next turn is due at the latest, for a process that would rather sleep.
+    /// When the next turn is due at the latest, for a process that would rather sleep until then.
     pub fn deadline<F: Fabric, E: Engine, A: Application>(&self, host: &Host<F, E, A::Machine>, app: &A) -> Time {
         let membership = if is_electing(host) { self.membership_due(host) } else { host.member.core.deadline() };
         let engine = if host.dormant { Time(u64::MAX) } else { host.engine.deadline() };
@@ -436,31 +439,31 @@ impl DutyCycle {
     }
 }
 
-/// Whether the engine has an election of its own, which is under way here or elsewhere as far as this process knows.
+/// Whether the engine elects by itself and, as far as this process knows, an election is under way here or elsewhere.
 fn is_electing<F, E: Engine, M>(host: &Host<F, E, M>) -> bool {
     E::TRAITS.elects() && !host.dormant && host.engine.standing() == Standing::Backup { primary: None }
 }
 
-/// Asks the coordinators for replies that wait for that. What was executed in this turn came before.
+/// Asks the coordinators, for replies that wait for their answer. What was executed in this turn was executed before.
 #[inline]
 fn check_by_quorum<F: Fabric, E: Engine, M>(host: &mut Host<F, E, M>) -> bool {
     let member = &mut host.member;
     host.engine.check_by_quorum(member.now, &mut member.core, &mut member.fabric)
 }
 
-/// Whether something is under way that goes on by itself in the next turn: a takeover, proposals that wait for a backup's lane, or replies that wait for the
-/// coordinators. A process that cannot reach those, so that its lease has run out, waits until something comes.
+/// Whether something is under way that continues by itself in the next turn: a takeover, proposals that wait for a backup's lane, or replies that
+/// wait for the coordinators. If a process cannot reach the coordinators, so that its lease has run out, it waits until something arrives.
 fn goes_on<F, E: Engine, M>(host: &Host<F, E, M>) -> bool {
     let active = || host.member.core.lease().active(host.engine.view(), host.member.now);
     match host.engine.standing() {
         Standing::Primary => host.engine.committed() != host.engine.last() || (host.engine.wants_round() && active()),
-        // Its own election waits for what others write, which wakes it.
+        // The engine's own election waits for what others write, and their writes wake this process.
         _ if E::TRAITS.elects() => false,
         _ => active(),
     }
 }
 
-/// When membership is to have its tick, which it had last at `tended` and would have at `deadline` by itself; there has been other work since `busy`.
+/// When membership's next tick is due. It had its last tick at `tended`, is by itself due at `deadline`, and there has been other work since `busy`.
 fn membership_due(tended: Time, busy: Option<Time>, deadline: Time, patience_ns: u64) -> Time {
     match busy {
         Some(since) => tended.max(since).after(patience_ns),

@@ -1,4 +1,4 @@
-//! What stands around a process: its clock, and an onlooker that hears what happens to it.
+//! What surrounds a process: its clock, and an observer that is told what happens to it.
 
 use crate::basics::{ProcessId, Time, ViewNumber};
 use crate::engine::DropReason;
@@ -8,17 +8,19 @@ use crate::replica::UnreadableEntry;
 
 use martlet_fabric::PeerId;
 
-/// What a process needs from outside. A node gives it the host's clock, and keeps counters, a timeline and a log of what it hears; a simulator gives it a clock that
-/// is wrong within bounds, and lets oracles judge.
+/// What a process needs from outside. A node provides the host's clock, and keeps counters, a timeline and a log of what it is told. A simulator
+/// provides a clock that is wrong within bounds, and lets oracles judge what happens.
 pub trait Environment<F> {
-    /// What the process's clock shows now. Never earlier than it has shown before.
+    /// The process's clock. It never shows an earlier time than it has shown before.
     fn now(&mut self) -> Time;
 
-    /// Whether that clock has done, since this was last asked, what no bound on clocks allows for: its host was suspended, say, or its virtual machine stopped.
-    /// `now` has just been read, and what happened before that reading is told. If so, by how much, in nanoseconds; 0 where that is not known.
+    /// Whether the clock has done what no bound on clocks allows, since this was last asked: for instance, its host was suspended, or its virtual
+    /// machine stopped. `now` has just been read, and the answer covers everything up to that reading. If the clock has jumped, returns by how many
+    /// nanoseconds; 0 if that is not known.
     fn clock_jumped(&mut self, now: Time) -> Option<u64>;
 
-    /// Something has happened, in this view as far as the process knows. Notes come in the order of what they tell, and as soon as it has happened.
+    /// Something has happened, while the process believed that `view` was the newest view. Notes are given in the order of the events, and as soon as
+    /// each has happened.
     fn note(&mut self, fabric: &F, view: ViewNumber, note: Note<'_>);
 }
 
@@ -27,20 +29,20 @@ pub trait Environment<F> {
 pub enum Note<'a> {
     /// A member's process is connected.
     PeerUp(ProcessId),
-    /// A member is dead, or presumed dead, on this evidence. It was seen at `at`, before all that membership has done about it since.
+    /// A member is dead, or presumed dead, on this evidence. It was seen at `at`, before anything that membership has done about it since.
     DeathSeen {
-        /// Which member.
+        /// The member.
         process: ProcessId,
-        /// What says so.
+        /// The evidence.
         evidence: Evidence,
         /// When it was seen.
         at: Time,
     },
-    /// This process proposes a view of that number.
+    /// This process proposes a view with that number.
     Proposed(ViewNumber),
-    /// This process knows that a view of that number is decided, since it has proposed it.
+    /// This process, which proposed a view with that number, knows that it is decided.
     Decided(ViewNumber),
-    /// This process has given up whatever lease it held on earlier views.
+    /// This process has given up any lease that it held on earlier views.
     Acknowledged(ViewNumber),
     /// This process found the view active for the first time.
     Active(ViewNumber),
@@ -52,16 +54,16 @@ pub enum Note<'a> {
     CaughtUp(ProcessId),
     /// Membership is asked to remove a member.
     Dropped {
-        /// Which member.
+        /// The member.
         process: ProcessId,
-        /// Why.
+        /// The reason.
         reason: DropReason,
     },
-    /// A learner cannot be taught the state, of which one part has this length in bytes.
+    /// A learner cannot be taught the state, because one part of the state is this many bytes long.
     Unteachable {
-        /// Which learner.
+        /// The learner.
         process: ProcessId,
-        /// The length of the part; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
+        /// The length of the part; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are accepted.
         bytes: usize,
     },
     /// This process asks the others for their permission to lead.
@@ -70,18 +72,18 @@ pub enum Note<'a> {
     Permitted,
     /// This process leads from now on.
     TookOver {
-        /// In this view.
+        /// The view in which it leads.
         view: ViewNumber,
-        /// With so many entries that were not known to be committed.
+        /// The number of entries that were not known to be committed.
         recovered: u64,
     },
     /// This process led and leads no longer.
     SteppedDown,
-    /// The first reply of this process since it leads has gone out.
+    /// The first reply of this process since it began to lead has gone out.
     FirstReply,
     /// This process holds the only copy of the state.
     Alone,
-    /// A peer wrote what makes no sense.
+    /// A peer wrote something that makes no sense.
     LaneFault {
         /// The peer.
         peer: PeerId,
@@ -92,17 +94,17 @@ pub enum Note<'a> {
         /// Whether this process has to start over because of it.
         stuck: bool,
     },
-    /// A view makes this process primary, which does not hold the whole state: it has to start over.
+    /// A view makes this process primary, although it does not hold the whole state: it has to start over.
     Unfit(ViewNumber),
-    /// The application has executed what cannot be replicated: this process has to start over.
+    /// The application has executed something that cannot be replicated: this process has to start over.
     GaveUp,
     /// The clock has jumped ([`Environment::clock_jumped`]): this process uses no lease until the coordinators have been asked anew.
     ClockJumped {
         /// By how much, in nanoseconds; 0 where that is not known.
         by_ns: u64,
-        /// Whether it held a lease on the newest view that it knows.
+        /// Whether the process held a lease on the newest view that it knows.
         held: bool,
     },
-    /// The state machine could not read an entry, which another build has written: this process serves nobody any more, and has to leave.
+    /// The state machine could not read an entry that another build has written: this process serves no client any more, and has to leave.
     Unreadable(&'a UnreadableEntry),
 }

@@ -1,4 +1,4 @@
-//! A replica: a member, with an engine and a state on top of it; and the application's view of them.
+//! A replica: a member, with an engine and a state on top of it; and how the application sees them.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::replica::{
     ClientEvent, Execution, HandOverError, HandOverState, ProposeError, Replica, ResizeError, Standing, StateMachine, Ticket,
 };
 
-/// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
+/// One incarnation of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
 #[derive(Debug)]
 pub struct Host<F, E, M> {
     /// Its endpoint and its membership.
@@ -22,30 +22,30 @@ pub struct Host<F, E, M> {
     pub engine: E,
     /// Its state.
     pub machine: M,
-    /// Where long work shows that this process lives.
+    /// Where long work shows that this process is alive.
     pub(super) pulse: Pulse,
     client_events: VecDeque<ClientEvent>,
-    /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
+    /// Clients that are gone, as the application knows or will be told in this turn: after that, their memory may be given up.
     departed_clients: Vec<(PeerId, Time)>,
-    /// Members that the engine has let go of, but membership perhaps not.
+    /// Members that the engine has let go of, but membership may not have.
     let_go: Vec<(PeerId, Time)>,
-    /// Whether the application has sent a reply since this process leads.
+    /// Whether the application has sent a reply since this process began to lead.
     replied: bool,
-    /// The engine can't go on in this life.
+    /// The engine cannot continue in this incarnation.
     pub unfit: bool,
-    /// The application has executed what cannot be replicated, and the onlooker has not heard of it.
+    /// The application has executed something that cannot be replicated, and the observer has not been told yet.
     gave_up: bool,
     was_alone: bool,
-    /// Whom the engine has last taken for the leader, where it elects.
+    /// The leader that the engine last followed, if it elects.
     followed: Option<ProcessId>,
-    /// It has come back from its disk, and no view lists it: its engine takes no part. Others may have gone on without it.
+    /// The process has come back from its disk, and no view lists it: its engine takes no part, since others may have continued without it.
     pub dormant: bool,
-    /// Too much waits for this node's disk: no more requests are taken until there is less.
+    /// Too much waits for this node's disk: no more requests are taken until it is less.
     pub congested: bool,
 }
 
 impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
-    /// A process that knows nobody yet, at the time `now`.
+    /// A process that knows no other yet, at the time `now`.
     pub fn new(me: ProcessId, fabric: F, core: Core, mut engine: E, mut machine: M, now: Time) -> Self {
         let pulse = fabric.pulse(E::hearts());
         engine.keep_alive(pulse.clone());
@@ -68,7 +68,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// Takes what the fabric has to say about peers. Returns how much that was.
+    /// Takes what the fabric has to say about peers. Returns how many events there were.
     pub fn take_peer_events(&mut self, env: &mut impl Environment<F>) -> usize {
         let mut taken = 0;
         while let Some((event, change)) = self.member.next_peer_event(env) {
@@ -88,7 +88,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         taken
     }
 
-    /// Acts on what membership says. To be called after each of its handlers, so that the onlooker hears of things when they happen.
+    /// Acts on membership's events. Call this after each of its handlers, so that the observer is told of events when they happen.
     pub fn take_membership_events(&mut self, env: &mut impl Environment<F>) {
         while let Some(view) = self.member.poll_event(env) {
             let led = self.engine.standing() == Standing::Primary;
@@ -105,7 +105,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         self.take_membership_events(env);
     }
 
-    /// Acts on what the engine says.
+    /// Acts on the engine's events.
     pub fn take_engine_events(&mut self, env: &mut impl Environment<F>) {
         while let Some(event) = self.engine.poll_event() {
             let member = &mut self.member;
@@ -147,7 +147,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             && let Some(leader) = self.leader()
             && self.followed.replace(leader) != Some(leader)
         {
-            // Whose death this process has to hear of depends on which replica leads.
+            // Which deaths this process has to be told of depends on which replica leads.
             self.member.members_changed = true;
         }
         let alone = self.engine.is_alone();
@@ -162,8 +162,8 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         self.mind_the_unreadable(env);
     }
 
-    /// A machine that could not read an entry shows nothing that a client may see: its replica serves nobody from here on, and leaves. To be called wherever
-    /// entries have been applied, before replies go out.
+    /// If the machine could not read an entry, its state must not be shown to clients: the replica serves none from now on, and leaves. Call this
+    /// wherever entries have been applied, before replies go out.
     #[inline]
     pub(super) fn mind_the_unreadable(&mut self, env: &mut impl Environment<F>) {
         if let Some(entry) = self.machine.unreadable().filter(|_| !self.unfit) {
@@ -172,9 +172,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// Whether this process should be woken by the death of `process`: the leader by that of every member, each other member by the death of the one before
-    /// it in seniority, or where the engine elects in the order of ids behind the leader, whose place it takes. If all were woken at once they would be in each
-    /// other's way just when it matters. A member that is not woken hears of the death in the next view, and looks at the others' signs in each whole turn anyway.
+    /// Whether the death of `process` should wake this process. The leader is woken by every member's death. Each other member is woken by the death
+    /// of the member before it, whose place it takes: in seniority or, if the engine elects, in the order of ids, with the leader first. If all were
+    /// woken at once, they would be in each other's way just when it matters. A member that is not woken learns of the death from the next view, and
+    /// in any case looks at the others' signs of life in each whole turn.
     pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
         let (core, me) = (&self.member.core, self.member.me);
         let Some(view) = core.view() else { return true };
@@ -183,7 +184,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             Leadership::Views => core.is_leader(),
             Leadership::Election => {
                 let leader = self.leader();
-                // A leader that was named may have any id.
+                // A leader that was designated may have any id.
                 order.sort_unstable_by_key(|id| (Some(*id) != leader, *id));
                 leader == Some(me)
             }
@@ -195,7 +196,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// Whom the engine takes for the leader.
+    /// The leader, as the engine sees it.
     pub fn leader(&self) -> Option<ProcessId> {
         match self.engine.standing() {
             Standing::Primary => Some(self.member.me),
@@ -204,7 +205,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// The application has sent so many replies.
+    /// The application has sent `sent` replies.
     pub(super) fn note_replies(&mut self, env: &mut impl Environment<F>, sent: usize) {
         if sent > 0 && !self.replied && self.engine.standing() == Standing::Primary {
             self.replied = true;
@@ -212,8 +213,9 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// Gives up the memory of peers that is needed no more, and with it their queue pairs where there are any, once that is in the way of nothing: to unmap it takes a
-    /// while, and a member that has died has usually just been succeeded. In a turn with work (`busy`) it is one peer's at most, and only if it has been kept for long.
+    /// Gives up the memory of peers that is no longer needed, together with their queue pairs if there are any. This waits until it is in the way of
+    /// nothing, since unmapping takes a while, and when a member has died, a failover has usually just taken place. In a turn with work (`busy`) it
+    /// is done for one peer at most, and only if its memory has been kept for long.
     #[inline]
     pub(super) fn forget_the_gone(&mut self, pace: &Pace, busy: bool) {
         if !self.departed_clients.is_empty() || !self.let_go.is_empty() {
@@ -247,7 +249,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         });
     }
 
-    /// What holds between two turns, whatever came in them. Panics where it does not: a replica that contradicts itself must not go on.
+    /// What holds between any two turns, whatever arrived in them. Panics if it does not hold: a replica that contradicts itself must not continue.
     pub fn invariants(&self) {
         let (engine, member) = (&self.engine, &self.member);
         assert!(engine.committed() <= engine.last() || !engine.is_complete(), "committed {} of {}", engine.committed(), engine.last());
@@ -259,12 +261,12 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         assert!(!leads || engine.fencing_token().is_some_and(|token| token > 0), "a leader without a fencing token");
     }
 
-    /// How many peers are gone, or let go of by the engine, that are still remembered.
+    /// How many peers are still remembered although they are gone, or the engine has let go of them.
     pub fn awaiting_forgetting(&self) -> usize {
         self.departed_clients.len() + self.let_go.len()
     }
 
-    /// Lets the application know that every client is gone: this life ends.
+    /// Tells the application that every client is gone: this incarnation ends.
     pub fn dismiss_clients(&mut self) {
         self.client_events.extend(self.member.clients.drain(..).map(|peer| ClientEvent::Gone { peer, certain: false }));
     }
@@ -414,7 +416,7 @@ mod tests {
         Host::new(me, Nobody, core, PrimaryBackup::new(me, Config::default()), NoState, now)
     }
 
-    /// Over a network that is what takes a departed process's queue pairs away.
+    /// Over a network, this is what removes a departed process's queue pairs.
     #[test]
     fn a_process_that_is_busy_gives_up_what_is_needed_no_more_before_long_and_bit_by_bit() {
         let (start, pace) = (Time(1_000_000), Pace::default());

@@ -1,5 +1,5 @@
-//! A process that takes part in membership: its endpoint, and what it knows of the others. It needs no engine and no state; a lease cache, or a program that
-//! only wants views, is nothing more.
+//! A process that takes part in membership: its endpoint, and what it knows about the others. It needs no engine and no state; a lease cache, or a
+//! program that only wants views, consists of nothing else.
 
 use martlet_fabric::{Completion, Fabric, Identity, PeerEvent, PeerId, PeerKind};
 
@@ -13,40 +13,41 @@ use crate::membership::{self, Core, Milestone, View};
 pub enum PeerChange {
     /// A member's process is connected.
     MemberUp(PeerId, ProcessId),
-    /// A member's process is gone, or its connection; `certain`: its kernel says that it is dead.
+    /// A member's process is gone, or its connection is; `certain`: its kernel says that it is dead.
     MemberGone(PeerId, bool),
     /// A client is connected.
     ClientUp(PeerId),
-    /// A client is gone, or its connection; `certain`: its kernel says that it is dead.
+    /// A client is gone, or its connection is; `certain`: its kernel says that it is dead.
     ClientGone(PeerId, bool),
 }
 
 /// One process of a cluster as a member.
 #[derive(Debug)]
 pub struct Member<F> {
-    /// This life of this node.
+    /// This incarnation of this node.
     pub me: ProcessId,
     /// Its endpoint.
     pub fabric: F,
     /// Its membership.
     pub core: Core,
-    /// What its clock showed when it was last read.
+    /// What the process's clock showed when it was last read.
     pub now: Time,
     /// Connected members that are not gone.
     pub members: Vec<(PeerId, ProcessId)>,
-    /// Set when that list changes, or the view, or the leader: whatever says whose death this process has to hear of. It is cleared by whoever acts on it.
+    /// Set when the members, the view or the leader change, that is, anything that determines which deaths this process has to be told of. The code
+    /// that acts on it clears it.
     pub members_changed: bool,
     /// Connected clients that are not gone.
     pub clients: Vec<PeerId>,
     /// Reads of the others' boards that have completed, for the process that founds the cluster.
     pub boards_read: Vec<Completion>,
-    /// A view without this process has been decided: this life is over.
+    /// A view without this process has been decided: this incarnation is over.
     pub excluded: bool,
     datagram: Vec<u8>,
 }
 
 impl<F: Fabric> Member<F> {
-    /// A process that knows nobody yet, at the time `now`.
+    /// A process that knows no other yet, at the time `now`.
     pub fn new(me: ProcessId, fabric: F, core: Core, now: Time) -> Self {
         Member {
             me,
@@ -62,12 +63,13 @@ impl<F: Fabric> Member<F> {
         }
     }
 
-    /// Tells the onlooker of this process.
+    /// Tells the observer about this process.
     pub fn note(&self, env: &mut impl Environment<F>, note: Note<'_>) {
         env.note(&self.fabric, self.core.view_number(), note);
     }
 
-    /// What the fabric says next about a peer. [`handle_peer`](Member::handle_peer) has to follow, after an engine has heard of it.
+    /// The fabric's next event about a peer. A call of [`handle_peer`](Member::handle_peer) has to follow, after the engine has been told of the
+    /// event.
     pub fn next_peer_event(&mut self, env: &mut impl Environment<F>) -> Option<(PeerEvent, PeerChange)> {
         let event = self.fabric.event()?;
         self.now = env.now();
@@ -96,7 +98,7 @@ impl<F: Fabric> Member<F> {
         Some((event, change))
     }
 
-    /// Lets membership know what [`next_peer_event`](Member::next_peer_event) has returned. Clients are none of its business.
+    /// Tells membership what [`next_peer_event`](Member::next_peer_event) has returned. Membership ignores clients.
     pub fn handle_peer(&mut self, event: PeerEvent, change: PeerChange) {
         if let PeerChange::MemberUp(..) | PeerChange::MemberGone(..) = change {
             self.core.handle_peer(self.now, &mut self.fabric, event);
@@ -106,13 +108,13 @@ impl<F: Fabric> Member<F> {
     /// Takes a datagram, if there is one. Returns whether there was.
     pub fn take_datagram(&mut self, env: &mut impl Environment<F>) -> bool {
         let Some(from) = self.fabric.receive(&mut self.datagram) else { return false };
-        // Read after the datagram was there: what it tells was so before this moment.
+        // Read after the datagram arrived: what it reports happened before this moment.
         self.now = env.now();
         self.core.handle_datagram(self.now, &mut self.fabric, from, &self.datagram);
         true
     }
 
-    /// Gives the lease up, and has it asked for anew, if the clock has jumped up to `now`, which has just been read. Returns whether it has.
+    /// Gives up the lease, and has it requested anew, if the clock has jumped by the time `now`, which has just been read. Returns whether it has.
     #[inline]
     pub fn mind_jumps(&mut self, env: &mut impl Environment<F>) -> bool {
         let Some(by_ns) = env.clock_jumped(self.now) else { return false };
@@ -128,12 +130,12 @@ impl<F: Fabric> Member<F> {
         self.core.tick(self.now, &mut self.fabric, true);
     }
 
-    /// What membership says next; the onlooker has heard of it. A view is told to whoever acts by it.
+    /// Membership's next event, after the observer has been told of it. A view is returned, for the caller to act on.
     pub fn poll_event(&mut self, env: &mut impl Environment<F>) -> Option<View> {
         loop {
             match self.core.poll_event()? {
                 membership::Event::View(view) => {
-                    // Whose death this process has to hear of depends on the view.
+                    // Which deaths this process has to be told of depends on the view.
                     self.members_changed = true;
                     self.note(env, Note::Learned(&view));
                     return Some(view);
