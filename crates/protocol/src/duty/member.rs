@@ -124,8 +124,8 @@ impl<F: Fabric> Member<F> {
         true
     }
 
-    /// Gives membership its tick. The calling thread makes progress, since it is here: one that hangs neither beats nor renews (TRAPS 9). One that
-    /// works for long beats meanwhile, by what it gets done, and renews when it is back here.
+    /// Gives membership its tick. This call itself shows that the calling thread makes progress: a thread that hangs neither beats nor renews (TRAPS 9).
+    /// During long work, the heart beats with what the work gets done, and the lease is renewed when the thread is back here.
     pub fn tick(&mut self) {
         self.core.tick(self.now, &mut self.fabric, true);
     }
