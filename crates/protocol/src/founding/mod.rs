@@ -1,32 +1,36 @@
-//! The choice of the process that founds the cluster: it decides the first view, all by itself.
+//! How the process that founds the cluster is chosen. It decides the first view all by itself.
 //!
-//! A cluster may be founded once only, or there would be two. That can be made certain without asking anybody to decide: a view comes from a
-//! founder or, in a chain, from a process that has one; so if no process has one, nobody can get one but by founding. A founder therefore
+//! A cluster may be founded only once, or there would be two. This can be made certain without any agreement. Every view comes from a founder or,
+//! through a chain, from a process that has one; so if no process has a view, a process can get one only by founding. Therefore, a founder
 //!
-//! 1. has the claim, which one process of the cluster can have at a time: on one host a name that goes with the process; over a network
-//!    the first node of the configuration that may found is the one;
-//! 2. sees of every other node that it is not running (which can be known on one host only, and only by who has been told that all of them would be seen there:
-//!    [`Config::all_here`]), or that it is connected, its board shows no
-//!    view, and nobody has made it an acceptor. A node that may be running but is not connected, a paused one say, may have a view: wait for it.
-//!    That goes for nodes of which its configuration does not know too, as far as it can be told that they run ([`Ground::strangers`]), and for all who are
-//!    connected: nodes are added and removed while others run, and who was away may know an old list;
-//! 3. sees all of this twice in a row, of the same processes, so that no view can have moved behind its back from a node looked at later to one
-//!    looked at earlier: a process that has had a view never shows none again.
+//! 1. holds the claim, which only one process of the cluster can hold at a time: on one host, a name that is released when the process ends; over a
+//!    network, the claim belongs to the first node of the configuration that may found;
+//! 2. sees of every other node either that it is not running, or that it is connected, its board shows no view, and no process has made it an
+//!    acceptor. (That a node is not running can be known only on a single host, and only by a process that has been told that all nodes would be seen
+//!    there: [`Config::all_here`].) A node that may be running but is not connected, for instance a paused one, may have a view: wait for it. The
+//!    same applies to nodes that the founder's configuration does not list, as far as it can be told that they run ([`Ground::strangers`]), and to
+//!    all connected processes: nodes are added and removed while others run, and a process that was away may have an old list;
+//! 3. sees all of this twice in a row, for the same processes. Then no view can have moved unseen from a node that was looked at later to one that
+//!    was looked at earlier: a process that has had a view always shows one from then on.
 //!
-//! Somebody can be an acceptor before it has heard of any view: a founder takes it in, uses it for the next view at once, and dies. With that the view may
-//! have been decided, and others may tell of it; but if nobody has a view any more, what stands in its slots belongs to a history that is over, and would be
-//! taken for the new one's. So whoever finds its own slots taken, and nobody with a view, **starts over**: its next incarnation has fresh ones.
+//! A process can become an acceptor before it has heard of any view: a founder takes it in, uses it for the next view at once, and dies. That view
+//! may have been decided, and others may report it. But if no process has a view any more, the contents of the acceptor's slots belong to a history
+//! that is over, and would be mistaken for the new one's. So a process that finds its own slots in use, and no process with a view, **starts over**:
+//! its next incarnation has fresh slots.
 //!
-//! When all processes of a cluster have died, and nothing is on their disks, their state has died with them. Where all of them run here the first to be started again
-//! founds it anew; otherwise all of them have to be back, since a node that is not heard from may be alive: on another host, or in a namespace of this one.
+//! When all processes of a cluster have died and nothing is on their disks, their state has died with them. If all nodes run on this host, the first
+//! one to be started again founds the cluster anew. Otherwise all of them have to be back, since a node that is not heard from may be alive, on
+//! another host or in a namespace of this one.
 //!
-//! **Where disks are used** (`docs/durability.md`, "Coming back"), whoever would found it reads also what everybody has come back with. If anybody has come
-//! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group, and with them who has that log, if none
-//! of them has it; a process that has nothing, or a log of another history, waits for their view. If nobody has one, every configured node has to be there to say so.
+//! **If disks are used** (`docs/durability.md`, "Coming back"), a founder also reads what every other process has come back with. If any process has
+//! come back with a log, the best log determines the group that continues: those of its members that are present, once they are a majority of that
+//! group, and the process that has this log, if none of those members has it. A process that has no log, or the log of another history, waits for
+//! their view. If no process has a log, every configured node has to be there to say so.
 //!
-//! Where one process has the claim whatever it has come back with ([`Ground::FIXED`]), it founds the cluster **for others** if it does not belong to that group: it
-//! shows their first view on its board, from where they learn it, and asks to be taken in like any newcomer. So the claim never has to move, and there is no
-//! moment at which two processes could take it for theirs. All others look as well, but only to say whom they wait for.
+//! If the claim always belongs to the same process, whatever that has come back with ([`Ground::FIXED`]), and it does not belong to the group, it
+//! founds the cluster **for others**: it shows their first view on its board, from where they learn it, and asks to be taken in like any newcomer. So
+//! the claim never has to move, and at no moment can two processes take it for theirs. All other processes look around as well, but only to say which
+//! nodes they wait for.
 
 mod returned;
 pub mod simulated;
@@ -41,17 +45,18 @@ use crate::basics::{ProcessId, Time};
 
 pub use returned::{Lack, Refounding, Returned, Unreadable, refound};
 
-/// Why a process that has [held](Config::has_held) the state founds no empty cluster.
+/// Why a process that has [held](Config::has_held) the state does not found an empty cluster.
 const LOST: &str = "no node has a view any more: what this node held before it was excluded is gone, and so is what the others have acknowledged since. It puts no empty \
                     cluster in its place";
 
-/// How many looks in a row must find nobody with a view.
+/// How many looks in a row must find no process with a view.
 const LOOKS: u32 = 2;
 
-/// As which of the lives that have left something on a node's disk it comes back. There are several when the power went before one that had joined anew could
-/// remove the others; `lives`: the oldest first. `belongs` says of what one has left whether the group has it by its own log: then it may have counted for a
-/// commit, and those before it had been removed from the group. It is the newest of these. Where there is none, the newer ones were on their way into the group,
-/// and it is the oldest one, until another log says that one of them belongs ([`Verdict::ComeBackAs`]).
+/// Chooses the life as which a node comes back, from those that have left something on its disk; `lives` lists them, the oldest first. There are
+/// several if the power failed before a life that had joined anew could remove the earlier ones. `belongs` tells whether a life is in its group
+/// according to the log that it left. If so, it may have contributed to a commit, and the lives before it had been removed from the group. The newest
+/// such life is chosen. If there is none, the newer lives were still on their way into the group, and the oldest one is chosen, until another log
+/// shows that one of the others belongs ([`Verdict::ComeBackAs`]).
 ///
 /// # Errors
 /// Those of `belongs`.
@@ -65,28 +70,29 @@ pub fn life_to_come_back_as<E>(lives: &[u64], mut belongs: impl FnMut(u64) -> Re
     Ok(Some(*oldest))
 }
 
-/// The nodes that may found the cluster, and when they look.
+/// Which nodes may found the cluster, and when they look around.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This process.
     pub me: ProcessId,
     /// Every other configured node.
     pub others: Vec<NodeId>,
-    /// Every node that may found the cluster, since it is a coordinator and a replica.
+    /// Every node that may found the cluster because it is a coordinator and a replica.
     pub founders: Vec<NodeId>,
-    /// Between two looks, in nanoseconds.
+    /// Time between two looks, in nanoseconds.
     pub look_interval_ns: u64,
-    /// How often who cannot found anything looks whether that has changed, in nanoseconds.
+    /// How often a process that cannot found the cluster looks whether that has changed, in nanoseconds.
     pub unable_interval_ns: u64,
-    /// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. A node that comes later is taught the whole state.
+    /// How long processes that can found the cluster again wait for the rest of their group, in nanoseconds. A node that comes later is taught the
+    /// whole state.
     pub return_patience_ns: u64,
-    /// Whether the cluster has begun with a node's data, and keeps them on disks: then nobody founds an empty one, whoever has nothing.
+    /// Whether the cluster was begun with a node's data, and keeps it on disks: then a process without data never founds an empty cluster.
     pub has_begun: bool,
-    /// Whether this process has held the cluster's state in an earlier life, which the others have excluded. If nobody has a view then, what was acknowledged is gone, and it puts no
-    /// empty cluster in its place.
+    /// Whether this process held the cluster's state in an earlier life, which the others have excluded. If no process has a view then, what was
+    /// acknowledged is gone, and this process does not found an empty cluster in its place.
     pub has_held: bool,
-    /// Whether whoever started this process has said that every process of the cluster runs where this one sees it: then a node that is not seen does not run.
-    /// Without that it may run in a namespace of its own, and serve there.
+    /// Whether this process was told at its start that every process of the cluster runs where it can see them: then a node that is not seen is not
+    /// running. Otherwise such a node may run in a namespace of its own, and serve clients there.
     pub all_here: bool,
 }
 
@@ -96,48 +102,49 @@ impl Config {
     }
 }
 
-/// What a founder has to be told of the place where it runs.
+/// What a founder has to know about the place where it runs.
 pub trait Ground {
-    /// Held by the one process that may found the cluster, as far as its founding is concerned.
+    /// The claim: held by the one process that may found the cluster.
     type Claim: Debug;
-    /// Why it cannot be said who runs.
+    /// Why it cannot be told which processes run.
     type Error;
 
-    /// Whether the claim is one node's whoever asks for it; otherwise whoever asks first has it, until it is given up.
+    /// Whether the claim always belongs to the same node. Otherwise the first process to ask holds it until it gives it up.
     const FIXED: bool;
 
-    /// Gets the claim to found the cluster, if this process may have it now.
+    /// Takes the claim to found the cluster, if this process may have it now.
     ///
     /// # Errors
-    /// When it cannot be said.
+    /// When that cannot be told.
     fn claim(&self) -> Result<Option<Self::Claim>, Self::Error>;
 
-    /// Whether no process of that node is running where this process would see it. Where nothing can be seen, `false`.
+    /// Whether no process of that node is running where this process would see it. `false` if nothing can be seen.
     ///
     /// # Errors
-    /// When it cannot be said.
+    /// When that cannot be told.
     fn is_absent(&self, node: NodeId) -> Result<bool, Self::Error>;
 
-    /// The nodes that run for certain, at least those of them that are not configured. Where that cannot be known, nobody.
+    /// The nodes that are certainly running, or at least those of them that are not configured. Empty if this cannot be known.
     ///
     /// # Errors
-    /// When it cannot be said.
+    /// When that cannot be told.
     fn strangers(&self) -> Result<Vec<NodeId>, Self::Error> {
         Ok(Vec::new())
     }
 }
 
-/// What follows from looking around.
+/// What follows from a look around.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Wait, and look again.
     Wait,
-    /// This process is to found the cluster now: alone, or again of those who have come back, to whom it need not belong.
+    /// This process is to found the cluster now: either a new one by itself, or again with the processes that have come back, to which it need not
+    /// belong.
     Found(Option<Refounding>),
     /// This process has been made an acceptor of a history that is over.
     StartOver,
-    /// The best log's group knows this node as another life, of which its disk has the log: it is to come back as that one. A change of the group can take in
-    /// a newcomer that has not heard of it, and what is needed for a majority then lies there.
+    /// The best log's group lists another life of this node, whose log is on this node's disk: the node is to come back as that life. A change of the
+    /// group can take in a newcomer that has not heard of it yet; then the log that is needed for a majority belongs to that life.
     ComeBackAs(u64),
 }
 
@@ -146,20 +153,20 @@ pub enum Verdict {
 pub struct Founding<C> {
     config: Config,
     claim: Option<C>,
-    /// Looks in a row that found nobody with a view.
+    /// Consecutive looks that found no process with a view.
     clear_looks: u32,
     next: Time,
-    /// It has been made an acceptor; what it saw before says nothing about that.
+    /// Whether this process has been made an acceptor. What it saw before that says nothing about the time since.
     taken: bool,
-    /// The look that is under way.
+    /// The look under way.
     look: Option<Look>,
-    /// Whom the look before it saw.
+    /// The peers that the previous look saw.
     seen: Vec<PeerId>,
     /// Configured nodes that may run and are not connected.
     unseen: Unseen,
-    /// Where disks are used: what they have to do with it.
+    /// What concerns disks, if they are used.
     disks: Option<Disks>,
-    /// Whether it has said that the state is [lost](LOST), and whether that has not been heard yet.
+    /// Whether it has been reported that the state is [lost](LOST), and whether that report has not been fetched yet.
     says_lost: bool,
     news_of_loss: bool,
 }
@@ -170,13 +177,13 @@ struct Unseen {
     nodes: Vec<u16>,
     /// Since when there have been such nodes.
     since: Option<Time>,
-    /// What has been said of it, and whether that has not been heard yet.
+    /// What has been reported about them, and whether that report has not been fetched yet.
     said: String,
     news: bool,
 }
 
 impl Unseen {
-    /// A look has found these. They are spoken of once they have had a while to come.
+    /// A look has found these nodes. They are reported only after they have had a while to come.
     fn note(&mut self, now: Time, nodes: Vec<u16>, patience_ns: u64) {
         if nodes.is_empty() {
             *self = Unseen::default();
@@ -191,38 +198,38 @@ impl Unseen {
     }
 }
 
-/// What a process has come back with, and how it waits for others who have.
+/// What this process has come back with, and how it waits for others that have come back too.
 #[derive(Debug)]
 struct Disks {
     own: Option<Returned>,
-    /// All the lives that it could come back as.
+    /// All the lives as which it could come back.
     lives: Vec<u64>,
-    /// Since when it could found the cluster without some of its group.
+    /// Since when it could found the cluster without some members of its group.
     able_since: Option<Time>,
-    /// Why it can't, as it was last said, and whether nobody has heard it yet.
+    /// Why it cannot, as last reported, and whether that report has not been fetched yet.
     said: String,
     news: bool,
 }
 
-/// What each process shows, word for word.
+/// The words that each process shows.
 type Shown = (ProcessId, [u64; words::WORDS]);
 
 #[derive(Debug)]
 struct Look {
     peers: Vec<PeerId>,
-    /// What they have come back with.
+    /// What these peers have come back with.
     words: Vec<Shown>,
     /// Configured nodes that are not connected,
     missing: Vec<u16>,
-    /// and those of them that may run all the same.
+    /// and those of them that may be running nevertheless.
     unheard: Vec<u16>,
-    /// Words not read yet.
+    /// Number of words not read yet.
     pending: usize,
     clear: bool,
 }
 
 impl<C> Founding<C> {
-    /// Where nothing is on disks.
+    /// A process of a cluster that does not use disks.
     pub fn new(config: Config) -> Founding<C> {
         Founding {
             config,
@@ -239,23 +246,23 @@ impl<C> Founding<C> {
         }
     }
 
-    /// The same where disks are used: this process has come back with `own`, or with nothing, and could do so as any of these lives.
+    /// A process of a cluster that uses disks: it has come back with `own`, or with nothing, and could come back as any of these lives.
     pub fn with_disks(config: Config, own: Option<Returned>, lives: Vec<u64>) -> Founding<C> {
         let disks = Disks { own, lives, able_since: None, said: String::new(), news: false };
         Founding { disks: Some(disks), ..Founding::new(config) }
     }
 
-    /// Nodes without which this process founds no cluster, since they are not connected and may run all the same.
+    /// Nodes that prevent this process from founding a cluster, since they are not connected and may be running nevertheless.
     pub fn awaited(&self) -> &[u16] {
         &self.unseen.nodes
     }
 
-    /// Whether it puts no empty cluster in the place of the state that it [held](Config::has_held).
+    /// Whether it refuses to found an empty cluster in place of the state that it [held](Config::has_held).
     pub fn is_lost(&self) -> bool {
         self.says_lost
     }
 
-    /// Why this process waits: once for each new reason.
+    /// Why this process waits; each new reason is returned once.
     pub fn poll_reason(&mut self) -> Option<&str> {
         if std::mem::take(&mut self.unseen.news) {
             return Some(&self.unseen.said);
@@ -267,16 +274,16 @@ impl<C> Founding<C> {
         std::mem::take(&mut disks.news).then_some(&disks.said)
     }
 
-    /// When it has to be asked again.
+    /// When [`look`](Self::look) has to be called again.
     pub fn due(&self) -> Time {
         if self.look.is_some() { Time(0) } else { self.next }
     }
 
-    /// Looks around, if it is time. When this process is to found the cluster, the claim is held until then and given up by dropping `self`, once the view
-    /// stands on the board.
+    /// Looks around, if it is time. When this process is to found the cluster, it keeps the claim; drop `self` to give it up once the view is on the
+    /// board.
     ///
     /// # Errors
-    /// When it cannot be said who runs.
+    /// When it cannot be told which processes run.
     pub fn look<F: Fabric, G: Ground<Claim = C>>(
         &mut self,
         now: Time,
@@ -292,14 +299,14 @@ impl<C> Founding<C> {
                 self.next = now.after(self.config.look_interval_ns);
                 let taken = is_taken(fabric);
                 if taken {
-                    // It will not found anything in this life.
+                    // It will not found a cluster in this life.
                     self.claim = None;
                     if !std::mem::replace(&mut self.taken, true) {
                         self.clear_looks = 0;
                     }
                 }
                 let may_found = self.config.founders.contains(&self.config.me.node);
-                // A process that can never be the one looks to see as what it comes back, and to say whom it waits for.
+                // A process that can never be the founder looks around to learn as which life it comes back, and to say which nodes it waits for.
                 let never = G::FIXED || !may_found;
                 if !taken && self.claim.is_none() {
                     self.claim = if may_found { ground.claim()? } else { None };
@@ -328,7 +335,7 @@ impl<C> Founding<C> {
         };
         self.seen = look.peers;
         if !look.clear && !G::FIXED {
-            // Somebody who has none of our trouble may go ahead.
+            // Another process may not have this one's trouble, and may go ahead.
             self.claim = None;
         }
         self.unseen.note(now, unheard, self.config.return_patience_ns);
@@ -339,7 +346,7 @@ impl<C> Founding<C> {
             return Ok(Verdict::StartOver);
         }
         if is_taken(fabric) {
-            // Since the look began, by somebody who may have a view.
+            // It was made an acceptor since the look began, by a process that may have a view.
             return Ok(Verdict::Wait);
         }
         let verdict = match &mut self.disks {
@@ -352,12 +359,12 @@ impl<C> Founding<C> {
         }
         Ok(match verdict.filter(|_| !is_lost) {
             Some(again @ Verdict::ComeBackAs(_)) => again,
-            // It may have been taken between two looks, and looked without a claim; or somebody else has it.
+            // Between two looks this process may have been made an acceptor, and then looked without a claim; or another process holds it.
             _ if self.claim.is_none() => Verdict::Wait,
             Some(verdict) => verdict,
             None => {
                 if !G::FIXED {
-                    // Somebody else may be able to.
+                    // Another process may be able to.
                     self.claim = None;
                 }
                 self.next = now.after(self.config.unable_interval_ns);
@@ -366,7 +373,7 @@ impl<C> Founding<C> {
         })
     }
 
-    /// Begins to read the boards of all who are connected; and their slots, unless it looks for its own sake only.
+    /// Begins to read the boards of all connected processes, and also their slots, unless it looks only because it has itself been made an acceptor.
     fn begin<F: Fabric, G: Ground>(
         &self,
         ground: &G,
@@ -411,7 +418,7 @@ impl<C> Founding<C> {
         Ok(look)
     }
 
-    /// The nodes that are not configured and run all the same, as the place says or since they are connected.
+    /// Nodes that are not configured and are running nevertheless, because `Ground` says so or because they are connected.
     fn strangers(&self, running: Vec<NodeId>, members: &[(PeerId, ProcessId)]) -> Vec<NodeId> {
         let mut strangers = running;
         strangers.extend(members.iter().map(|(_, process)| process.node));
@@ -421,7 +428,7 @@ impl<C> Founding<C> {
         strangers
     }
 
-    /// A word has been read, of a board or a slot, or of what somebody has come back with.
+    /// A word has been read: of a board, of a slot, or of what another process has come back with.
     pub fn handle_completion(&mut self, completion: Completion) {
         let Some(look) = &mut self.look else { return };
         if let Some((place, word)) = from_disk(token_rest(completion.token)) {
@@ -439,7 +446,7 @@ impl<C> Founding<C> {
     }
 }
 
-/// Tells reads of [`RETURNED`] from those of boards and slots, which bear the peer's number alone.
+/// Distinguishes reads of [`RETURNED`] from those of boards and slots, whose tokens hold only the peer's number.
 const OF_DISK: u64 = 1 << 48;
 
 fn of_disk(place: usize, word: usize) -> u64 {
@@ -451,14 +458,14 @@ fn from_disk(rest: u64) -> Option<(usize, usize)> {
 }
 
 impl Disks {
-    /// What follows from what the others have come back with; `None`: nothing that this process could do.
+    /// What follows from what the others have come back with; `None` if there is nothing that this process could do.
     fn judge(&mut self, now: Time, config: &Config, fixed: bool, shown: &[Shown], everybody: bool) -> Option<Verdict> {
         let mut present: Vec<(ProcessId, Returned)> = self.own.iter().map(|log| (config.me, log.clone())).collect();
         for (process, words) in shown {
             match Returned::parse(words) {
                 Ok(Some(log)) => present.push((*process, log)),
                 Ok(None) => {}
-                // It was read while it came up, or is none of ours.
+                // The words were read while the process came up, or they are not ours.
                 Err(Unreadable) => {
                     self.say(format!("{} does not say what it has come back with", process.node));
                     return None;
@@ -481,7 +488,7 @@ impl Disks {
             return Some(Verdict::ComeBackAs(id.incarnation.0));
         }
         match refound(&present) {
-            // What roles it has is not known here, and without it the others might be no majority.
+            // The roles of such a member are not known here, and without it the others might not be a majority.
             Ok(Refounding { members, .. }) if !members.iter().all(|id| config.is_configured(id.node)) => {
                 let unknown: Vec<u16> = members.iter().map(|id| id.node.0).filter(|node| !config.is_configured(NodeId(*node))).collect();
                 self.say(format!(
@@ -489,7 +496,7 @@ impl Disks {
                 ));
                 None
             }
-            // The first view needs somebody to decide the next one.
+            // The first view needs a coordinator to decide the next one.
             Ok(Refounding { members, .. }) if !members.iter().any(|id| config.founders.contains(&id.node)) => {
                 let nodes: Vec<u16> = members.iter().map(|id| id.node.0).collect();
                 self.say(format!("nodes {nodes:?} have the newest data, but none of them may found a cluster"));
@@ -509,7 +516,8 @@ impl Disks {
         }
     }
 
-    /// This process is none of those who go on. Whether it founds the cluster for them: nobody else ever could where the claim is fixed.
+    /// This process does not belong to those that continue. Returns whether it founds the cluster for them: if the claim is fixed, no other process
+    /// ever could.
     fn founds_for_others(&mut self, fixed: bool) -> bool {
         self.say("other nodes have newer data, so this node joins them".into());
         fixed
@@ -522,10 +530,10 @@ impl Disks {
     }
 }
 
-/// Whether somebody has made this process an acceptor.
+/// Whether another process has made this one an acceptor.
 fn is_taken<F: Fabric>(fabric: &F) -> bool {
     let slots = fabric.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers its slots");
-    // Whatever was stored by a process that is known to have gone is there; it is read again in a later look otherwise.
+    // Whatever was stored by a process that is known to be gone is visible here; anything else is found in a later look.
     slots.iter().any(|word| word.load(Ordering::Acquire) != 0)
 }
 
@@ -537,7 +545,7 @@ mod tests {
     use super::*;
     use crate::basics::{LogIndex, ViewNumber};
 
-    /// What a process of that node shows; `group`: it has come back with that group's log.
+    /// What a process of that node shows; with `group`, it has come back with that group's log.
     fn shown(node: u16, group: Option<&[u16]>) -> Shown {
         let born = |node: u16| ProcessId { node: NodeId(node), incarnation: Incarnation(1 << 20) };
         let log = group.map(|group| Returned {
@@ -606,7 +614,7 @@ mod tests {
 
     #[test]
     fn a_node_comes_back_as_whom_the_best_log_s_group_knows_if_it_has_that_log() {
-        // Node 0 has come back as the life of 1 << 20; the group of the best log, node 1's, has taken in a later one.
+        // Node 0 has come back as life 1 << 20; the best log is node 1's, and its group has taken in a later life.
         let later = 3 << 20;
         let (process, mut words) = shown(1, Some(&[0, 1]));
         (words[words::LAST], words[words::FIRST + 1]) = (9, later);

@@ -1,4 +1,4 @@
-//! What a process that has come back from its disk shows to the others, before they know each other as members of anything.
+//! What a process that has come back from its disk shows to the others before any view connects them.
 
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
@@ -7,26 +7,26 @@ use crate::membership::{Member, Roles};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
 
-/// A log that somebody has come back with.
+/// A log with which a process has come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returned {
-    /// The number under which it was accepted.
+    /// The number under which the log was accepted.
     pub ballot: u64,
     /// Its last entry.
     pub last: LogIndex,
-    /// The newest view that its group was made as of.
+    /// The newest view that its group reflects.
     pub view: ViewNumber,
     /// The group.
     pub members: Vec<ProcessId>,
 }
 
-/// Words that say nothing yet, or make no sense.
+/// The words say nothing yet, or make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these words do not say what their owner has come back with")]
 pub struct Unreadable;
 
 impl Returned {
-    /// Writes it, or that there is nothing, where the others read it.
+    /// Writes the log, or that there is none, where the others read it.
     pub fn store(this: Option<&Returned>, region: &Memory) {
         let put = |at: usize, word: u64| region[at].store(word, Ordering::Relaxed);
         if let Some(Returned { ballot, last, view, members }) = this {
@@ -40,21 +40,21 @@ impl Returned {
             }
         }
         let state = if this.is_some() { returned::LOG } else { returned::NOTHING };
-        // Release: for whoever reads this word first. Nobody is let in before it stands there.
+        // Release: for processes that read this word first. No peer is let in before it is stored.
         region[returned::STATE].store(state, Ordering::Release);
     }
 
-    /// What somebody's words say.
+    /// What a process's words say.
     ///
     /// # Errors
-    /// When they say nothing, or make no sense.
+    /// When they say nothing yet, or make no sense.
     pub fn parse(words: &[u64; returned::WORDS]) -> Result<Option<Returned>, Unreadable> {
         match words[returned::STATE] {
             returned::NOTHING => return Ok(None),
             returned::LOG => {}
             _ => return Err(Unreadable),
         }
-        // A cluster is founded again in the view after that one.
+        // A cluster is founded again in the view after this one.
         let sane = words[returned::VIEW] < LAST_VIEW && [returned::BALLOT, returned::LAST].iter().all(|at| is_number(words[*at]));
         if !sane {
             return Err(Unreadable);
@@ -77,17 +77,17 @@ impl Returned {
 pub struct Refounding {
     /// The first view's number.
     pub number: ViewNumber,
-    /// Those that belong to the group of the best log and are there; and if that log is none of theirs, who has come back with it.
+    /// The members of the best log's group that are present and, if none of them has that log, the process that has come back with it.
     pub members: Vec<ProcessId>,
-    /// The one of them that is no member of the group, and is there since it alone has the best log.
+    /// The one of them that is not a member of the group, and is included because it alone has the best log.
     pub guest: Option<ProcessId>,
-    /// Whether the whole group is there.
+    /// Whether the whole group is present.
     pub complete: bool,
 }
 
 impl Refounding {
-    /// The members of the first view; `configured` says how each is configured, if it is. Nobody depends on the guest's vote: it ends when the others have its log, and
-    /// coordinators that needed it could not decide on a view without it.
+    /// The members of the first view; `configured` says how each process is configured, if it is. The guest gets no vote that others depend on: it
+    /// ends when the others have its log, and coordinators that needed its vote could not decide on a view without it.
     pub fn view_members(&self, configured: impl FnMut(ProcessId) -> Option<Member>) -> Vec<Member> {
         let mut members: Vec<Member> = self.members.iter().copied().filter_map(configured).collect();
         let is_guest = |id: ProcessId| Some(id) == self.guest;
@@ -98,41 +98,44 @@ impl Refounding {
     }
 }
 
-/// Why nothing can be founded yet.
+/// Why no cluster can be founded yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
-    /// Nobody who is there has a log.
+    /// No process that is present has a log.
     #[error("no node that runs has any data")]
     Logs,
-    /// Too few of those who have to confirm the best log.
+    /// Too few of the processes that have to confirm the best log are present.
     #[error("of nodes {group:?}, the group of the newest log, only {present:?} are here with their data, but {needed} are needed")]
     Majority {
         /// The nodes of the group.
         group: Vec<u16>,
-        /// Those of them that are there.
+        /// Those of them that are present.
         present: Vec<u16>,
-        /// How many it takes.
+        /// How many are needed.
         needed: usize,
     },
 }
 
-/// The best of these logs: the one with the highest number, then the longest, as for the engine itself. And who has it: of several lives of one member the latest.
+/// The best of these logs, by the engine's own criterion: the one with the highest number, then the longest. And the process that has it: of several
+/// lives of one member, the latest.
 pub(super) fn best(present: &[(ProcessId, Returned)]) -> Option<(ProcessId, &Returned)> {
     present.iter().map(|(id, log)| (*id, log)).max_by_key(|(id, log)| (log.ballot, log.last, *id))
 }
 
-/// What those who are there can found. A majority of the best log's group has to be there, since nothing less is sure to know of all that was acknowledged.
+/// What the processes that are present can found. A majority of the best log's group has to be present, since no smaller set is sure to know of
+/// everything that was acknowledged.
 ///
-/// A leader that has taken itself out of the group may have ended before anybody else knew: then the change stands in its log alone, and by their own logs those who
-/// stay lack its vote. So it has to be there for them to read its log, and belongs to the first view until they have.
+/// A leader that has removed itself from the group may have ended before any other process knew. Then only its log holds the change, and by their own
+/// logs the remaining members still need its vote. So the leader has to be there for them to read its log, and it belongs to the first view until
+/// they have.
 ///
 /// # Errors
-/// When nobody can, for now.
+/// When no process can found the cluster for now.
 pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
     let (owner, best) = best(present).ok_or(Lack::Logs)?;
     let is_member = |id: &ProcessId| best.members.contains(&id.birth());
     let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
-    // A member has one voice: an earlier return of it may still be listed while it dies.
+    // A member has one vote: an earlier return of it may still be listed while it dies.
     members.sort_unstable_by(|a, b| b.cmp(a));
     members.dedup_by_key(|id| id.birth());
     members.reverse();
@@ -205,11 +208,11 @@ mod tests {
         );
         let two = of(&[(1, log(4, 50, &all)), (0, log(3, 80, &all))]).expect("a majority");
         assert_eq!((two.members, two.number, two.complete), (vec![back(0), back(1)], ViewNumber(15), false));
-        // A higher number goes before a longer log: node 2 was alone in the end.
+        // A higher number takes precedence over a longer log: in the end, node 2 was alone.
         let left = of(&[(0, log(4, 90, &all)), (1, log(4, 90, &all)), (2, log(6, 60, &[2]))]).expect("it is its own majority");
         assert_eq!((left.members, left.number, left.complete), (vec![back(2)], ViewNumber(17), true));
         let Err(_) = of(&[(0, log(4, 90, &[1, 2])), (1, log(4, 91, &[1, 2]))]) else { panic!("node 0 had been removed") };
-        // A process that has begun another log since is not the process that the group knows.
+        // A process that has begun another log since is not the process that the group lists.
         let other = ProcessId { incarnation: Incarnation(9 << 16), ..born(1) };
         let mixed = refound(&[(back(0), log(4, 50, &all)), (other, log(4, 50, &all))]);
         assert!(matches!(mixed, Err(Lack::Majority { .. })));
@@ -218,10 +221,10 @@ mod tests {
     #[test]
     fn one_that_has_the_best_log_is_in_until_a_member_of_its_group_has_it_too() {
         let of = |logs: &[(u16, Returned)]| refound(&logs.iter().map(|(node, log)| (back(*node), log.clone())).collect::<Vec<_>>());
-        // Node 0 led, and took itself out of the group of two; node 1 had ended before it heard.
+        // Node 0 led, and removed itself from the group of two; node 1 had ended before it heard of it.
         let alone = of(&[(0, log(4, 91, &[1])), (1, log(4, 90, &[0, 1])), (2, log(4, 80, &[0, 1, 2]))]).expect("node 1 is the whole group");
         assert_eq!((&alone.members[..], alone.complete, alone.guest), (&[back(0), back(1)][..], true, Some(back(0))));
-        // It ends as soon as node 1 has its log, and node 1 must then be able to decide alone.
+        // Node 0 ends as soon as node 1 has its log, and node 1 must then be able to decide alone.
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
         let roles = |of: Roles| {
             alone
@@ -235,7 +238,7 @@ mod tests {
         let Err(_) = of(&[(0, log(4, 91, &[1])), (2, log(4, 80, &[0, 1, 2]))]) else { panic!("nobody can go on without node 1") };
         let known = of(&[(0, log(4, 91, &[1])), (1, log(4, 91, &[1]))]).expect("node 1 is the whole group");
         assert_eq!((&known.members[..], known.guest), (&[back(1)][..], None), "it has the log itself");
-        // An earlier return of the owner may still be listed while it dies.
+        // An earlier return of the log's owner may still be listed while it dies.
         let again = ProcessId { incarnation: Incarnation(back(0).incarnation.0 + 1), ..back(0) };
         let twice = [(again, log(4, 91, &[1])), (back(0), log(4, 91, &[1])), (back(1), log(4, 90, &[0, 1]))];
         assert_eq!(refound(&twice).expect("node 1 is the whole group").members, [again, back(1)]);

@@ -1,4 +1,4 @@
-//! A place where everything that a founder asks for is simulated, for tests and the simulator.
+//! A simulated [`Ground`] with everything that a founder asks for, for tests and the simulator.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -8,11 +8,11 @@ use martlet_fabric::NodeId;
 
 use super::Ground;
 
-/// The name on a simulated host that one process at a time can have. Clones are the same name.
+/// The name on a simulated host, which one process at a time can hold. Clones are the same name.
 #[derive(Clone, Debug, Default)]
 pub struct Lock(Rc<Cell<bool>>);
 
-/// Held by the one process that may found the cluster. Where that is always the same node, no name stands behind it.
+/// The claim of the one process that may found the cluster. If the claim always belongs to the same node, there is no name behind it.
 #[derive(Debug)]
 pub struct Claim(Option<Lock>);
 
@@ -22,15 +22,15 @@ impl Drop for Claim {
     }
 }
 
-/// What the system says to one process: on one host who has the name, and which nodes run; on a network the first node has the claim, and of nobody it is known
-/// that it does not run.
+/// What the system tells one process. On one host: which process holds the name, and which nodes run. On a network, the first node has the claim, and
+/// no node is known not to be running.
 #[derive(Debug)]
 pub struct Place<'a, const HOST: bool> {
-    /// Whose process asks.
+    /// The node whose process asks.
     pub me: NodeId,
     /// The host's name.
     pub lock: &'a Lock,
-    /// By node.
+    /// Whether each node is running, by node number.
     pub running: Vec<bool>,
 }
 
