@@ -1,11 +1,10 @@
 //! Everything that decides: failure detection, consensus, membership and leases, replication engines.
 //!
-//! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
-//! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
+//! Pure: nothing here reads a clock, gets randomness from the system, starts a thread or does I/O. Time and seeds are arguments; memory is reached
+//! only through [`martlet_fabric::Fabric`]. So the node and the simulator run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `agreement` < `engine` <
-//! `duty`. [`version`] is
-//! below them all.
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `agreement` < `engine` < `duty`.
+//! [`version`] is below them all.
 
 #![forbid(unsafe_code)]
 

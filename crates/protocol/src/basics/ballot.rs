@@ -7,21 +7,21 @@
 //! bits  0..24  generation          view number / SLOTS: tells the uses of a slot apart, so that nothing is ever zeroed
 //! ```
 //!
-//! The paper says that 8 - 2 - 2 bytes leave 6; they leave 4 (TRAPS 4), and four are enough: one byte names the proposer, three count the
-//! laps of the slot ring, up to view [`LAST_VIEW`].
+//! The paper says that 8 - 2 - 2 bytes leave 6, but they leave 4 (TRAPS 4). Four are enough: one byte names the proposer, and three count the laps of
+//! the slot ring, up to view [`LAST_VIEW`].
 
 use martlet_fabric::invariant;
 
 use super::layout::{LAST_VIEW, SLOTS};
 use super::{Canary, ViewNumber};
 
-/// A ballot of a CAS proposal: 1 up to [`LAST_CAS_BALLOT`]. Beyond, proposals go by RPC and have 64 bits.
+/// A ballot of a CAS proposal: 1 to [`LAST_CAS_BALLOT`]. Beyond that, proposals go by RPC and their ballots have 64 bits.
 pub type Ballot = u16;
 
-/// The highest ballot that a CAS may carry. One more marks a frozen word.
+/// The highest ballot that a CAS may carry. The next number marks a frozen word.
 pub const LAST_CAS_BALLOT: u64 = (u16::MAX - 1) as u64;
 
-/// `min_proposal` of a word whose acceptor is reached by RPC only from now on (uKharon App. A.6).
+/// The `min_proposal` of a word whose acceptor can be reached only by RPC from now on (uKharon App. A.6).
 pub const FROZEN: Ballot = u16::MAX;
 
 /// What a slot's word says.
@@ -29,14 +29,14 @@ pub const FROZEN: Ballot = u16::MAX;
 pub struct SlotState {
     /// The highest ballot promised; 0 for none.
     pub min: Ballot,
-    /// The ballot of the accepted value; 0 when none is.
+    /// The ballot of the accepted value; 0 if none has been accepted.
     pub accepted: Ballot,
-    /// Whose value is accepted: the proposer's position among the coordinators, plus one; 0 for none.
+    /// The proposer whose value is accepted: its position among the coordinators, plus one; 0 for none.
     pub value: u8,
 }
 
 impl SlotState {
-    /// Whether nothing has been accepted, and nothing can have been by RPC. Only this is evidence that no view was decided here.
+    /// Whether nothing has been accepted, and nothing can have been accepted by RPC. Only this is evidence that no view was decided here.
     pub fn is_empty(self) -> bool {
         self.accepted == 0 && (self.min != FROZEN || Canary::FrozenIsEmpty.is_planted())
     }
@@ -50,13 +50,13 @@ pub const fn slot_of(view: ViewNumber) -> usize {
 /// Which lap of the slot ring a view belongs to.
 ///
 /// # Panics
-/// When the 24 bits of the word cannot count that far: after the successor of [`LAST_VIEW`]. Views from elsewhere are checked when they are decoded.
+/// When the 24 bits in the word cannot count that far: after the successor of [`LAST_VIEW`]. Views from elsewhere are checked when they are decoded.
 pub fn generation_of(view: ViewNumber) -> u32 {
     invariant!(view.0 <= LAST_VIEW + 1, "view {view} is beyond the last that a slot word can tell apart");
     (view.0 / SLOTS as u64) as u32
 }
 
-/// A word as it stands in a slot: the state and the generation it belongs to.
+/// The word in a slot: the state, and the generation that the state belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotWord(pub u64);
 
@@ -66,18 +66,18 @@ impl SlotWord {
         SlotWord(((state.min as u64) << 48) | ((state.accepted as u64) << 32) | ((state.value as u64) << 24) | generation as u64)
     }
 
-    /// The generation it was written in.
+    /// The generation in which the word was written.
     pub const fn generation(self) -> u32 {
         (self.0 & 0xff_ffff) as u32
     }
 
-    /// The state, whatever the generation.
+    /// The state, regardless of the generation.
     pub const fn state(self) -> SlotState {
         SlotState { min: (self.0 >> 48) as u16, accepted: (self.0 >> 32) as u16, value: (self.0 >> 24) as u8 }
     }
 
-    /// The state as it counts for `generation`: what an earlier lap left is an empty slot. `None` when the word belongs to a later lap, so
-    /// that whoever asks is hopelessly behind.
+    /// The state as seen in `generation`: what an earlier lap left is an empty slot. `None` when the word belongs to a later lap: then the caller is
+    /// hopelessly behind.
     pub fn state_in(self, generation: u32) -> Option<SlotState> {
         match self.generation().cmp(&generation) {
             std::cmp::Ordering::Less => Some(SlotState::default()),
@@ -87,8 +87,8 @@ impl SlotWord {
     }
 }
 
-/// The smallest ballot of the proposer at `position` of `proposers` that is above `floor`: `position + 1`, and then every `proposers`-th
-/// (the residue class keeps proposers apart).
+/// The smallest ballot above `floor` of the proposer at `position` among `proposers`. Its ballots are `position + 1` and every `proposers`-th number
+/// after that (the residue class keeps proposers apart).
 pub fn next_ballot(position: usize, proposers: usize, floor: u64) -> u64 {
     let (first, step) = (position as u64 + 1, proposers as u64);
     if floor < first { first } else { first + (floor - first + step) / step * step }

@@ -1,5 +1,5 @@
-//! Known bugs, kept as canaries: each stands at the place where it was made, or could have been, and sleeps until a simulator plants it
-//! ([`probe`](martlet_fabric::probe)). Numbers in brackets are those of `docs/traps.md`.
+//! Known bugs, kept as canaries. Each is placed where the mistake was made, or could have been made, and is inactive until a simulator plants it
+//! ([`probe`](martlet_fabric::probe)). Numbers in brackets refer to `docs/traps.md`.
 
 use martlet_fabric::canaries;
 

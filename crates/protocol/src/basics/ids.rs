@@ -1,32 +1,32 @@
-//! Names.
+//! Names: numbers that identify processes, views and log entries.
 
 use std::fmt;
 
 use martlet_fabric::{Incarnation, NodeId};
 
-/// The highest number that anybody counts by: an index, a position, a proposal number. Ours never come near the end of their range, so whoever adds to one that
-/// was found to be a number needs no second thought.
+/// The highest number that is used for counting: an index, a position, a proposal number. Our own numbers never come near the end of their range, so
+/// it is safe to add to a number that has passed [`is_number`].
 pub const MAX_NUMBER: u64 = (1 << 62) - 1;
 
-/// Whether somebody else's word can be such a number.
+/// Whether another process's word can be such a number.
 pub fn is_number(number: u64) -> bool {
     number <= MAX_NUMBER
 }
 
-/// One life of one node: what a view lists. A restarted process is another one (TRAPS 28).
+/// One life of one node: this is what a view lists. A restarted process is a different one (TRAPS 28).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
-    /// Its number in the configuration.
+    /// The node's number in the configuration.
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
 }
 
-/// How many of an incarnation's lowest bits count the times that its log has been come back with (`docs/durability.md`).
+/// How many of an incarnation's lowest bits count how often a process has come back with its log (`docs/durability.md`).
 pub const RETURN_BITS: u32 = 16;
 
 impl ProcessId {
-    /// The process with which the log began that this one keeps, where processes come back from disks: itself, unless it has come back.
+    /// The process that began the log which this one keeps, if processes come back from disks: this process itself, unless it has come back.
     #[must_use]
     pub const fn birth(self) -> ProcessId {
         ProcessId { node: self.node, incarnation: Incarnation(self.incarnation.0 >> RETURN_BITS << RETURN_BITS) }
@@ -39,7 +39,7 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// The number of a view: they are decided in order and without gaps, from 1 on. 0 is "none yet".
+/// The number of a view. Views are decided in order and without gaps, from 1 on. 0 means that there is none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ViewNumber(pub u64);
 
@@ -57,7 +57,7 @@ impl fmt::Display for ViewNumber {
     }
 }
 
-/// The absolute index of an entry of the replicated log, from 1 on; 0 is "before the first". Never wraps: 64 bits last for centuries.
+/// The absolute index of an entry of the replicated log, from 1 on; 0 is before the first. Never wraps: 64 bits last for centuries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogIndex(pub u64);
 

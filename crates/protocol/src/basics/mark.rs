@@ -1,4 +1,4 @@
-//! Marks at the transitions of the state machines: where a simulated run has to come by before its silence means anything ([`probe`]).
+//! Marks at the transitions of the state machines: a simulated run has to reach them before the absence of findings means anything ([`probe`]).
 
 use martlet_fabric::{probe, probes};
 
@@ -463,7 +463,7 @@ probes! {
 }
 
 impl Mark {
-    /// Counts that it has been reached. Without the feature `marks`: nothing.
+    /// Counts that this mark has been reached. Without the feature `marks` it does nothing.
     #[inline(always)]
     pub fn reach(self) {
         probe::reach(self as usize);

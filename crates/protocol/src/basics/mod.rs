@@ -1,4 +1,4 @@
-//! What every other module speaks of: time, names, regions, tokens.
+//! What all other modules use: time, names, regions, tokens.
 
 pub mod ballot;
 pub mod canary;

@@ -1,18 +1,18 @@
-//! A record at a fixed place: written as one, read whole or not at all (TRAPS 14).
+//! A record at a fixed place: written as one, and read completely or not at all (TRAPS 14).
 //!
-//! Five words of header, then the payload: what it belongs to (`subject`), in which attempt it was written (`ballot`), the payload's
-//! length, its checksum, and a seal over all of these. A reader that sees a torn record sees a broken seal. Where a record must survive
-//! its own rewriting, two are kept and written in turn.
+//! A header of five words, then the payload. The header holds what the record belongs to (`subject`), the attempt in which it was written (`ballot`),
+//! the payload's length, its checksum, and a seal over all of these. A reader that sees a torn record sees a broken seal. If a record must survive
+//! being rewritten, two copies are kept and written in turn.
 
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
 use super::Canary;
 
-/// The bytes before the payload.
+/// Length of the header, in bytes.
 pub const HEADER_BYTES: usize = 40;
 
-/// A record as read: whole, and what it claims to be.
+/// A record that was read whole, and what it claims to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// What it belongs to: a view number.
@@ -43,8 +43,8 @@ pub fn encode(subject: u64, ballot: u64, payload: &[u8], out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(8), 0);
 }
 
-/// Reads the record that stands in `words`, if a whole one does. The words may change meanwhile: what is returned has been checked after it
-/// was copied.
+/// Reads the record in `words`, if there is a whole one. The words may change during the read: the returned record was checked after it had been
+/// copied.
 pub fn read(words: &Memory) -> Option<Sealed> {
     let word = |i: usize| words.get(i).map(|w| w.load(Ordering::Acquire));
     let (subject, ballot, len, crc, sealed) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);

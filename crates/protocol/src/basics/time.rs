@@ -1,7 +1,7 @@
 //! Time as an argument.
 
-/// A moment on the process's clock, in nanoseconds. It is never set, and goes on while the host is suspended. Moments of different processes are not compared; durations are, within the
-/// clock drift bound (uKharon App. C).
+/// A moment on the process's clock, in nanoseconds. The clock is never set, and continues while the host is suspended. Moments of different processes
+/// are never compared; durations are, within the clock drift bound (uKharon App. C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 

@@ -1,8 +1,8 @@
 //! The fallback when a slot's ballots no longer fit into its word (uKharon appendix A.6): ordinary Paxos by request and reply.
 //!
-//! A proposer whose next ballot would not fit *freezes* the acceptor's word with one last CAS (`min_proposal` = [`FROZEN`]) and asks the
-//! acceptor itself from then on. The word of a frozen slot never changes again: no proposer swaps one. The acceptor starts from what the word
-//! says and keeps the rest in its own memory, with 64-bit ballots that lie above everything a word could hold.
+//! A proposer whose next ballot would not fit *freezes* the acceptor's word with one last CAS (`min_proposal` = [`FROZEN`]), and sends its requests
+//! to the acceptor itself from then on. The word of a frozen slot never changes again: no proposer swaps a frozen word. The acceptor starts from the
+//! state in the word and keeps the rest in its own memory, with 64-bit ballots that are higher than any that a word can hold.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion};
@@ -12,7 +12,7 @@ use crate::basics::ballot::{self, FROZEN, SlotWord};
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, PROPOSALS, SLOT_WORDS};
 use crate::basics::{Canary, Mark, ViewNumber};
 
-/// What a proposer asks.
+/// What a proposer requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RpcBody {
     /// Promise this ballot.
@@ -26,27 +26,27 @@ pub enum RpcBody {
 pub struct RpcRequest {
     /// The slot.
     pub view: ViewNumber,
-    /// Above [`FROZEN`], always.
+    /// The proposer's ballot, always above [`FROZEN`].
     pub ballot: u64,
-    /// What it asks.
+    /// What it requests.
     pub body: RpcBody,
 }
 
 /// An acceptor's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RpcReply {
-    /// As asked.
+    /// The request's slot.
     pub view: ViewNumber,
-    /// As asked.
+    /// The request's ballot.
     pub ballot: u64,
     /// The answer.
     pub verdict: RpcVerdict,
 }
 
-/// What an acceptor says.
+/// An acceptor's verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RpcVerdict {
-    /// It promises, and had accepted `value` at ballot `accepted` (0: nothing).
+    /// It promises. It had accepted `value` at ballot `accepted` (0: nothing).
     Promised {
         /// The ballot of the accepted value, 0 for none.
         accepted: u64,
@@ -57,12 +57,12 @@ pub enum RpcVerdict {
     Accepted,
     /// It has promised a higher ballot.
     Rejected {
-        /// That ballot.
+        /// The ballot that it has promised.
         min: u64,
     },
-    /// Its word is not frozen: it is still reached by CAS.
+    /// Its word is not frozen: it must still be reached by CAS.
     NotFrozen {
-        /// The word as it stands.
+        /// The word as it is now.
         word: u64,
     },
 }
@@ -75,18 +75,18 @@ struct Slot {
     value: Vec<u8>,
 }
 
-/// The acceptor's side: one state a frozen slot, kept for the latest few views.
+/// The acceptor's side: one state per frozen slot, kept for the latest few views.
 #[derive(Clone, Debug, Default)]
 pub struct RpcAcceptor {
     slots: Vec<Slot>,
 }
 
-/// Slots kept. Views are decided one after the other, and nobody proposes for one whose successor is decided, except to learn.
+/// The number of slots kept. Views are decided one after the other, and no process proposes for a view whose successor is decided, except to learn.
 const KEPT: usize = 8;
 
 impl RpcAcceptor {
-    /// Answers a request, by the rules of Paxos. `None`: it can't be answered (the value that the word names is not to be read, or the slot
-    /// is long forgotten), so the proposer goes on without this acceptor.
+    /// Answers a request by the rules of Paxos. `None`: the acceptor cannot answer, because the value that the word names cannot be read, or because
+    /// the slot was forgotten long ago. The proposer then continues without this acceptor.
     pub fn handle<F: Fabric>(&mut self, fabric: &F, request: RpcRequest) -> Option<RpcReply> {
         let RpcRequest { view, ballot, body } = request;
         let reply = |verdict| Some(RpcReply { view, ballot, verdict });
@@ -119,13 +119,13 @@ impl RpcAcceptor {
         }
     }
 
-    /// Takes over a frozen slot from its word. `Err`: it is not frozen, and this is its word.
+    /// Takes over a frozen slot from its word. `Err`: the slot is not frozen, and this is its word.
     fn open<F: Fabric>(&mut self, fabric: &F, view: ViewNumber) -> Option<Result<usize, u64>> {
         if view.0 > LAST_VIEW {
             return None; // beyond what a word can count: no view of ours
         }
         let words = fabric.memory(LocalRegion::Public(SLOT_WORDS))?;
-        // Sequentially consistent, as every CAS of the word is: a frozen word is seen frozen.
+        // Sequentially consistent, like every CAS on the word: a frozen word is seen to be frozen.
         let word = SlotWord(words[ballot::slot_of(view)].load(Ordering::SeqCst));
         let state = word.state_in(ballot::generation_of(view))?;
         if state.min != FROZEN {

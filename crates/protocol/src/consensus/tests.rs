@@ -1,4 +1,4 @@
-//! An acceptor whose connection is lost, and made anew; and slots that two are after.
+//! An acceptor whose connection is lost and made anew, and slots for which two proposers compete.
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::sim::{Endpoint, Faults, World};
@@ -30,7 +30,7 @@ fn meet(world: &mut World<false>) -> (Endpoint<false>, Endpoint<false>, PeerId) 
     (fabric, other, peer)
 }
 
-/// Its operation and its acceptor.
+/// The operation and the acceptor that a completion belongs to.
 fn what_for(completion: &Completion) -> (Op, usize) {
     let rest = token_rest(completion.token);
     let op = match rest >> 48 {
@@ -47,7 +47,7 @@ fn take(proposer: &mut Proposer, fabric: &mut Endpoint<false>, completion: Compl
     proposer.handle_completion(fabric, op, acceptor, completion)
 }
 
-/// Gives the world a while, and the proposer whatever completes in it.
+/// Lets the world run for a while, and gives the proposer whatever completes in it.
 fn run(world: &mut World<false>, proposer: &mut Proposer, fabric: &mut Endpoint<false>) -> Option<Outcome> {
     world.run_for(100_000);
     let mut outcome = None;
@@ -57,8 +57,8 @@ fn run(world: &mut World<false>, proposer: &mut Proposer, fabric: &mut Endpoint<
     outcome
 }
 
-/// A proposer whose prepared swap at the second of three acceptors is applied and its answer lost, and with it the connection; the two have met anew before it
-/// has taken what became of its question. The third acceptor is never there, so that the second one's vote is needed.
+/// A proposer whose prepare swap at the second of three acceptors is applied, while the answer is lost together with the connection. The two have met
+/// anew before the proposer has learned the result. The third acceptor is never there, so the second one's vote is needed.
 fn connected_anew(world: &mut World<false>) -> (Proposer, Endpoint<false>, Endpoint<false>) {
     let (mut fabric, other, peer) = meet(world);
     let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
@@ -70,7 +70,7 @@ fn connected_anew(world: &mut World<false>) -> (Proposer, Endpoint<false>, Endpo
     let again = peer_up(&mut fabric).expect("the two meet again");
     assert_ne!(again, peer);
     proposer.connect(1, again);
-    // A proposer that is in a hurry learns nothing wrong from what comes home late.
+    // A proposer that is in a hurry must not learn anything wrong from a late completion.
     proposer.abandon();
     (proposer, fabric, other)
 }
@@ -89,7 +89,7 @@ fn an_acceptor_that_is_connected_anew_votes_again() {
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
-/// Two connections have no common order: what was asked over the lost one may come home after what is asked over the new one.
+/// Operations on two connections have no common order: one on the lost connection may complete after one on the new connection.
 #[test]
 fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_the_new_one() {
     let mut world = World::<false>::new(7, Faults::calm());
@@ -110,7 +110,7 @@ fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_
     for completion in late {
         take(&mut proposer, &mut fabric, completion);
     }
-    // Nothing wrong has been learned of the acceptor's word: it takes one attempt from here on.
+    // Nothing wrong has been learned about the acceptor's word: from here on, one attempt is enough.
     proposer.abandon();
     assert_eq!(proposer.propose(&mut fabric, b"a view, say"), None);
     let outcome = (0..10).fold(None, |outcome, _| outcome.or(run(&mut world, &mut proposer, &mut fabric)));
@@ -140,7 +140,7 @@ fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
     let (mut fabric, _other, peer) = meet(&mut world);
     let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), None, None], 0);
     assert_eq!(proposer.propose(&mut fabric, b"a view, say"), Some(Outcome::Aborted), "one of three is no majority");
-    // Nothing is on its way to it that would have to come home first.
+    // No operation to it is in flight that would have to complete first.
     proposer.connect(1, peer);
     let mut outcome = None;
     for _ in 0..10 {
@@ -152,7 +152,7 @@ fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
-/// A view that removes the only other one in reach would be decided with its vote, and nobody could decide another one.
+/// A view that removes the only other acceptor within reach would be decided by that acceptor's vote, and then no further view could be decided.
 #[test]
 fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() {
     let mut world = World::<false>::new(7, Faults::calm());
@@ -174,7 +174,7 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
         }
         outcome.take()
     };
-    // Prepared ahead, by all three: which says nothing about now.
+    // Prepared ahead by all three, which says nothing about the present.
     assert_eq!(proposer.prepare(&mut fabric), None);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), Some(Outcome::Prepared));
     world.block(third, 0);
@@ -182,12 +182,12 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_waiting(), "a majority has promised, and it is not the one that counts");
 
-    // Taken back, it goes out no more, whoever answers.
+    // Once withdrawn, the value is not proposed any more, whichever acceptor answers.
     assert_eq!(proposer.withdraw(&mut fabric), Some(Outcome::Prepared));
     world.unblock(third, 0);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_prepared(), "no value of its own is left to be proposed");
-    // Nor before a majority has answered.
+    // The same before a majority has answered.
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
     assert!(!proposer.is_waiting() && proposer.is_revocable());
     assert_eq!(proposer.withdraw(&mut fabric), None);
@@ -198,7 +198,7 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_waiting());
 
-    // The first by itself may go on.
+    // A value that requires only the first acceptor may be proposed.
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);
     let decided = drain(&mut proposer, &mut fabric, &mut world);
     assert_eq!(decided, Some(Outcome::Decided(b"without both".to_vec())), "nobody has accepted the other value");
@@ -235,13 +235,13 @@ fn a_slot_prepared_ahead_in_which_another_has_decided_since_is_found_so_by_a_loo
     assert_eq!(run(&mut world, &mut proposer, &mut fabric), Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
-/// A proposer that has nothing to propose, and looks at its slot over and over, as a leader does whose wishes cannot be fulfilled.
+/// A proposer that has nothing to propose and looks at its slot again and again, like a leader whose wishes cannot be fulfilled.
 struct Looking {
     proposer: Proposer,
     fabric: Endpoint<false>,
 }
 
-/// Two of them, at the first and the second of three acceptors. They are cut off from each other, so that both need the third one, which is returned.
+/// Two of them, at the first and the second of three acceptors. They are cut off from each other, so both need the third acceptor, which is returned.
 fn two_who_cannot_see_each_other(world: &mut World<false>) -> ([Looking; 2], Endpoint<false>) {
     let spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
     let [first, second, third] = [0, 1, 2].map(|node| {
@@ -269,7 +269,7 @@ fn word_of(acceptor: &Endpoint<false>) -> &AtomicU64 {
 }
 
 impl Looking {
-    /// Gives it what has completed. A proposer that has nothing under way prepares the slot, as a leader does.
+    /// Gives it what has completed. If the proposer then has nothing under way, it prepares the slot, like a leader.
     fn run(&mut self, world: &mut World<false>) -> Option<Outcome> {
         let outcome = run(world, &mut self.proposer, &mut self.fabric);
         if self.proposer.is_idle() {
@@ -296,10 +296,10 @@ fn two_who_look_at_one_slot_and_have_nothing_to_propose_leave_each_other_the_bal
     }
     assert_eq!(word_of(&third).load(Ordering::SeqCst), promised, "a look takes no ballot");
 
-    // One that has been outbid and then has something to propose begins with a higher ballot. It does not wait for the one it cannot see: no operation is lost
-    // here.
+    // A proposer that has been outbid and then has something to propose begins with a higher ballot. It does not wait for the other one, which it
+    // cannot see: no operation is lost here.
     world.set_faults(Faults { peer_lost_after_ns: 1 << 40, ..Faults::calm() });
-    // The first one's ballots are 1, 4, 7 and so on.
+    // The first proposer's ballots are 1, 4, 7 and so on.
     if SlotWord(promised).state().min % 3 == 1 {
         both.reverse();
     }
@@ -308,7 +308,7 @@ fn two_who_look_at_one_slot_and_have_nothing_to_propose_leave_each_other_the_bal
     let outcome = (0..10).find_map(|_| run(&mut world, &mut outbid.proposer, &mut outbid.fabric));
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 
-    // And the other one's next look finds that something has been decided.
+    // And the other proposer's next look finds that a value has been decided.
     assert_eq!(other.proposer.look(&mut other.fabric), None);
     assert_eq!((0..10).find_map(|_| run(&mut world, &mut other.proposer, &mut other.fabric)), Some(Outcome::Aborted));
     while !other.proposer.has_adopted() {
@@ -319,7 +319,7 @@ fn two_who_look_at_one_slot_and_have_nothing_to_propose_leave_each_other_the_bal
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
-/// By RPC a value is decided without a word that tells: all that a look can see is that somebody went that way.
+/// By RPC, a value is decided without any word showing it: a look can see only that a proposer has used RPC.
 #[test]
 fn a_slot_that_somebody_froze_is_not_taken_for_one_that_is_still_prepared() {
     let mut world = World::<false>::new(7, Faults::calm());
@@ -331,7 +331,8 @@ fn a_slot_that_somebody_froze_is_not_taken_for_one_that_is_still_prepared() {
     assert_eq!((0..10).find_map(|_| run(&mut world, &mut one.proposer, &mut one.fabric)), Some(Outcome::Aborted));
 }
 
-/// It was there when our own swap came, too late: a majority without it had promised, and what has been decided with its vote may be known to nobody else who is left.
+/// The acceptance was there when our own swap arrived, too late: a majority without this acceptor had promised. What was decided with its vote may be
+/// known to no other process that is left.
 #[test]
 fn what_was_accepted_above_our_ballot_is_found_by_a_look_however_early_it_came() {
     let mut world = World::<false>::new(7, Faults::calm());

@@ -1,4 +1,5 @@
-//! Adoption: who wins a prepare phase proposes what was accepted at the highest ballot (line 27 of Algorithm 5), which it reads from an acceptor's memory.
+//! Adoption: a proposer that wins a prepare phase proposes what was accepted at the highest ballot (line 27 of Algorithm 5). It reads that value from
+//! an acceptor's memory.
 
 use martlet_fabric::{Fabric, Local, LocalRegion, Memory, OpError, Region, Remote};
 
@@ -42,7 +43,7 @@ impl Proposer {
         let proposer = usize::from(accepted.value).checked_sub(1).filter(|p| *p < self.acceptors.len());
         let (Some(i), Some(proposer)) = (next, proposer) else {
             if self.tried != 0 && self.tried == self.senseless {
-                // Nobody will ever decide what stands there: as if nothing did.
+                // No proposer will ever decide the accepted value: go on as if there were none.
                 return self.prepared(fabric);
             }
             self.phase = Phase::Idle;
@@ -86,8 +87,8 @@ impl Proposer {
     }
 }
 
-/// The value that a slot word with this accepted ballot stands for, from the two records of its proposer: see the [module](super) for why it
-/// is the one with the lowest ballot at or above.
+/// The value that a slot word with this accepted ballot refers to, from the two records of its proposer. The [module](super) explains why it is the
+/// record with the lowest ballot at or above the accepted one.
 pub(in crate::consensus) fn adoptable(records: &Memory, view: ViewNumber, accepted: u16) -> Option<Vec<u8>> {
     let (first, rest) = records.split_at(VIEW_RECORD_BYTES / 8);
     let second = &rest[..VIEW_RECORD_BYTES / 8];

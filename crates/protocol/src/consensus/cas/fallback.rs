@@ -1,4 +1,4 @@
-//! The RPC fallback, for ballots that no slot word can hold (App. A.6), seen from the proposer: what it asks, asks again, and is answered.
+//! The RPC fallback, for ballots that no slot word can hold (App. A.6), on the proposer's side: its requests, their repetition, and the replies.
 
 use martlet_fabric::Fabric;
 
@@ -12,14 +12,14 @@ impl Proposer {
         self.requests.push_back((i, RpcRequest { view: self.view, ballot: self.ballot, body }));
     }
 
-    /// The next request of the RPC fallback to send, and to which acceptor (its position). Requests may be lost: see [`Proposer::repeat`].
+    /// The next request of the RPC fallback to send, and the position of the acceptor to send it to. Requests may be lost: see [`Proposer::repeat`].
     pub fn poll_request(&mut self) -> Option<(usize, RpcRequest)> {
         self.requests.pop_front()
     }
 
-    /// Asks again whoever has not answered a request of the RPC fallback, which is harmless. Where somebody has said no and others don't answer,
-    /// the attempt ends after [`PATIENCE`] times: they may be dead, and then its majority would never be lost, nor won. What was learned makes the
-    /// next attempt better.
+    /// Repeats the requests of the RPC fallback that have not been answered, which is harmless. If some acceptor has refused and others do not
+    /// answer, the attempt ends after [`PATIENCE`] repetitions: the others may be dead, and then the attempt would never win its majority, nor know
+    /// that it cannot. What was learned makes the next attempt better.
     pub fn repeat(&mut self) -> Option<Outcome> {
         if !self.by_rpc() || !self.requests.is_empty() {
             return None;
@@ -32,7 +32,8 @@ impl Proposer {
         for a in self.acceptors.iter_mut().filter(|a| a.vote == Vote::Awaited && a.in_flight.is_empty()) {
             let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
             if !frozen {
-                // It was asked on the strength of an earlier attempt's swap, which has failed since: the next attempt has to freeze it.
+                // It was sent a request because an earlier attempt's swap was expected to freeze its word. That swap has since failed, so the next
+                // attempt has to freeze the word.
                 a.vote = Vote::No;
             }
         }
@@ -55,7 +56,7 @@ impl Proposer {
         None
     }
 
-    /// Takes an acceptor's answer to a request of the RPC fallback.
+    /// Takes an acceptor's reply to a request of the RPC fallback.
     pub fn handle_reply<F: Fabric>(&mut self, fabric: &mut F, acceptor: usize, reply: RpcReply) -> Option<Outcome> {
         if reply.view != self.view || reply.ballot != self.ballot {
             return None;

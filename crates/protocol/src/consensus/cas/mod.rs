@@ -1,19 +1,19 @@
 //! One-sided abortable consensus: the proposer (uKharon Algorithm 5).
 //!
-//! A proposer runs one slot. It prepares (one CAS an acceptor), then accepts (the value's WRITE and one CAS an acceptor); each phase ends
-//! when a majority of acceptors agreed, or aborts when a majority cannot agree any more. Aborting is always safe (Lemma A.6): the caller
-//! tries again, after a back-off when it is not alone. A slot can be prepared ahead, with no value at hand (section 5.3.1).
+//! A proposer runs one slot. It prepares (one CAS per acceptor), then accepts (a WRITE of the value and one CAS per acceptor). Each phase ends when a
+//! majority of acceptors has agreed, or aborts when a majority can no longer agree. Aborting is always safe (Lemma A.6): the caller tries again,
+//! after a back-off if it has competition. A slot can be prepared ahead, without a value (section 5.3.1).
 //!
-//! What differs from the paper, and why:
-//! - A phase succeeds as soon as a majority succeeded, even if another acceptor's CAS failed; the paper aborts when any of the first
-//!   majority failed. The decision rule of Paxos is a majority's acceptance, so waiting for more only costs retries.
-//! - An accepted value is named by its proposer and read from the acceptor's memory. A proposer keeps two records per slot and writes them in
-//!   turn, each sealed with its ballot, so a proposer that dies while it writes never destroys the value that a word refers to; a reader
-//!   takes the record with the lowest ballot at or above the accepted one. That record is safe to adopt: its proposer had completed a
-//!   prepare phase at that later ballot, so it agrees with whatever was decided below.
-//! - A value that makes no sense to the caller ([`Proposer::accepting`]) is not adopted: only a proposer that lies gets one accepted, and nobody else
-//!   will ever take it for decided.
-//! - What is decided is what [`Outcome::Decided`] carries: the adopted value where one was adopted (TRAPS 1).
+//! Differences from the paper, and the reasons:
+//! - A phase succeeds as soon as a majority has succeeded, even if another acceptor's CAS has failed; the paper aborts when any of the first majority
+//!   has failed. Paxos decides by the acceptance of a majority, so waiting for more only costs retries.
+//! - An accepted value is named by its proposer, and read from the acceptor's memory. A proposer keeps two records per slot and writes them in turn,
+//!   each sealed with its ballot, so a proposer that dies while writing never destroys the value that a word refers to. A reader takes the record
+//!   with the lowest ballot at or above the accepted one. That record is safe to adopt: its proposer had completed a prepare phase at that later
+//!   ballot, so it agrees with whatever was decided at lower ballots.
+//! - A value that makes no sense to the caller ([`Proposer::accepting`]) is not adopted: only a proposer that lies can get one accepted, and no other
+//!   process will ever take it for decided.
+//! - The decided value is the one that [`Outcome::Decided`] carries: if a value was adopted, it is the adopted one (TRAPS 1).
 
 mod adoption;
 mod fallback;
@@ -28,7 +28,7 @@ use crate::basics::ballot::{self, FROZEN, LAST_CAS_BALLOT, SlotState, SlotWord};
 use crate::basics::layout::{Component, PROPOSALS, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES};
 use crate::basics::{Canary, Mark, ViewNumber, sealed};
 
-/// What an operation of a proposer was for: part of its token.
+/// The purpose of a proposer's operation: part of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -42,14 +42,14 @@ pub enum Op {
     Look = 4,
 }
 
-/// How far a proposer got.
+/// The state of a proposer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing under way.
     Idle,
     /// The prepare phase runs.
     Preparing,
-    /// A majority has promised; what had been accepted is known and adopted.
+    /// A majority has promised; any value that had been accepted is known and adopted.
     Prepared,
     /// A majority has promised; the accepted value is being read from acceptor `from`.
     Fetching { from: usize, accepted: SlotState },
@@ -59,16 +59,16 @@ enum Phase {
     Decided,
 }
 
-/// What a completion led to.
+/// The result of a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A majority has promised: the next [`Proposer::propose`] takes one phase.
     Prepared,
     /// A majority has accepted this value. It is not always the one that was proposed.
     Decided(Vec<u8>),
-    /// This attempt failed; what was learned will help the next.
+    /// This attempt failed; what was learned helps the next one.
     Aborted,
-    /// The slot has been used again for a later view: this proposer is hopelessly behind and must learn.
+    /// The slot has been reused for a later view: this proposer is hopelessly behind, and must learn the views that it missed.
     Superseded,
 }
 
@@ -79,46 +79,47 @@ enum Vote {
     No,
 }
 
-/// How often the rest is asked again in a phase in which somebody has said no.
+/// How often unanswered requests are repeated in a phase in which some acceptor has refused.
 pub const PATIENCE: u32 = 3;
 
-/// Acceptors of whom so many have to promise, beside a majority, before a value of ours is written anywhere; in the attempt that writes it, since an older
-/// promise says nothing about who is in reach. A value that is adopted waits for nobody.
+/// Acceptors of which `count` have to promise, in addition to a majority, before a value of ours is written anywhere. They have to do so in the
+/// attempt that writes the value, since an older promise does not show which acceptors are within reach now. An adopted value waits for none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Required {
-    /// A bit for each acceptor, by its place.
+    /// One bit for each acceptor, by its position.
     pub of: u64,
-    /// How many of them.
+    /// How many of them have to promise.
     pub count: usize,
 }
 
-/// A CAS on its way.
+/// A CAS in flight.
 #[derive(Clone, Copy, Debug)]
 struct Swap {
     expected: u64,
-    /// The attempt it belongs to; late completions of older attempts only teach.
+    /// The attempt that it belongs to; from late completions of older attempts the proposer only learns the word.
     attempt: u32,
     for_accept: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Acceptor {
-    /// `None` while it is not connected: it cannot vote.
+    /// `None` while it is not connected: then it cannot vote.
     peer: Option<PeerId>,
-    /// It is connected anew, as this. Until all swaps over its lost connection have come home it is left alone: completions are told apart by their order.
+    /// The peer as which it is connected anew. It is not used until all swaps over the lost connection have completed, because completions are told
+    /// apart by their order.
     next: Option<PeerId>,
-    /// The word as we believe it stands: predicted, or as last seen.
+    /// Our belief about the word: predicted, or as last seen.
     predicted: u64,
     in_flight: VecDeque<Swap>,
-    /// Its word is being read.
+    /// Whether its word is being read.
     looked_at: bool,
     vote: Vote,
-    /// In an RPC prepare phase: what the acceptor had accepted, with the ballot.
+    /// In an RPC prepare phase: the value that the acceptor had accepted, with its ballot.
     promised: Option<(u64, Vec<u8>)>,
 }
 
 impl Acceptor {
-    /// Takes its new connection into use, when nothing is under way over the old one.
+    /// Puts its new connection into use, once nothing is in flight over the old one.
     fn settle(&mut self) {
         if self.in_flight.is_empty() {
             self.peer = self.next.take().or(self.peer);
@@ -138,20 +139,20 @@ pub struct Proposer {
     position: usize,
     acceptors: Vec<Acceptor>,
     ballot: u64,
-    /// The highest ballot of others that we have been told of. It is never ours to use, only to go beyond.
+    /// The highest ballot of others that was reported to us. Our own next ballot has to be higher.
     outbid: u64,
     attempt: u32,
     phase: Phase,
     /// What the caller wants decided; `None` while preparing ahead.
     value: Option<Vec<u8>>,
     adopted: Option<Vec<u8>>,
-    /// The acceptors that have to have promised before `value` is written anywhere.
+    /// The acceptors that have to promise before `value` is written anywhere.
     required: Required,
-    /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each,
+    /// Acceptors whose record of the accepted value has been tried in this attempt, one bit each,
     tried: u64,
-    /// and those of them where it made no sense.
+    /// and those of them whose record made no sense.
     senseless: u64,
-    /// How often the rest has been asked again in this phase since somebody said no.
+    /// How often requests have been repeated in this phase since an acceptor refused.
     refused: u32,
     /// Whether a value makes sense for a slot.
     makes_sense: fn(ViewNumber, &[u8]) -> bool,
@@ -161,8 +162,8 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// A proposer for the slot of `view`. `acceptors` are the coordinators of the view before, in their order; `position` is this process's
-    /// place among them.
+    /// A proposer for the slot of `view`. `acceptors` are the coordinators of the previous view, in their order; `position` is this process's
+    /// position among them.
     pub fn new(view: ViewNumber, acceptors: &[Option<PeerId>], position: usize) -> Proposer {
         invariant!(position < acceptors.len(), "proposer {position} of {}", acceptors.len());
         let acceptor = |&peer| Acceptor {
@@ -196,13 +197,13 @@ impl Proposer {
         }
     }
 
-    /// Adopts only values of which this says that they make sense for the slot.
+    /// Restricts adoption to values that this function finds to make sense for the slot.
     #[must_use]
     pub fn accepting(self, makes_sense: fn(ViewNumber, &[u8]) -> bool) -> Proposer {
         Proposer { makes_sense, ..self }
     }
 
-    /// An acceptor that was missing is connected now, or one whose connection was lost is connected anew: with the same memory.
+    /// An acceptor that was missing is connected now, or one whose connection was lost is connected anew. Its memory is the same.
     pub fn connect(&mut self, acceptor: usize, peer: PeerId) {
         if let Some(a) = self.acceptors.get_mut(acceptor)
             && a.peer != Some(peer)
@@ -227,7 +228,7 @@ impl Proposer {
         self.phase == Phase::Idle
     }
 
-    /// Whether a majority has promised, and the value waits for others that have to: it may be replaced by another one.
+    /// Whether a majority has promised, and the value waits for the promises of required acceptors: it may still be replaced by another value.
     pub fn is_waiting(&self) -> bool {
         self.phase == Phase::Preparing && self.votes(Vote::Yes) >= ballot::majority(self.acceptors.len())
     }
@@ -237,8 +238,8 @@ impl Proposer {
         self.attempt
     }
 
-    /// Expects every acceptor's word as the proposer at `position` leaves it when it prepares the slot ahead with its first ballot: what a new
-    /// leader finds after its predecessor's death (section 5.3.1).
+    /// Predicts every acceptor's word to be what the proposer at `position` leaves when it prepares the slot ahead with its first ballot: this is
+    /// what a new leader finds after its predecessor's death (section 5.3.1).
     pub fn predict_prepared_by(&mut self, position: usize) {
         let first = ballot::next_ballot(position, self.acceptors.len(), 0);
         let state = SlotState { min: first as u16, ..SlotState::default() };
@@ -247,15 +248,16 @@ impl Proposer {
         }
     }
 
-    /// Expects this very word at every acceptor: what an earlier use of the slot left there.
+    /// Predicts this very word at every acceptor: what an earlier use of the slot left there.
     pub fn predict_word(&mut self, word: u64) {
         for acceptor in &mut self.acceptors {
             acceptor.predicted = word;
         }
     }
 
-    /// Prepares the slot ahead, if nothing is under way: without a value of ours, also where an earlier attempt had one. An outcome comes at once only when too
-    /// few acceptors can be asked. A slot whose ballots have run out is left as it is: frozen, it would let nobody take a lease on the view before it.
+    /// Prepares the slot ahead, if nothing is under way, and without a value of ours even if an earlier attempt had one. There is an immediate
+    /// outcome only if too few acceptors can be asked. A slot whose ballots have run out is left alone: if it were frozen, no process could take a
+    /// lease on the previous view.
     pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Idle {
             return None;
@@ -264,12 +266,12 @@ impl Proposer {
         self.start(fabric)
     }
 
-    /// Whether there is a value of ours that nobody has seen in this attempt: [`Proposer::withdraw`] takes it back.
+    /// Whether there is a value of ours that no acceptor has seen in this attempt, so that [`Proposer::withdraw`] can withdraw it.
     pub fn is_revocable(&self) -> bool {
         self.phase == Phase::Preparing && self.value.is_some()
     }
 
-    /// Takes back a value that is [revocable](Proposer::is_revocable): the slot is prepared without one then.
+    /// Withdraws a value that is [revocable](Proposer::is_revocable): then the slot is prepared without one.
     pub fn withdraw<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if !self.is_revocable() {
             return None;
@@ -278,7 +280,7 @@ impl Proposer {
         self.count(fabric)
     }
 
-    /// Starts an attempt, with the value or without one.
+    /// Starts an attempt, with or without a value.
     fn start<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         self.choose_ballot();
         if self.by_rpc() && self.value.is_none() {
@@ -309,7 +311,7 @@ impl Proposer {
         self.count(fabric)
     }
 
-    /// The next ballot of ours above everything that we know to be promised (lines 15 and 16).
+    /// Chooses our next ballot above everything that we know to be promised (lines 15 and 16).
     fn choose_ballot(&mut self) {
         let promised = |a: &Acceptor| match SlotWord(a.predicted).state_in(self.generation) {
             Some(state) if state.min == FROZEN => LAST_CAS_BALLOT,
@@ -323,19 +325,19 @@ impl Proposer {
         }
         if self.ballot > LAST_CAS_BALLOT {
             Mark::RpcBallot.reach();
-            // Ballots of RPC proposals lie above everything that a word can hold.
+            // Ballots of RPC proposals are above everything that a word can hold.
             self.ballot = self.ballot.max(ballot::next_ballot(self.position, self.acceptors.len(), u64::from(FROZEN)));
         }
     }
 
-    /// Wants `value` decided. Takes one phase when the slot is prepared, two otherwise. When an attempt aborts, call it again.
-    /// An outcome comes at once only when too few acceptors can be asked.
+    /// Proposes `value` for decision. Takes one phase if the slot is prepared, and two otherwise. When an attempt aborts, call it again. There is an
+    /// immediate outcome only if too few acceptors can be asked.
     pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) -> Option<Outcome> {
         self.propose_requiring(fabric, value, Required::default())
     }
 
-    /// The same, but that nothing is written before those that are `required` have promised. That takes a prepare phase of its own, also where the slot is
-    /// prepared, since what was promised long ago says nothing about who is in reach.
+    /// Like [`propose`](Self::propose), but nothing is written before the `required` acceptors have promised. That takes a prepare phase of its own
+    /// even if the slot is prepared, since promises made long ago do not show which acceptors are within reach now.
     pub fn propose_requiring<F: Fabric>(&mut self, fabric: &mut F, value: &[u8], required: Required) -> Option<Outcome> {
         invariant!(value.len() + sealed::HEADER_BYTES <= VIEW_RECORD_BYTES, "value of {} bytes", value.len());
         if self.value.as_deref() != Some(value) {
@@ -357,7 +359,7 @@ impl Proposer {
         }
     }
 
-    /// Gets decided what the prepare phase has adopted, if it has: somebody else's proposal, which may be decided already.
+    /// If the prepare phase has adopted a value, gets it decided: it is another process's proposal, which may be decided already.
     pub fn finish<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Prepared || self.adopted.is_none() {
             return None;
@@ -366,10 +368,13 @@ impl Proposer {
         self.count(fabric)
     }
 
-    /// Looks whether a slot that was prepared ahead has been used since: somebody may have been promised it, and have had a value decided, and nobody tells.
-    /// The attempt ends if a word that is read shows that somebody has got a value accepted; or has frozen the slot, because what is decided by RPC does not show
-    /// in words. A mere promise to somebody else ends nothing: by itself it decides nothing, and whoever has it may be looking as well; the two would take the
-    /// slot from each other, a ballot each time. It is noted, so that a proposal begins with a higher ballot.
+    /// Checks whether a slot that was prepared ahead has been used since: another proposer may have been promised it and have had a value decided,
+    /// without any word of it reaching this process.
+    ///
+    /// The attempt ends if a word that is read shows that another proposer has got a value accepted. It also ends if the word has been frozen since,
+    /// because what is decided by RPC does not show in words. A mere promise to another proposer ends nothing. By itself it decides nothing, and its
+    /// holder may be looking as well; the two would take the slot from each other, one ballot at a time. The promise is noted, so that a proposal
+    /// begins with a higher ballot.
     pub fn look<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Prepared || self.adopted.is_some() {
             return None;
@@ -398,7 +403,8 @@ impl Proposer {
         }
         let known = SlotWord(acceptor.predicted).state_in(self.generation).unwrap_or_default();
         acceptor.predicted = found;
-        // What was decided below our ballot we have adopted. Above it counts, whether it is new or stood there when our own swap came.
+        // Whatever was decided below our ballot, we have adopted. An acceptance above our ballot ends the attempt, whether it is new or was there
+        // when our own swap arrived.
         let outcome = match SlotWord(found).state_in(self.generation) {
             None => Outcome::Superseded,
             Some(now) if u64::from(now.accepted) > self.ballot || (now.min == FROZEN && known.min != FROZEN) => Outcome::Aborted,
@@ -409,7 +415,8 @@ impl Proposer {
         Some(outcome)
     }
 
-    /// Whether too few of those who promised still stand by it, as far as is known: an accept phase would depend on who has not answered.
+    /// Whether too few of the acceptors that promised still keep their promise, as far as is known: an accept phase would then depend on acceptors
+    /// that have not answered.
     fn is_outbid(&self) -> bool {
         let stands = |a: &&Acceptor| {
             let state = SlotWord(a.predicted).state_in(self.generation);
@@ -418,19 +425,20 @@ impl Proposer {
         self.acceptors.iter().filter(stands).count() < ballot::majority(self.acceptors.len())
     }
 
-    /// Whether it has adopted a value, and nothing is under way.
+    /// Whether the proposer has adopted a value, and nothing is under way.
     pub fn has_adopted(&self) -> bool {
         self.phase == Phase::Prepared && self.adopted.is_some()
     }
 
-    /// Gives up what is under way: completions still on their way only teach.
+    /// Gives up what is under way: completions still in flight only teach us the words.
     pub fn abandon(&mut self) {
         if self.phase != Phase::Decided {
             self.phase = Phase::Idle;
         }
     }
 
-    /// A hint that a value of about `bytes` may be proposed soon: what a proposal writes is brought near, where the fabric can do so.
+    /// A hint that a value of about `bytes` may be proposed soon: the memory that the proposal will write is brought into the cache, where the fabric
+    /// can do so.
     pub fn expect_to_propose<F: Fabric>(&self, fabric: &F, bytes: usize) {
         let word = ballot::slot_of(self.view) * 8;
         let record = proposal_offset(self.position, self.view, self.second_buffer);
@@ -440,7 +448,7 @@ impl Proposer {
         }
     }
 
-    /// Whether its ballots have come to those that no slot word can hold: it freezes the slot, and asks by RPC.
+    /// Whether its ballots have reached those that no slot word can hold: then it freezes the slot, and sends its requests by RPC.
     pub fn by_rpc(&self) -> bool {
         self.ballot > LAST_CAS_BALLOT
     }
@@ -482,7 +490,7 @@ impl Proposer {
         for i in 0..self.acceptors.len() {
             match (self.acceptors[i].peer, SlotWord(self.acceptors[i].predicted).state_in(self.generation)) {
                 (Some(peer), Some(state)) if state.min <= ballot => {
-                    // One queue, in order: whoever sees the word sees the record (section 5.3.1).
+                    // One queue, in order: a process that sees the word sees the record as well (section 5.3.1).
                     let at = Remote { peer, region: Region::Public(PROPOSALS), offset };
                     let token = self.token(Op::Write, i);
                     fabric.write(at, &self.record, token);
@@ -493,10 +501,10 @@ impl Proposer {
         }
     }
 
-    /// Takes the completion of an operation that this proposer posted: `op` and `acceptor` are from its token.
+    /// Takes the completion of an operation that this proposer posted; `op` and `acceptor` come from its token.
     pub fn handle_completion<F: Fabric>(&mut self, fabric: &mut F, op: Op, acceptor: usize, completion: Completion) -> Option<Outcome> {
         match op {
-            // A failed write is followed by the failure of its swap, on the same queue.
+            // If a write fails, its swap, which follows on the same queue, fails too.
             Op::Write => None,
             Op::Swap => self.handle_swap(fabric, acceptor, completion.result),
             Op::Fetch => self.handle_fetch(fabric, acceptor, completion.result),
@@ -516,7 +524,7 @@ impl Proposer {
                 Mark::CasMispredicted.reach();
                 acceptor.predicted = found;
             }
-            // It may have been applied all the same; the next attempt finds out.
+            // The swap may have been applied nevertheless; the next attempt finds out.
             Err(_) => Mark::CasLost.reach(),
         }
         if result.is_ok_and(|found| SlotWord(found).generation() > self.generation) {
@@ -534,7 +542,7 @@ impl Proposer {
         }
         if self.by_rpc() && vote == Vote::Yes {
             Mark::RpcFroze.reach();
-            // The word is frozen now: the promise itself goes by RPC.
+            // The word is frozen now; the promise itself is requested by RPC.
             self.ask(i, RpcBody::Prepare);
             return None;
         }
@@ -550,7 +558,8 @@ impl Proposer {
         self.acceptors.iter().enumerate().filter(|(i, a)| self.required.of >> i & 1 == 1 && fit(a)).count()
     }
 
-    /// With a majority's promises: whether those that are required have promised too, or else a value is there to be adopted, or none of ours to be proposed.
+    /// With a majority's promises, whether the accept phase may begin: the required acceptors have promised too, or there is a value to adopt, or
+    /// there is no value of ours to propose.
     fn is_fit_to_accept(&self) -> bool {
         let accepted = |a: &Acceptor| {
             let word = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.accepted > 0);
@@ -559,7 +568,7 @@ impl Proposer {
         self.value.is_none() || self.count_required(|a| a.vote == Vote::Yes) >= self.required.count || self.acceptors.iter().any(accepted)
     }
 
-    /// Ends the phase when its majority is there, or cannot be had.
+    /// Ends the phase if its majority is complete, or can no longer be reached.
     fn count<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         let majority = ballot::majority(self.acceptors.len());
         if self.votes(Vote::Yes) >= majority {
@@ -609,7 +618,7 @@ impl Proposer {
     }
 }
 
-/// Where in an acceptor's [`PROPOSALS`] the proposer at `position` keeps its records for `view`; they stand one behind the other.
+/// Where in an acceptor's [`PROPOSALS`] the proposer at `position` keeps its records for `view`; the two records are adjacent.
 pub fn proposal_offset(position: usize, view: ViewNumber, second: bool) -> usize {
     ((position * SLOTS + ballot::slot_of(view)) * 2 + usize::from(second)) * VIEW_RECORD_BYTES
 }
