@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Tells everybody that a process is gone, with the proof if there is one.
+    /// Tells all others that a process is gone, with the proof if there is one.
     pub(super) fn tell_of_death<F: Fabric>(&mut self, fabric: &mut F, process: ProcessId, evidence: Evidence) {
         let proof = self.peers.proof(process).filter(|_| evidence == Evidence::Certain);
         let message = proof.map_or(Message::Notice { process, evidence }, |secret| Message::Certificate { process, secret });

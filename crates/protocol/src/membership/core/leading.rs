@@ -157,7 +157,7 @@ impl Core {
         let Some(proposer) = self.proposer.as_mut().filter(|p| p.is_idle()) else { return };
         let outcome = proposer.prepare(fabric);
         if outcome.is_none() && proposer.is_idle() && self.decided_here != self.view.as_ref().map(|v| v.number) {
-            // The proposer's ballots are used up, and by RPC it cannot prepare without a value. Any view will do as the value: if one was accepted
+            // The proposer's ballots are used up, so it does not prepare the slot without a value. Any view will do as the value: if one was accepted
             // already, that one is decided in its place.
             self.wishes.renew = true;
         }
@@ -343,8 +343,8 @@ impl Core {
             }
             self.tell_of_death(fabric, process, evidence);
         }
-        // Where views determine who leads, only the primary may ask for promotions, and only for learners that it taught itself. If this process
-        // repeated what it heard from one primary after it had become primary itself, the others would take it for its own judgement.
+        // Where views determine who leads, only the primary may ask for promotions, and only for learners that it taught itself. If another process
+        // repeated what it had heard from a primary, a process that already knows it as the next primary would take this for its own judgement.
         let primary = self.view.as_ref().and_then(View::primary).map(|m| m.id);
         if self.config.authority == Authority::Views && primary != Some(self.config.me) {
             return;

@@ -117,7 +117,6 @@ impl Core {
     /// waited for in full once more, from now on, unless they have given it back.
     ///
     /// The lease word stays, so that no process takes this one for one that holds nothing.
-    /// The lease word stays, so that nobody takes this process for one that holds nothing.
     pub fn distrust_clock(&mut self, now: Time) {
         Mark::ClockDistrusted.reach();
         let number = self.view_number();
@@ -172,7 +171,7 @@ impl Core {
         }
     }
 
-    /// A frozen slot never looks empty again, whatever is decided there: asks for a view, after which another slot counts.
+    /// A frozen slot never looks empty again, whatever is decided there: asks for another view, so that leases depend on another slot.
     pub(super) fn mind_frozen<F: Fabric>(&mut self, now: Time, fabric: &mut F, word: u64, number: ViewNumber) {
         let frozen = SlotWord(word).state_in(ballot::generation_of(number.next())).is_some_and(|s| s.min == FROZEN);
         if frozen && !self.wishes.renew {
@@ -219,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Takes a lease word. Only a word requested under this view counts: an older answer was read before the view was decided.
+    /// Takes a lease word. Only a word requested under this view is used: an older answer was read before the view was decided.
     pub(super) fn note_lease_word(&mut self, now: Time, round: usize, peer: PeerId, result: Result<u64, OpError>) {
         let number = self.view_number();
         if round != lease_word_round(number) {
