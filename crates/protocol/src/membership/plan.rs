@@ -227,9 +227,9 @@ pub fn required(view: &View, next: &View) -> Required {
     Required { of, count: ballot::majority(next.coordinators().count()).min(u64::count_ones(of) as usize) }
 }
 
-/// Whether one more new coordinator may be taken in; it takes the place of the member at `replaced`, if there is one. It may if those that stay then
-/// still are a majority of all coordinators. It also may if it is the only change among the coordinators and is `aware` of the current view; then
-/// those that stay can decide nothing without it.
+/// Whether one more new coordinator may be taken in, in place of the member at `replaced` if there is one. That is allowed if those that stay are
+/// then a majority of all coordinators. It is also allowed if this is the only change among the coordinators and the newcomer is `aware` of the
+/// current view: it has to be, since those that stay can then decide nothing without it.
 fn has_seat(view: &View, members: &[Member], replaced: Option<usize>, aware: bool) -> bool {
     let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
     let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));

@@ -463,8 +463,8 @@ impl Core {
         self.store_lease_word(fabric, ViewNumber(0));
     }
 
-    /// Stores the lease word. The fence keeps the later reads of the slot behind it; it pairs with the proposer's CAS on that slot, which precedes
-    /// the proposer's read of the lease word.
+    /// Stores the lease word. The fence keeps the later reads of the slot behind it. It pairs with the proposer's CAS on that slot, which precedes the
+    /// reading of the lease word by the process that takes over.
     fn store_lease_word<F: Fabric>(&mut self, fabric: &mut F, view: ViewNumber) {
         let life = own_life(fabric);
         if life[life::LEASE].load(Ordering::Relaxed) != view.0 {
