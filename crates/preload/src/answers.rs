@@ -1,8 +1,8 @@
-//! What the system answers to a server beside what stands in rounds: the number of a child, how a write to a file has ended, how much memory is in use.
+//! What the system answers to a server, apart from what is in rounds: the number of a child, how a write to a file has ended, how much memory is in use.
 //!
-//! The leader's server asks the system. What that says stands on the [board](crate::board), where all other replicas find it when they come to the same call: they execute it after the
-//! leader's server has come back from it. So their servers are told the same, and go the same way. A replica whose server makes another call than the leader's has gone
-//! another way, and ends.
+//! The leader's server asks the system. The answer is put on the [board](crate::board), where all other replicas find it when they get to the same call: they
+//! execute a call only after the leader's server has come back from it. So their servers are told the same, and continue in the same way. A replica whose
+//! server makes another call than the leader's has diverged, and ends.
 
 use std::ffi::CStr;
 use std::io;
@@ -42,19 +42,19 @@ pub enum Call {
     Say,
 }
 
-/// The process that asks the system.
+/// The role of the process that asks the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// A leader.
     Leads,
-    /// One that executes what a dead leader may have executed, too: what it wants done may have been done.
+    /// A successor. It executes what a dead leader may have executed, too, so what it asks for may have been done already.
     Succeeds,
 }
 
-/// Whether a call does something outside of the server.
+/// Whether a call does something outside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It does, and nothing else comes of it when it is done twice.
+    /// It does, and doing it twice has the same result as doing it once.
     Repeatable,
     /// It does not, or must not be done twice.
     Once,
@@ -72,7 +72,7 @@ impl Leap {
     }
 }
 
-/// What a system call has come to.
+/// The outcome of a system call, as an answer.
 pub fn told(result: io::Result<i64>) -> Told {
     match result {
         Ok(value) => Told { value, ..Told::default() },
@@ -85,11 +85,11 @@ pub fn result(told: &Told) -> Result<i64, i32> {
     if told.value < 0 { Err(told.errno) } else { Ok(told.value) }
 }
 
-/// Why a replica ends that has not heard what the system has told leaders.
+/// Why a replica ends that can no longer hear what the system has told leaders.
 const TOO_LATE: &str = "it is too far behind: what the system told the leader is not kept any more";
 
 impl Replica {
-    /// The answer to a call of the server's: the leader asks the system, and all others are told what it said.
+    /// The answer to a call of the server's. The leader asks the system; the others are told what it said.
     pub fn decide(&mut self, call: Call, effect: Effect, ask: impl FnOnce(Asks) -> Told) -> Told {
         let succeeds = matches!(self.role, Role::Succeeds(_));
         if let Some(told) = self.answer(call) {
@@ -114,7 +114,7 @@ impl Replica {
         told
     }
 
-    /// The others are told this answer to a call.
+    /// Tells the others this answer to a call.
     pub fn publish(&mut self, call: Call, told: Told) -> Told {
         let told = Told { call: call as u8, ..told };
         self.board.tell(&told);
@@ -122,7 +122,7 @@ impl Replica {
         told
     }
 
-    /// It has heard the words up to there, and says so.
+    /// This replica has heard the words up to there: notes it, and says so on the board.
     fn hears(&mut self, heard: u64) {
         self.heard = heard;
         self.board.hears(self.node, heard);
@@ -142,8 +142,8 @@ impl Replica {
         }
     }
 
-    /// The leap of time at this reading of the clock; `None`: there is none. A leader [looks](Self::leaps) for itself, and says so; the others do what it did. One that succeeds
-    /// looks where no dead leader can have come to.
+    /// The leap of time at this reading of the clock; `None`: there is none. A leader [looks](Self::leaps) for itself, and says so; the others do what it did.
+    /// A successor looks for itself at readings that no dead leader can have come to.
     pub fn leaps(&mut self, reading: u64, look: impl FnOnce() -> Option<Leap>) -> Option<Leap> {
         let looks = match &self.role {
             Role::Leads(_) => true,
@@ -175,14 +175,14 @@ impl Replica {
         Some(leap)
     }
 
-    /// What dead leaders were told of a request that crashed them is nobody's.
+    /// Discards what dead leaders were told by the request that crashed them: it belongs to no server.
     pub fn forget_answers(&mut self) {
         self.board.untell(self.heard);
-        // Nobody has gone this way.
+        // No leader has come this way.
         self.board.reads_clock(clock::readings());
     }
 
-    /// All that dead leaders were told has been heard, if this one's server has gone the same way.
+    /// Checks that all that dead leaders were told has been heard: this is so if this replica's server has gone the same way.
     pub fn check_answers(&mut self) {
         if self.board.told_end() != self.heard {
             complain("the leader before this one asked the system for more than this one did");
@@ -195,9 +195,9 @@ impl Replica {
         self.open_as(path, flags, mode, false).map(|(fd, _)| fd)
     }
 
-    /// Opens a file, which is read by nothing but [`read_told`](Replica::read_told) if `by_stream`. A small one of that kind the leader then reads for everyone: it may be
-    /// another one by the time when the others come to read it, such as a configuration that the server writes anew. Returns its descriptor, and whether that is so;
-    /// or an errno.
+    /// Opens a file, which is read only by [`read_told`](Replica::read_told) if `by_stream`. A small file of that kind is then read by the leader for all
+    /// replicas: by the time that the others read it, it may be another file, such as a configuration that the server rewrites. Returns the descriptor, and
+    /// whether the leader reads it for all; or an errno.
     pub fn open_as(&mut self, path: &CStr, flags: i32, mode: u32, by_stream: bool) -> Result<(RawFd, bool), i32> {
         let (writes, is_made_up) = (flags & libc::O_ACCMODE != libc::O_RDONLY, files::is_made_up(path));
         let mut opened = None;
@@ -230,7 +230,7 @@ impl Replica {
         let is_told = !writes && (is_made_up || by_stream && is_small);
         let fd = match opened {
             Some(fd) => fd,
-            // What is only read is there for everyone, unless it has gone since.
+            // A file that is only read is there for every replica, unless it has gone since.
             None if !writes && !is_told => {
                 files::open(path, flags | libc::O_CLOEXEC, mode).or_else(|_| files::placeholder()).map_err(sys::errno_of)?
             }
@@ -250,7 +250,7 @@ impl Replica {
         Ok((fd, is_told))
     }
 
-    /// Makes a temporary file. Its name, which ends in six letters that are to be chosen, is written over.
+    /// Makes a temporary file. Its name is overwritten: it ends in six letters that are to be chosen.
     pub fn make_temporary(&mut self, template: &mut [u8], flags: i32) -> Result<RawFd, i32> {
         let name = |bytes: &[u8]| std::ffi::CString::new(bytes).map_err(|_| libc::EINVAL);
         let mut opened = None;
@@ -281,7 +281,7 @@ impl Replica {
         Ok(fd)
     }
 
-    /// Writes a file that is kept. Returns how much was taken, or an errno. `None`: it is none.
+    /// Writes a file that is kept. Returns how much was taken, or an errno. `None`: the file is not kept.
     pub fn write_file(&mut self, fd: RawFd, bytes: &[u8]) -> Option<Result<i64, i32>> {
         let written = files::written(fd)?;
         let answer = self.decide(Call::Write, Effect::Repeatable, |_| told(files::write(fd, &written, bytes).map(|done| done as i64)));
@@ -292,7 +292,7 @@ impl Replica {
         Some(done)
     }
 
-    /// Moves the place of a file's next read or write. `None`: it has none, or is not kept.
+    /// Moves to where a file's next read or write begins. `None`: the file has no position, or is not kept.
     pub fn seek(&mut self, fd: RawFd, offset: i64, whence: i32) -> Option<Result<i64, i32>> {
         let at = files::at(fd)?;
         let from = match whence {
@@ -314,7 +314,7 @@ impl Replica {
         Some(Ok(place))
     }
 
-    /// Reads what the leader reads for everyone. `None`: it does not.
+    /// Reads what the leader reads for all replicas. `None`: this descriptor is not such a file.
     pub fn read_told(&mut self, fd: RawFd, into: &mut [u8]) -> Option<Result<i64, i32>> {
         let told_of = files::told(fd)?;
         let at = told_of.at;
@@ -344,18 +344,18 @@ impl Replica {
             files::take_out(fd, bytes.len());
         }
         if !asked && matches!(self.role, Role::Succeeds(_)) {
-            // Should a dead leader have read less than the whole, this one reads on behind it.
+            // If a dead leader has read less than the whole, this replica continues after that.
             files::seek(fd, end);
         }
         Some(result(&answer))
     }
 
-    /// A call that returns a number, and does what may be done twice.
+    /// A call that returns a number, and that may be done twice.
     pub fn act(&mut self, call: Call, act: impl FnOnce(Asks) -> io::Result<i64>) -> Result<i64, i32> {
         result(&self.decide(call, Effect::Repeatable, |asks| told(act(asks))))
     }
 
-    /// A call that fills in a structure. `fill` asks the system, and returns what that did.
+    /// A call that fills in a structure. `fill` asks the system, and returns the result of that.
     pub fn look(&mut self, call: Call, into: &mut [u8], fill: impl FnOnce(&mut [u8]) -> io::Result<i64>) -> Result<i64, i32> {
         let answer = self.decide(call, Effect::Once, |_| {
             let mut bytes = into.to_vec();

@@ -1,16 +1,19 @@
-//! How far followers lag behind what the system has told the leader, and for which of them it waits.
+//! How far followers lag behind what the system has told the leader, and for which of them the leader waits.
 //!
-//! The [board](crate::board) keeps the last words only, and a follower that needs older ones ends. The leader is not held up by its followers otherwise: it may collect rounds as long
-//! as a majority holds them, while a follower that has too little of a core executes none. So it collects no more, once words are told faster than they are heard, until those
-//! that are far behind have come nearer. They execute what it has executed, and need nothing new for that.
+//! The [board](crate::board) keeps only the last words, and a follower that needs older ones ends. Nothing else makes the leader wait for a follower: the
+//! leader may collect rounds as long as a majority holds them, even while a follower that gets too little of a core executes none. So once words are told
+//! faster than they are heard, the leader collects no more until the followers that are far behind have caught up some way. They execute what the leader has
+//! executed, and need nothing new for that.
 
 use crate::board::{Holder, TOLD_WORDS};
 
-/// So many words a follower may be behind without costing anyone anything. What is told in one more round, and the one that is being told, has room beside.
+/// A follower may be so many words behind without any effect on the leader. The rest of the board has room for what is told in one more round, and in the
+/// present one.
 const FAR_BEHIND: u64 = TOLD_WORDS as u64 / 2;
-/// Each time so many more have been told it is looked who is far behind.
+/// Each time so many more words have been told, the leader looks which followers are far behind.
 const LOOK_WORDS: u64 = TOLD_WORDS as u64 / 16;
-/// A follower that gets on by nothing for so long is waited for no longer, in nanoseconds: it is stopped, or hangs. After as long it would be taken for dead if it led.
+/// A follower that makes no progress for so long is not waited for any longer, in nanoseconds: it is stopped, or hangs. A leader that is silent for as long
+/// would be taken for dead.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// A follower, and how far it has come.
@@ -18,30 +21,30 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 pub struct Follower {
     /// Its process.
     pub process: Holder,
-    /// Up to where it has heard the leader's words.
+    /// How far it has heard the leader's words.
     pub heard: u64,
-    /// The first round that it has not been told: one that is taught has its words to hear afterwards.
+    /// The first round that it has not been told. A replica that is being taught hears its words only afterwards.
     pub next: u64,
 }
 
 /// What a leader has seen of followers that are far behind its words.
 #[derive(Debug, Default)]
 pub struct Backpressure {
-    /// Before so many have been told nobody is looked at.
+    /// No follower is looked at before so many words have been told.
     look_at: u64,
-    /// Those that were far behind at the last look, and since when each has got on by nothing.
+    /// Those that were far behind at the last look, and since when each has made no progress.
     far: Vec<(Follower, u64)>,
 }
 
 impl Backpressure {
     /// Whether the next round may be collected now, when `told` words have been told.
     ///
-    /// `followers` are those that have begun and are not known to be dead; `runs` asks the kernel, and is asked about those only that would be waited for.
+    /// `followers` are those that have begun and are not known to be dead. `runs` asks the kernel, and is called only for those that would be waited for.
     pub fn permits(&mut self, now_ns: u64, told: u64, followers: impl FnOnce() -> Vec<Follower>, runs: impl Fn(Holder) -> bool) -> bool {
         if told < self.look_at {
             return true;
         }
-        // Those that words have been lost to end when they come to them, whatever is done here.
+        // A follower for which words are already lost ends when it gets to them, whatever is done here.
         let is_far = |follower: &Follower| (FAR_BEHIND..TOLD_WORDS as u64).contains(&told.saturating_sub(follower.heard));
         let since = |follower: Follower| {
             let before = self.far.iter().find(|(before, _)| *before == follower);
@@ -83,7 +86,7 @@ mod tests {
             now += PATIENCE_NS;
         }
         assert!(backpressure.permits(now, told, || vec![follower(2, 2 * FAR_BEHIND + 1)], |_| true));
-        // So is one that is taught rounds so far.
+        // A follower that is still being taught rounds is waited for, too.
         let told = 4 * FAR_BEHIND;
         for next in 7..20 {
             now += PATIENCE_NS;
@@ -102,7 +105,7 @@ mod tests {
             assert!(backpressure.permits(11 + PATIENCE_NS, told, stopped, |_| true));
             told += LOOK_WORDS;
         }
-        // Another one has its own time.
+        // Another follower has a time of its own.
         assert!(!backpressure.permits(11 + PATIENCE_NS, told, || vec![follower(1, told - FAR_BEHIND), follower(2, 1)], |_| true));
         // When it goes on, it is waited for again.
         let told = FAR_BEHIND + 1 + LOOK_WORDS;

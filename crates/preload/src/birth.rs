@@ -1,7 +1,7 @@
-//! How a server becomes three replicas, and a replica one more: by `fork`, while the server waits.
+//! How a server becomes three replicas, and how a replica makes one more: by `fork`, while the server waits.
 //!
-//! So replicas are born with the same memory: the same hash seeds and random state, the same addresses, nothing of a start to be repeated; and pages are shared until they
-//! are written.
+//! So replicas are born with the same memory: the same hash seeds and random state and the same addresses, and no start has to be repeated. Pages are shared
+//! until they are written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,12 +25,12 @@ use crate::sys::{complain, die};
 use crate::table::{OF_CONNECTIONS, OF_LIBRARY, Table};
 use crate::{clock, fault, fiber, files, heart, process, sys, threads};
 
-/// What a captured process goes by from its start.
+/// What a captured process knows from its start.
 #[derive(Debug, Default)]
 pub struct Run {
     /// Its name, which `martlet run` has given it.
     pub name: String,
-    /// The cluster that its replicas are.
+    /// The cluster that its replicas form.
     cluster: Option<Cluster>,
     /// The server's epoll instances with captured descriptors: one, unless its threads take turns.
     pub epolls: BTreeSet<RawFd>,
@@ -38,33 +38,33 @@ pub struct Run {
     pub internal: BTreeMap<(RawFd, RawFd), libc::epoll_event>,
     /// The counters by which its threads wake each other, and their flags.
     pub counters: BTreeMap<RawFd, i32>,
-    /// What it had open before there were replicas under numbers that are the library's since.
+    /// The descriptors that it had open, before there were replicas, under numbers that are the library's since then.
     pub inherited: BTreeSet<RawFd>,
     /// Its pairs of sockets.
     pub pairs: Pairs,
     /// The captured descriptors before the birth.
     pub early: Table,
-    /// Where the server's output goes, and its errors.
+    /// Where the server's standard output goes, and its standard error.
     output: Option<[RawFd; 2]>,
 }
 
 static RUN: Confined<RefCell<Option<Run>>> = Confined::new(RefCell::new(None));
 static BORN: Confined<Cell<bool>> = Confined::new(Cell::new(false));
 
-/// The number of the process that the server takes itself for: that of the first replica.
+/// The process number that the server believes to be its own: that of the first replica.
 static SHOWN_PID: AtomicI32 = AtomicI32::new(0);
 
-/// The number of the process that the server takes itself for; 0: it is not captured.
+/// The process number that the server believes to be its own; 0: it is not captured.
 pub fn shown_pid() -> i32 {
     SHOWN_PID.load(Ordering::Relaxed)
 }
 
-/// Uses what this process goes by, if it is captured.
+/// Uses what this process knows from its start, if it is captured.
 pub fn with_run<R>(use_it: impl FnOnce(&mut Run) -> R) -> Option<R> {
     RUN.get().borrow_mut().as_mut().map(use_it)
 }
 
-/// This process is captured, under this name; its replicas will be this cluster.
+/// Captures this process under this name. Its replicas will form this cluster.
 pub fn capture(name: String, cluster: &str) {
     let cluster = ClusterConfig::from_toml(cluster).and_then(|config| Cluster::new(config).map_err(|error| error.to_string()));
     match cluster {
@@ -94,14 +94,14 @@ pub fn bear() {
     clock::set(clock::real());
     BORN.get().set(true);
     files::follow();
-    // Without a node so far, which a fork has not anyhow.
+    // The first replica starts without a node, which a fork would not inherit anyhow.
     start(0, board, table.unwrap_or_default());
     for node in 1..REPLICAS as u16 {
         if fork(node) {
             return;
         }
     }
-    // Until it leads, as at the others.
+    // Output is hidden until this replica leads, as at the others.
     show_output(false);
 }
 
@@ -112,7 +112,7 @@ pub fn fork(node: u16) -> bool {
         replica.board.before_fork(node, replica.heard);
         replica.board.expect(node, last + 1, clock::monotonic_ns());
     });
-    // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.
+    // A process that waits for the server's children must not hear of this one: so the new replica's parent is a process that ends at once.
     // SAFETY: the server waits, and all of its helpers rest; the library's own threads hold no lock that the fork takes, since it uses nothing of theirs.
     let pid = unsafe { sys::fork() };
     if pid < 0 {
@@ -125,18 +125,18 @@ pub fn fork(node: u16) -> bool {
         let waited = loop {
             // SAFETY: it waits for its own child; the pointer is to a place for its status.
             let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
-            // A signal of the server's ends no wait: what both share has to be left alone until the child is done.
+            // A signal for the server must not end this wait: what parent and child share has to be left alone until the child is done.
             if waited >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 break waited;
             }
         };
         if waited == pid && status != 0 {
-            // It has said why it has forked nothing.
+            // The child has said why it has forked nothing.
             with(|replica| replica.board.arrived(node));
         }
         return false;
     }
-    // As long as its parent waits nothing comes to what they share.
+    // As long as the parent waits, nothing changes in what the two share.
     let listeners = |replica: &mut Replica| replica.table.listeners.keys().chain(replica.table.withdrawn.keys()).copied().collect();
     if let Err(error) = own::renew(&with(listeners).unwrap_or_default()) {
         die(&format!("a fork cannot have descriptors of its own: {error}"));
@@ -151,9 +151,9 @@ pub fn fork(node: u16) -> bool {
     true
 }
 
-/// In a fork: everything that was its parent's own is made anew.
+/// In a fork: makes everything anew that was its parent's own.
 fn become_replica(node: u16) {
-    // Its descriptors are closed before their numbers are used again.
+    // The parent's descriptors are closed before their numbers are used again.
     let Some(Replica { board, mut table, round, wait, heard, known, children, .. }) = uninstall() else { die("a fork of no replica") };
     machine::OWN.get().set(0);
     with_replay(|replay| replay.fork());
@@ -162,7 +162,7 @@ fn become_replica(node: u16) {
     keeper::PIPE.store(-1, Ordering::Relaxed);
     fault::note_at(None);
     close_parents_own();
-    // The first time that it runs the code of a takeover clients wait for it.
+    // Otherwise clients would wait, in a takeover, for its code to be loaded on first use.
     let _ = warm::populate_code();
     table.lingering.clear();
     let slots: Vec<u32> = table.iter().map(|(slot, _)| slot).collect();
@@ -178,11 +178,11 @@ fn become_replica(node: u16) {
         }
     });
     show_output(false);
-    // SAFETY: this process has one thread, its heart apart, which touches nothing of the server's threads.
+    // SAFETY: this process has one thread, apart from its heart, which touches nothing of the server's threads.
     unsafe { threads::start_again() };
 }
 
-/// Starts a replica in this process, with a node that has its first turn when the server next gives way.
+/// Starts a replica in this process. Its node has its first turn when the server next gives way.
 fn start(node: u16, board: Board, table: Table) {
     let pid = std::process::id() as i32;
     let started = || -> io::Result<()> {
@@ -207,7 +207,7 @@ fn start(node: u16, board: Board, table: Table) {
     }
 }
 
-/// The node's whole life, on its own stack.
+/// The node's whole life, which it spends on its own stack.
 fn run_node() {
     let ended = with(|replica| (replica.node, replica.poller.0.as_raw_fd())).ok_or_else(|| "it is no replica".to_owned()).and_then(
         |(node, poller)| {
@@ -229,7 +229,7 @@ fn threads_config() -> ThreadsConfig {
     ThreadsConfig { pin: Pin::None, priority: Priority::Normal, idle: Idle::Park, rehearse_every_us: 0, ..ThreadsConfig::default() }
 }
 
-/// Copies of standard output and error under high numbers, which stay what they are.
+/// Copies of standard output and standard error, under high numbers that do not change their meaning.
 fn saved_output() -> io::Result<[RawFd; 2]> {
     let copy = |fd: RawFd| {
         // SAFETY: a plain system call.
@@ -241,7 +241,7 @@ fn saved_output() -> io::Result<[RawFd; 2]> {
     Ok([output, errors])
 }
 
-/// A leader's server writes where the first one did; what a follower's writes is the same, and goes nowhere.
+/// A leader's server writes where the first server did. A follower's server writes the same, which goes nowhere.
 pub fn show_output(shown: bool) {
     let Some(saved) = with_run(|run| run.output).flatten() else { return };
     for (fd, saved) in [1, 2].into_iter().zip(saved) {
@@ -258,13 +258,14 @@ pub fn show_output(shown: bool) {
     }
 }
 
-/// Closes what was the parent's own: its connections, which this process only knows, and what its library has opened. Of its memory the node's fabric has seen to.
+/// Closes what was the parent's own: its connections, which this process only knows of, and what the parent's library has opened. The node's fabric has taken
+/// care of the parent's shared memory.
 fn close_parents_own() {
     let is_servers =
         |fd: &RawFd| with_run(|run| run.inherited.contains(fd) || run.output.is_some_and(|saved| saved.contains(fd))) == Some(true);
     for fd in OF_LIBRARY.filter(|fd| !is_servers(fd)) {
         sys::close(fd);
     }
-    // SAFETY: a plain system call. Of these numbers the server has connections alone.
+    // SAFETY: a plain system call. The server has nothing but connections under these numbers.
     unsafe { libc::syscall(libc::SYS_close_range, OF_CONNECTIONS.start, OF_CONNECTIONS.end - 1, 0) };
 }

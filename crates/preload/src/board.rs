@@ -1,7 +1,8 @@
 //! Memory that all replicas of a server map, and that outlives each of them: where a leader collects its rounds, and how far it has come with its connections.
 //!
-//! It is made before the first fork, and every replica has it from its birth. Each of its parts has one writer at a time: a stage the replica of that node, the rest who
-//! leads. A leader writes after it has made sure that the one before it is dead; so whoever reads a dead one's part finds it at rest.
+//! It is made before the first fork, so every replica has it from birth. Each part has one writer at a time: the replica of a node writes that node's stage,
+//! and the leader writes the rest. A leader writes only after it has made sure that the previous leader is dead, so a dead leader's part does not change while
+//! it is read.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,46 +15,47 @@ use crate::fault::Void;
 use crate::service::ServiceWords;
 use crate::stream::Seal;
 
-/// Nodes that a replica may be.
+/// How many nodes there may be; each may be a replica.
 pub const NODES: usize = martlet_protocol::basics::layout::MAX_MEMBERS;
 /// Connections at once.
 pub const SLOTS: usize = 16 << 10;
-/// Bits of a word that name a node.
+/// How many bits of a word name a node.
 const NODE_BITS: u32 = 4;
 const _: () = assert!(NODES <= 1 << NODE_BITS, "a node's number fits");
-/// For how long a replica that is being born is waited for, in nanoseconds.
+/// For how long others wait for a replica that is being born, in nanoseconds.
 pub const EXPECTED_NS: u64 = 60_000_000_000;
-/// A stage holds a round.
+/// The size of a stage, which holds one round.
 pub const STAGE_BYTES: usize = MAX_ROUND_BYTES;
-/// Words of what the system has told leaders, the last ones: a follower that is further behind than that is no replica any more.
+/// How many words of the system's answers to leaders are kept, the last ones. A follower that is further behind than that cannot continue as a replica.
 pub const TOLD_WORDS: usize = 1 << 22;
-/// Words before the bytes of one thing that the system has said.
+/// How many words precede the bytes of an answer.
 const TOLD_HEADER_WORDS: usize = 3;
-/// The most bytes of it.
+/// The most bytes that an answer may have.
 pub const MOST_TOLD_BYTES: usize = 1 << 20;
-/// Children whose ends are remembered.
+/// How many children's ends are remembered.
 const ENDS: usize = 64;
 
-/// How far the leader has come with a connection: in memory.
+/// How far the leader has come with a connection, in shared memory.
 #[repr(C, align(32))]
 struct Cells {
     /// The connection's name; 0 while the line is being set up.
     connection: AtomicU64,
-    /// Up to where, and with what checksum, output may have been given to the kernel: written before it is.
+    /// Up to where output may have been given to the kernel, and the checksum there. Written before it is given.
     seal: AtomicU64,
-    /// Up to where it has been: written after it has.
+    /// Up to where output has been given to the kernel. Written afterwards.
     written: AtomicU64,
-    /// Of a connection over a Unix socket, while its output is on its way through a pipe: where what has been put into the pipe ends, and whose pipe, in one word. 0: none is.
+    /// For a connection over a Unix socket, while its output is on its way through a pipe: where the pipe's content ends in the stream, and whose pipe it is,
+    /// in one word. 0: no output is in a pipe.
     piped: AtomicU64,
 }
 
-/// What a replica knows. Each writes its own all the time, so no other's shares its line of the cache.
+/// What a replica knows. Each replica writes its own all the time, so each has a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Known {
-    /// The first round that it has not been told, or 0: there is no such replica.
+    /// The first round that it has not been told; 0: there is no such replica.
     next: AtomicU64,
-    /// Up to where it has heard what the system has told leaders.
+    /// How far it has heard what the system has told leaders.
     heard: AtomicU64,
 }
 
@@ -61,21 +63,21 @@ struct Known {
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub struct ReadWords {
-    /// The round; 0: there is none. Written last.
+    /// The round; 0: there is no read. Written last.
     round: AtomicU64,
     connection: AtomicU64,
     read: AtomicU64,
 }
 
 impl ReadWords {
-    /// Notes it. It may be called while a signal is handled.
+    /// Notes the read. It may be called while a signal is handled.
     pub fn note(&self, fault: Void) {
         self.connection.store(fault.connection, Ordering::Relaxed);
         self.read.store(fault.read, Ordering::Relaxed);
         self.round.store(fault.round, Ordering::Release);
     }
 
-    /// There is none any more.
+    /// Says that there is no read any more.
     pub fn clear(&self) {
         self.round.store(0, Ordering::Release);
     }
@@ -86,56 +88,57 @@ impl ReadWords {
     }
 }
 
-/// What is known of the server of a replica that executes what nobody has executed before.
+/// What is known of a replica's server while it executes what no other has executed before.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct UnderWay {
-    /// The read that a fault is laid to.
+    /// The read that a fault is blamed on.
     pub fault: ReadWords,
-    /// The last read of the round that is executed, if the server has written to no connection since.
+    /// The last read of the current round, if the server has written to no connection since.
     pub read: ReadWords,
     /// When the server was given that round, on the monotonic clock.
     pub since_ns: AtomicU64,
 }
 
-/// Reads that are answered with the end of their connections, which are remembered: each costs a replica, so that no follower is so many behind.
+/// How many reads are remembered that are answered with the end of their connections. Each of them costs a replica, so no follower is so many behind.
 const VOIDS: usize = 64;
 
 #[repr(C, align(4096))]
 struct Words {
-    /// Replicas that may hold sockets, by node: a process's number, or 0. The leader stands here, and so does one that died leading until its successor has all
-    /// that it held.
+    /// Replicas that may hold sockets, by node: a process's number, or 0. The leader is among them, and so is a replica that died as leader until its successor
+    /// has all that it held.
     holders: [AtomicU64; NODES],
-    /// When those processes started, in clock ticks since the host did.
+    /// When those processes started, in clock ticks since the host started.
     started: [AtomicU64; NODES],
     /// Replicas that are being born, by node: the first round that each lacks, or 0; and since when, on the monotonic clock.
     expected: [AtomicU64; NODES],
     expected_since_ns: [AtomicU64; NODES],
-    /// The processes of the replicas that have begun, by node, or 0; and when they started, in clock ticks since the host did. Each writes its own, the start before the number, which
-    /// is released after it; the replica that is about to fork it clears what an earlier one has left, and the leader what a dead one has.
+    /// The processes of the replicas that have begun, by node, or 0; and when each started, in clock ticks since the host started. Each replica writes its own:
+    /// first the start, then the number, with release ordering. The replica that is about to fork a node's replica clears what an earlier one of that node has
+    /// left, and the leader clears what a dead one has left.
     processes: [AtomicU64; NODES],
     processes_started: [AtomicU64; NODES],
     /// What each of them knows, by node.
     known: [Known; NODES],
-    /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
+    /// The round that a leader collects, by node. Everything that the log holds before it has been taken out of the kernel.
     collecting: [AtomicU64; NODES],
     /// How often leaders have shown that they lead.
     beats: AtomicU64,
     /// Whether a leader has ever begun to serve.
     open: AtomicU64,
-    /// What is told of the service as a whole.
+    /// What operators are told of the service as a whole.
     service: ServiceWords,
     /// The last round that a leader's server has come back from.
     survived: AtomicU64,
-    /// What servers are at, by node.
+    /// What each node's server is doing.
     under_way: [UnderWay; NODES],
-    /// Reads that nobody is given, the last ones: the number of them so far, and each in its place.
+    /// The last reads that no server is given: how many there have been so far, and each in its place.
     void_count: AtomicU64,
     voids: [ReadWords; VOIDS],
     lines: [Cells; SLOTS],
-    /// How the server's children have ended, by their process's number: that, and behind it 256 and the exit code.
+    /// How the server's children have ended, by process number: each word holds the number, and next to it 256 plus the exit code.
     ends: [AtomicU64; ENDS],
-    /// How often the server of the replica that leads, or succeeds, has read the clock: further than that nobody has come.
+    /// How often the server of the replica that leads or succeeds has read the clock. No other server has come further.
     readings: AtomicU64,
     /// How many words the system has told leaders so far.
     told_end: AtomicU64,
@@ -149,16 +152,16 @@ pub struct Told {
     pub call: u8,
     /// What it returned.
     pub value: i64,
-    /// Its errno, where it failed.
+    /// Its errno, if it failed.
     pub errno: i32,
-    /// What it wrote to where the caller wanted it.
+    /// What it wrote to the caller's memory.
     pub bytes: Vec<u8>,
 }
 
-/// What one finds that looks for the next answer.
+/// What a replica finds when it looks for the next answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It, and where the one behind it is.
+    /// The answer, and where the next one is.
     Its(Told, u64),
     /// There is none so far.
     Nothing,
@@ -166,7 +169,7 @@ pub enum Heard {
     TooLate,
 }
 
-/// The mapping. It is never taken down.
+/// The mapping. It is never unmapped.
 #[derive(Clone, Copy)]
 pub struct Board {
     words: &'static Words,
@@ -180,7 +183,7 @@ impl std::fmt::Debug for Board {
 }
 
 impl Board {
-    /// Maps a new one, which forks share.
+    /// Maps a new board, which forks share.
     ///
     /// # Errors
     /// When there is no memory.
@@ -193,7 +196,7 @@ impl Board {
             return Err(io::Error::last_os_error());
         }
         let base = base.cast::<u8>();
-        // SAFETY: the range begins with as many zero bytes, at a page; all bits are valid atomics, and it is never unmapped. The stages lie behind the words.
+        // SAFETY: the range begins with as many zero bytes, at a page; all bits are valid atomics, and it is never unmapped. The stages come after the words.
         Ok(Board { words: unsafe { &*base.cast::<Words>() }, stages: unsafe { base.add(size_of::<Words>()) } })
     }
 
@@ -206,19 +209,19 @@ impl Board {
     /// Where the replica of this node collects its rounds.
     ///
     /// # Safety
-    /// This process is that replica, leads, and holds no other reference to it.
+    /// This process is that replica, leads, and holds no other reference to the stage.
     #[allow(clippy::mut_from_ref, reason = "the memory is shared with other processes, not with this value")]
     pub unsafe fn own_stage(&self, node: u16) -> &'static mut [u8] {
-        // SAFETY: so many bytes of the mapping, which is never taken down; nobody else uses them, as the caller promises.
+        // SAFETY: so many bytes of the mapping, which is never taken down; nothing else uses them, as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.stage(node), STAGE_BYTES) }
     }
 
-    /// What stands in the stage of a replica that is dead.
+    /// The content of a dead replica's stage.
     ///
     /// # Safety
-    /// It is, and no other of that node runs that could lead.
+    /// The replica is dead, and no other replica of that node runs that could lead.
     pub unsafe fn dead_stage(&self, node: u16) -> &'static [u8] {
-        // SAFETY: so many bytes of the mapping, which is never taken down; nobody writes them, as the caller promises.
+        // SAFETY: so many bytes of the mapping, which is never taken down; nothing writes them, as the caller promises.
         unsafe { std::slice::from_raw_parts(self.stage(node), STAGE_BYTES) }
     }
 
@@ -231,7 +234,7 @@ impl Board {
         self.words.holders[node].store(holder.pid as u64, Ordering::SeqCst);
     }
 
-    /// A dead one holds nothing any more that is wanted.
+    /// A dead replica holds no sockets any more that are wanted.
     pub fn let_go(&self, holder: Holder) {
         self.words.holders[usize::from(holder.node)].store(0, Ordering::SeqCst);
     }
@@ -245,13 +248,13 @@ impl Board {
         (0..NODES).filter_map(of).collect()
     }
 
-    /// A replica of this node is about to be forked, or has been and is being taught, which lacks the rounds from this one on.
+    /// Notes that a replica of this node lacks the rounds from this one on: it is about to be forked, or has been forked and is being taught.
     pub fn expect(&self, node: u16, round: u64, now_ns: u64) {
         self.words.expected_since_ns[usize::from(node)].store(now_ns, Ordering::Relaxed);
         self.words.expected[usize::from(node)].store(round, Ordering::Release);
     }
 
-    /// The replica of this node is this process.
+    /// Notes that this process is the replica of its node.
     pub fn begin(&self, own: Holder) {
         let node = usize::from(own.node);
         self.words.processes[node].store(0, Ordering::Relaxed);
@@ -259,7 +262,7 @@ impl Board {
         self.words.processes[node].store(own.pid as u64, Ordering::Release);
     }
 
-    /// The processes of the replicas of these nodes, a bit each, as far as they have begun.
+    /// The processes of the replicas of these nodes (one bit each) that have begun.
     pub fn processes(&self, nodes: u64) -> Vec<Holder> {
         let of = |node: usize| {
             let pid = self.words.processes[node].load(Ordering::Acquire) as i32;
@@ -269,7 +272,7 @@ impl Board {
         (0..NODES).filter_map(of).collect()
     }
 
-    /// This process is dead: another one of its node, which may be on its way, is none of its business.
+    /// Notes that this process is dead. Another process of the same node, which may be on its way, is not affected.
     pub fn died(&self, dead: Holder) {
         let node = usize::from(dead.node);
         let word = &self.words.processes[node];
@@ -279,31 +282,31 @@ impl Board {
         }
     }
 
-    /// A replica of this node is about to be forked: what an earlier one of that number has left here says nothing of it.
+    /// A replica of this node is about to be forked: clears what an earlier one of that number has left here, which says nothing of the new one.
     ///
-    /// It has heard what its parent has, up to there.
+    /// The new replica has heard what its parent has heard, up to `heard`.
     pub fn before_fork(&self, node: u16, heard: u64) {
         self.words.processes[usize::from(node)].store(0, Ordering::Release);
         self.words.known[usize::from(node)].next.store(0, Ordering::Release);
         self.hears(node, heard);
     }
 
-    /// It has been told all of them, or there is none.
+    /// Notes that the newborn replica of this node has been told all rounds, or that there is none.
     pub fn arrived(&self, node: u16) {
         self.words.expected[usize::from(node)].store(0, Ordering::Release);
     }
 
-    /// The replica of this node has been told all rounds before this one.
+    /// Notes that the replica of this node has been told all rounds before this one.
     pub fn knows(&self, node: u16, next: u64) {
         self.words.known[usize::from(node)].next.store(next, Ordering::Release);
     }
 
-    /// The replica of this node has heard what the system has told leaders up to there.
+    /// Notes how far the replica of this node has heard what the system has told leaders.
     pub fn hears(&self, node: u16, heard: u64) {
         self.words.known[usize::from(node)].heard.store(heard, Ordering::Release);
     }
 
-    /// The replicas that have begun and are not known to be dead, but for this node's, and how far each has come.
+    /// The replicas that have begun and are not known to be dead, except this node's, and how far each has come.
     pub fn followers(&self, leader: u16) -> Vec<Follower> {
         let of = |process: Holder| {
             let Known { next, heard } = &self.words.known[usize::from(process.node)];
@@ -327,7 +330,7 @@ impl Board {
         (0..NODES).filter(|node| self.words.processes[*node].load(Ordering::Acquire) != 0).map(|node| 1 << node).sum()
     }
 
-    /// The first round that some replica lacks that is being born; `None`: none is, or for so long that it must have died of it.
+    /// The first round that a replica that is being born lacks; `None`: none is being born, or each has taken so long that it must have died.
     pub fn first_lacked(&self, now_ns: u64) -> Option<u64> {
         let of = |node: usize| {
             let round = self.words.expected[node].load(Ordering::Acquire);
@@ -337,44 +340,44 @@ impl Board {
         (0..NODES).filter_map(of).min()
     }
 
-    /// The leader of this node collects this round: all before it is committed, and has been taken out of the kernel.
+    /// Notes that the leader of this node collects this round: everything before it is committed, and has been taken out of the kernel.
     pub fn collect(&self, node: u16, round: u64) {
         self.words.collecting[usize::from(node)].store(round, Ordering::Release);
     }
 
-    /// The round that the replica of this node collected last; 0: none, since it held sockets.
+    /// The round that the replica of this node collected last; 0: none since it began to hold sockets.
     pub fn collected(&self, node: u16) -> u64 {
         self.words.collecting[usize::from(node)].load(Ordering::Acquire)
     }
 
-    /// The leader leads: what it has proposed is committed.
+    /// Shows that the leader leads: what it has proposed is committed.
     pub fn beat(&self) {
         self.words.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often leaders have said so.
+    /// How often leaders have shown that.
     pub fn beats(&self) -> u64 {
         self.words.beats.load(Ordering::Relaxed)
     }
 
-    /// A leader begins to serve.
+    /// Notes that a leader begins to serve.
     pub fn open(&self) {
         self.words.open.store(1, Ordering::SeqCst);
     }
 
-    /// What is told of the service as a whole.
+    /// What operators are told of the service as a whole.
     pub fn service(&self) -> &'static ServiceWords {
         &self.words.service
     }
 
-    /// Whether one ever has.
+    /// Whether a leader has ever begun to serve.
     pub fn is_open(&self) -> bool {
         self.words.open.load(Ordering::SeqCst) != 0
     }
 
-    /// The leader's server has come back from this round: followers may execute it, too.
+    /// Notes that the leader's server has come back from this round: followers may execute it, too.
     pub fn survive(&self, round: u64) {
-        // Pairs with the acquire of those followers: who sees the round sees what is void in it.
+        // Pairs with the acquire of those followers: a follower that sees the round sees which of its reads are void.
         self.words.survived.fetch_max(round, Ordering::Release);
     }
 
@@ -383,7 +386,7 @@ impl Board {
         self.words.survived.load(Ordering::Acquire)
     }
 
-    /// Where the replica of this node notes what its server is at, cleared of what earlier ones have noted.
+    /// Where the replica of this node notes what its server is doing, cleared of what earlier replicas have noted.
     pub fn under_way(&self, node: u16) -> &'static UnderWay {
         let words = &self.words.under_way[usize::from(node)];
         words.fault.clear();
@@ -396,39 +399,40 @@ impl Board {
         self.words.under_way[usize::from(node)].fault.noted()
     }
 
-    /// The read from which a dead replica's server had not come back, if it was given the round so long before `now_ns`.
+    /// The read that a dead replica's server had not come back from, if the server had been given the round more than `longer_than_ns` before `now_ns`.
     pub fn hung(&self, node: u16, now_ns: u64, longer_than_ns: u64) -> Option<Void> {
         let UnderWay { read, since_ns, .. } = &self.words.under_way[usize::from(node)];
         let is_long = now_ns.saturating_sub(since_ns.load(Ordering::Relaxed)) > longer_than_ns;
         read.noted().filter(|_| is_long)
     }
 
-    /// Nobody is given this read from here on. For who succeeds, when all leaders before it are dead.
+    /// From here on no server is given this read. Only for a successor, when all leaders before it are dead.
     pub fn avoid(&self, void: Void) {
         let count = self.words.void_count.load(Ordering::Relaxed);
         self.words.voids[count as usize % VOIDS].note(void);
         self.words.void_count.store(count + 1, Ordering::Release);
     }
 
-    /// The reads of a round that nobody is given. For a round that a leader has survived, and for who succeeds.
+    /// The reads of a round that no server is given. For a round that a leader has survived, and for a successor.
     pub fn voids(&self, round: u64) -> Vec<Void> {
         let count = (self.words.void_count.load(Ordering::Acquire) as usize).min(VOIDS);
         self.words.voids[..count].iter().filter_map(ReadWords::noted).filter(|void| void.round == round).collect()
     }
 
-    /// Where the next answer of the system will stand.
+    /// Where the next answer of the system will be.
     pub fn told_end(&self) -> u64 {
         self.words.told_end.load(Ordering::Acquire)
     }
 
-    /// The system has answered this to the server of the leader, who is the one that calls this.
+    /// Adds an answer of the system to the leader's server. Only the leader calls this.
     ///
     /// # Panics
-    /// When that is more than [`MOST_TOLD_BYTES`].
+    /// When the answer is longer than [`MOST_TOLD_BYTES`].
     pub fn tell(&self, told: &Told) {
         assert!(told.bytes.len() <= MOST_TOLD_BYTES, "an answer of {} bytes", told.bytes.len());
         let mut at = self.told_end();
-        // A process that reads a word of this answer where an older one was sees where that one ended, too.
+        // A process that reads a word of this answer in place of an older one must also see the end as it was before this answer: by that it knows that the
+        // older one is lost.
         std::sync::atomic::fence(Ordering::Release);
         let mut put = |word: u64| {
             self.words.told[at as usize % TOLD_WORDS].store(word, Ordering::Relaxed);
@@ -442,40 +446,40 @@ impl Board {
             word[..part.len()].copy_from_slice(part);
             put(u64::from_le_bytes(word));
         }
-        // Pairs with the acquire of those who look for it.
+        // Pairs with the acquire of the replicas that look for it.
         self.words.told_end.store(at, Ordering::Release);
     }
 
-    /// What the system told a leader from there on is forgotten: it was asked by a request that crashed the server. For who succeeds, when all leaders before it are
-    /// dead.
+    /// Forgets what the system told a leader from there on: a request that crashed the server asked for it. Only for a successor, when all leaders before it
+    /// are dead.
     pub fn untell(&self, at: u64) {
         self.words.told_end.store(at, Ordering::Release);
     }
 
-    /// Whether an answer to such a call stands there, or one that [has been overwritten](Heard::TooLate).
+    /// Whether an answer to such a call is there, or one that [has been overwritten](Heard::TooLate).
     pub fn tells(&self, at: u64, call: u8) -> bool {
         let end = self.told_end();
         end != at
             && (end > at + TOLD_WORDS as u64 || (self.words.told[at as usize % TOLD_WORDS].load(Ordering::Relaxed) >> 32) as u8 == call)
     }
 
-    /// The server of the replica that leads, or succeeds, reads the clock for that time.
+    /// Notes that the server of the replica that leads or succeeds reads the clock for that time.
     pub fn reads_clock(&self, reading: u64) {
         self.words.readings.store(reading, Ordering::Release);
     }
 
-    /// How often such servers have read it: for who succeeds, when all leaders before it are dead.
+    /// How often such servers have read the clock. For a successor, when all leaders before it are dead.
     pub fn readings(&self) -> u64 {
         self.words.readings.load(Ordering::Acquire)
     }
 
-    /// The answer of the system that stands there.
+    /// The answer of the system that is there.
     pub fn hear(&self, at: u64) -> Heard {
         if self.told_end() == at {
             return Heard::Nothing;
         }
         let word = |at: u64| self.words.told[at as usize % TOLD_WORDS].load(Ordering::Relaxed);
-        // The room of a word may be given to another one while it is read, which is known by where the end is afterwards.
+        // A word may be overwritten by a newer answer while it is read. Where the end is afterwards tells whether that has happened.
         let is_lost = || {
             std::sync::atomic::fence(Ordering::Acquire);
             self.told_end() + (TOLD_HEADER_WORDS + MOST_TOLD_BYTES / 8) as u64 > at + TOLD_WORDS as u64
@@ -494,13 +498,13 @@ impl Board {
         if is_lost() { Heard::TooLate } else { Heard::Its(told, end) }
     }
 
-    /// A child of the server ends with this exit code. It says so itself: who is told by the kernel has perhaps died before it.
+    /// Notes the exit code that a child of the server ends with. The child says so itself, because the process that the kernel tells may have died before.
     pub fn child_ends(&self, pid: i32, code: i32) {
         let word = (pid as u64) << 32 | 0x100 | (code as u64 & 0xff);
         self.words.ends[pid as usize % ENDS].store(word, Ordering::Release);
     }
 
-    /// The exit code that a child of the server has ended with, if it has said so.
+    /// The exit code that a child of the server has ended with, if the child has said so.
     pub fn child_end(&self, pid: i32) -> Option<i32> {
         let word = self.words.ends[pid as usize % ENDS].load(Ordering::Acquire);
         (word >> 32 == pid as u64).then_some((word & 0xff) as i32)
@@ -516,7 +520,7 @@ impl Board {
         line.connection.store(connection, Ordering::Release);
     }
 
-    /// A new leader goes on with a connection. Should it die here, what its successor reads is true before each step and after it.
+    /// A new leader continues with a connection. Should it die here, what its successor reads is true before each step and after it.
     pub fn resume_line(&self, slot: u32, connection: u64, seal: Seal, written: u64) {
         let line = &self.words.lines[slot as usize];
         if line.connection.load(Ordering::Acquire) != connection {
@@ -526,21 +530,21 @@ impl Board {
         self.intend(slot, seal);
     }
 
-    /// Output of a connection up to here is in the pipe of the leader of this node, and nothing else is.
+    /// Output of a connection, up to this offset, is in the pipe of the leader of this node, and nothing else is in that pipe.
     pub fn piped(&self, slot: u32, offset: u64, node: u16) {
         self.words.lines[slot as usize].piped.store(offset << NODE_BITS | u64::from(node), Ordering::Release);
     }
 
-    /// The leader is about to give output of a connection to the kernel, up to here at most.
+    /// The leader is about to give the kernel output of a connection, at most up to this offset.
     pub fn intend(&self, slot: u32, seal: Seal) {
         self.words.lines[slot as usize].seal.store(seal.0, Ordering::Release);
     }
 
-    /// The kernel has taken the output up to here.
+    /// The kernel has taken the output up to this offset.
     pub fn written(&self, slot: u32, offset: u64) {
         let line = &self.words.lines[slot as usize];
         line.written.store(offset, Ordering::Release);
-        // Last, and before the pipe is emptied of what has not gone: until then it is what counts.
+        // Last, and before the rest in the pipe is thrown away: as long as this word is set, it is what a successor goes by.
         line.piped.store(0, Ordering::Release);
     }
 
@@ -568,16 +572,16 @@ impl Board {
 pub enum Line {
     /// Nothing so far.
     Unborn,
-    /// How far it is.
+    /// How far it has come.
     Its {
         /// Up to where the kernel has taken its output.
         written: u64,
-        /// Where what is in a leader's pipe ends, and which node's, if it is on its way through one.
+        /// If its output is on its way through a leader's pipe: where the pipe's content ends in the stream, and which node's pipe it is.
         piped: Option<(u64, u16)>,
-        /// Up to where it may have, and with what checksum.
+        /// Up to where the kernel may have taken its output, and the checksum there.
         seal: Seal,
     },
-    /// It is closed, and its slot is another one's.
+    /// It is closed, and its slot belongs to another connection.
     Gone,
 }
 

@@ -1,7 +1,7 @@
-//! The processes that a server forks, such as one that saves its data: there is one of each, the leader's.
+//! The processes that a server forks, such as one that saves its data. There is one of each, the leader's.
 //!
-//! It is a copy of the leader's server as it was in some round, which is what every replica's server was in that round. So the others are told its number, and its end, and have none of
-//! their own. It outlives the leader that forked it, and goes on: the next leader looks after it.
+//! A child is a copy of the leader's server as it was in some round, and every replica's server was the same in that round. So the other replicas are told the
+//! child's number and its end, and have no child of their own. The child outlives the leader that forked it, and goes on: the next leader looks after it.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -15,12 +15,12 @@ use crate::{clock, fault, process, sys};
 
 /// How often a leader looks whether children have ended, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
-/// How often a child looks whether it is known, in microseconds.
+/// How often it is checked whether a child is known, in microseconds.
 const KNOWN_US: u32 = 100;
-/// What is said of a child that has not said with what code it ends: it has been killed.
+/// What is said of a child that has not said with which code it ends: it has been killed.
 const KILLED: i32 = libc::SIGKILL;
 
-/// This process is a child of the server's, and none of the replicas.
+/// Whether this process is a child of the server's, and so not a replica.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is a child of the server's.
@@ -33,7 +33,7 @@ pub fn is_child() -> bool {
 pub struct Child {
     /// Its process.
     pub pid: i32,
-    /// When that started, in clock ticks since the host did.
+    /// When that process started, in clock ticks since the host started.
     started: u64,
 }
 
@@ -42,14 +42,14 @@ pub struct Child {
 pub struct Children {
     /// Those that live, as far as the server has been told.
     living: Vec<Child>,
-    /// Those that have ended, and how, which the server has not asked for so far.
+    /// Those that have ended, and how, and that the server has not asked about yet.
     ended: VecDeque<(i32, i32)>,
-    /// When it was last looked whether one has ended.
+    /// When it was last checked whether one has ended.
     looked_ns: u64,
 }
 
 impl Children {
-    /// One has ended, as the log says.
+    /// A child has ended, as the log says.
     pub fn end(&mut self, pid: i32, status: i32) {
         let before = self.living.len();
         self.living.retain(|child| child.pid != pid);
@@ -72,12 +72,12 @@ fn end_of(child: Child, board: &Board) -> Option<i32> {
     if waited == i64::from(child.pid) {
         return Some(status);
     }
-    // One that the leader before this one has forked tells the kernel's word to somebody else.
+    // The kernel reports the end of a child that the previous leader forked to some other process.
     (waited < 0 && !process::runs(child.pid, child.started)).then(|| board.child_end(child.pid).map_or(KILLED, |code| code << 8))
 }
 
-/// In the child: nothing here is captured any more, and what is a replica's is closed, above all its connections. It goes on when its number is known to those who come after
-/// its leader, and ends if that has died before it could tell them.
+/// In the child: from here on nothing is captured, and everything that belongs to a replica is closed, above all its connections. The child goes on once its
+/// leader's successors can know its number, and ends if the leader has died before it could tell them.
 fn begin(board: &Board, at: u64, parent: i32) {
     IS_CHILD.store(true, Ordering::Relaxed);
     fault::note_at(None);
@@ -102,13 +102,13 @@ fn begin(board: &Board, at: u64, parent: i32) {
     let _ = process::close_what_links_to(&["socket:", "anon_inode:", "/memfd:"], |fd| fd > 2 && !is_listener(fd));
 }
 
-/// The server closes its listeners in its child itself; under their numbers there must be nothing else by then.
+/// The server closes its listeners in its child itself. Until then nothing else may be under their numbers.
 fn is_listener(fd: RawFd) -> bool {
     sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens != 0)
         && sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM)
 }
 
-/// Notes with what code this process ends, if it is a child.
+/// Notes with which code this process ends, if it is a child.
 pub fn ends(board: Option<Board>, code: i32) {
     if let (true, Some(board)) = (is_child(), board) {
         // SAFETY: a plain system call.
@@ -124,7 +124,8 @@ impl Replica {
             None => {
                 // SAFETY: a plain system call.
                 let (at, own) = (self.board.told_end(), unsafe { libc::syscall(libc::SYS_getpid) } as i32);
-                // SAFETY: the server asks for it, and does in its child what it would do without this library; that uses nothing of the replica's there but the board.
+                // SAFETY: the server asks for it, and does in its child what it would do without this library; of the replica's things the child uses nothing
+                // but the board.
                 let pid = unsafe { sys::fork() };
                 if pid == 0 {
                     begin(&self.board, at, own);
@@ -141,7 +142,7 @@ impl Replica {
         Ok(pid)
     }
 
-    /// Of the children that have ended, one that is asked for: any, where `pid` is none's. `Ok(None)`: none has, and the server does not wait.
+    /// A child that has ended and that is asked for: any, unless `pid` is a child's number. `Ok(None)`: none has, and the server does not wait.
     pub fn wait_for(&mut self, pid: i32, waits: bool) -> Result<Option<(i32, i32)>, i32> {
         let is_asked = |other: i32| pid <= 0 || pid == other;
         if let Some(at) = self.children.ended.iter().position(|(pid, _)| is_asked(*pid)) {
@@ -178,7 +179,7 @@ impl Replica {
         })
     }
 
-    /// A leader puts into the round which children have ended.
+    /// Puts into a leader's round which children have ended.
     pub fn collect_children(&mut self, writer: &mut Writer<'_>) {
         if self.children.living.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! What a replica and the process that started the server, `martlet run`, tell each other: a line of text a message. `docs/run.md` has none of it; both come from one build.
+//! What a replica and the process that started the server, `martlet run`, tell each other: each message is a line of text. The messages are not documented in
+//! `docs/run.md`, because both sides come from one build.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -14,10 +15,10 @@ const MESSAGE_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Control(OwnedFd);
 
-/// What a replica is asked for.
+/// What `martlet run` may ask of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To fork a replica that is this node.
+    /// To fork a replica for this node.
     Fork(u16),
     /// To give all servers this signal.
     Signal(i32),
@@ -35,10 +36,10 @@ impl Order {
 }
 
 impl Control {
-    /// Connects to who started the run of this name.
+    /// Connects to the process that started the run of this name.
     ///
     /// # Errors
-    /// When it is gone, or a process of another user has taken its name since.
+    /// When that process is gone, or a process of another user has taken its name since.
     pub fn connect(run: &str) -> io::Result<Control> {
         let socket = message_socket()?;
         let (address, len) = abstract_address(&format!("martlet-run-{run}"));
@@ -55,14 +56,14 @@ impl Control {
         self.0.as_raw_fd()
     }
 
-    /// Tells a line. That nobody hears it is no error: servers go on without who started them.
+    /// Sends a line. It is no error if it is not received: servers go on without the process that started them.
     pub fn tell(&self, line: &str) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the pointer is to so many bytes.
         unsafe { libc::syscall(libc::SYS_sendto, self.fd(), line.as_ptr(), line.len(), flags, 0usize, 0usize) };
     }
 
-    /// The next order; `None`: there is none just now. `Err`: there will be none any more.
+    /// The next order; `None`: there is none at the moment. `Err`: there will be none any more.
     pub fn order(&self) -> Result<Option<Order>, ()> {
         let mut buffer = [0u8; MESSAGE_BYTES];
         // SAFETY: the pointer is to so many bytes.

@@ -1,15 +1,16 @@
-//! What stands in the log: everything that a server learns between two of its waits, as one entry, a *round*.
+//! The entries of the log. An entry holds everything that a server learns between two of its waits: a *round*.
 //!
-//! The leader collects a round in memory that the other replicas map (see [`board`](crate::board)), proposes it, and hands it to its server when it is committed. So the
-//! bytes that it has taken out of the kernel are either in the log or, should it die before that, in that memory: [`received`] finds them there.
+//! The leader collects a round in memory that the other replicas map too (see [`board`](crate::board)), proposes it, and hands it to its server when it is
+//! committed. So the bytes that the leader has taken out of the kernel are in the log or, should it die before that, in that memory: [`received`] finds them
+//! there.
 //!
-//! All numbers are little-endian. A round begins with a format byte, [`FORMAT`], its kind, its number, and the time; its records follow, each with a byte that says
-//! what it is. Numbers are 32 or 64 bits wide, so that none wraps.
+//! All numbers are little-endian. A round begins with a format byte, [`FORMAT`], its kind, its number, and the time. Its records follow, each with a byte that
+//! says what it is. Numbers are 32 or 64 bits wide, so that none wraps.
 
 pub use martlet_node::connections::socket::MAX_ADDRESS_BYTES;
 use std::fmt;
 
-/// The longest round, in bytes: the longest command of an embedded replica.
+/// The longest round, in bytes: as long as the longest command of an embedded replica.
 pub const MAX_ROUND_BYTES: usize = martlet_node::embed::MAX_COMMAND_BYTES;
 
 /// The format that this build writes and reads. All replicas of a server are forks of one process, so there is no other.
@@ -28,10 +29,10 @@ const CHILD: u8 = 6;
 const HEADER_BYTES: usize = 26;
 /// The bytes of an input record before its data.
 const INPUT_HEADER_BYTES: usize = 29;
-/// In the place of an input record's length: the kernel may be writing the data just now.
+/// Stands for the length of an input record while the kernel may still be writing its data.
 const PENDING: u32 = u32::MAX;
 
-/// When a round came about, on the leader's clocks, which all replicas show to their servers.
+/// When a round was collected, by the leader's clocks. All replicas show this time to their servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// CLOCK_MONOTONIC, in nanoseconds.
@@ -40,7 +41,7 @@ pub struct Stamp {
     pub wall_ns: u64,
 }
 
-/// How a stream's input goes on behind some bytes.
+/// How a stream's input continues after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// There may be more.
@@ -88,7 +89,7 @@ pub enum Record<'a> {
         /// The server's.
         local: &'a [u8],
     },
-    /// Bytes of a connection.
+    /// Input of a connection.
     Input {
         /// Its place.
         slot: u32,
@@ -98,7 +99,7 @@ pub enum Record<'a> {
         offset: u64,
         /// The bytes.
         bytes: &'a [u8],
-        /// What is behind them.
+        /// What follows them.
         end: End,
     },
     /// The kernel has taken a connection's output up to here.
@@ -131,7 +132,7 @@ pub enum Record<'a> {
     },
 }
 
-/// The bytes are no entry.
+/// The bytes are not an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
@@ -144,7 +145,7 @@ impl fmt::Display for Unreadable {
 /// An entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// A new leader stands behind everything that is in the log before this. It is nothing to the servers.
+    /// A new leader has everything that is in the log before this entry. The entry means nothing to the servers.
     Reign {
         /// Its node.
         node: u16,
@@ -164,10 +165,10 @@ pub struct Round<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Takes an entry apart.
+    /// Parses an entry.
     ///
     /// # Errors
-    /// When the bytes are none, down to the last record.
+    /// When the bytes are no entry; every record is checked, down to the last.
     pub fn decode(bytes: &'a [u8]) -> Result<Entry<'a>, Unreadable> {
         let mut reader = Reader(bytes);
         if reader.u8()? != FORMAT {
@@ -202,7 +203,7 @@ impl<'a> Round<'a> {
     /// What the server learns, in order.
     pub fn records(&self) -> impl Iterator<Item = Record<'a>> + use<'a> {
         let mut reader = Reader(self.records);
-        // They were all read once.
+        // All of them were parsed once already.
         std::iter::from_fn(move || if reader.0.is_empty() { None } else { reader.record().ok() })
     }
 }
@@ -303,8 +304,8 @@ impl<'b> Writer<'b> {
         self.len += bytes.len();
     }
 
-    /// Begins an input record and returns where its bytes go: at most `most`, or as many as there is room for when `reserve` more bytes are left behind them. Nothing
-    /// is part of the round before [`end_input`](Writer::end_input); but what has been written there can be found by [`received`] from here on.
+    /// Begins an input record and returns the place for its bytes: at most `most`, and at most what leaves `reserve` more bytes of room after them. Nothing of
+    /// the record is part of the round before [`end_input`](Writer::end_input), but from here on [`received`] finds what has been written there.
     pub fn begin_input(&mut self, slot: u32, connection: u64, offset: u64, most: usize, reserve: usize) -> Option<&mut [u8]> {
         let room = self.room().checked_sub(INPUT_HEADER_BYTES + reserve).filter(|room| *room > 0)?.min(most);
         let begin = self.len;
@@ -318,7 +319,7 @@ impl<'b> Writer<'b> {
         Some(&mut self.memory[begin + INPUT_HEADER_BYTES..][..room])
     }
 
-    /// Ends the input record that was begun last, of which so many bytes have been written.
+    /// Ends the input record that was begun last, into which so many bytes have been written.
     pub fn end_input(&mut self, bytes: usize, end: End) {
         let at = self.len + INPUT_HEADER_BYTES - 8;
         self.memory[at..at + 4].copy_from_slice(&end.code().to_le_bytes());
@@ -327,10 +328,10 @@ impl<'b> Writer<'b> {
         self.records += 1;
     }
 
-    /// Adds a record that is no input. Returns whether there was room for it.
+    /// Adds a record other than input. Returns whether there was room for it.
     ///
     /// # Panics
-    /// On input, and on an address that is longer than any.
+    /// When the record is input, or has an address that is longer than any address can be.
     pub fn add(&mut self, record: &Record<'_>) -> bool {
         let mut bytes = Vec::with_capacity(64);
         match *record {
@@ -382,8 +383,8 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// What a leader that died had received of this connection from `offset` on, if anything: `memory` is where it wrote its rounds. How many of the bytes returned were
-/// received only the kernel knows, when it died while receiving them.
+/// What a dead leader had received from this connection from `offset` on, if anything. `memory` is where that leader wrote its rounds. If it died while
+/// receiving, only the kernel knows how many of the returned bytes were really received.
 pub fn received(memory: &[u8], connection: u64, offset: u64) -> Option<&[u8]> {
     let mut reader = Reader(memory.get(HEADER_BYTES..)?);
     loop {

@@ -1,13 +1,14 @@
-//! A request that crashes the server, or from which it does not come back: it is noted by the one that it takes, and executed by no other.
+//! A request that crashes the server, or from which the server does not come back: the replica that it kills notes it, and no other replica executes it.
 //!
-//! A server executes a request when it has read it. So a crash is laid to the server's last read from a connection, if it has written to none since: that read returns the
-//! end of the connection at every other replica. Nothing that the crashed server had executed after that read has had an answer. What a server executed before, of the same
-//! round, the others execute as well.
+//! A server executes a request when it has read it. So a crash is blamed on the server's last read from a connection, if the server has written to no
+//! connection since: that read returns the end of the connection at every other replica. Nothing that the crashed server executed after that read has been
+//! answered. What the server executed before that read, in the same round, the others execute as well.
 //!
-//! Only a fault of the server's own counts: one that the processor found, or that the server signalled to itself, as `abort` does. A process that is killed from outside, with
-//! whatever signal, has been given nothing that is bad for others.
+//! Only the server's own faults count: those that the processor found, or that the server signalled to itself, as `abort` does. A process that is killed from
+//! outside, with whatever signal, has been given nothing that would harm the others.
 //!
-//! A server that stays in one round until its replica is taken for dead is treated alike. Its successor finds it alive then, and not stopped; and long in that round.
+//! A server that stays in one round until its replica is taken for dead is treated alike: its successor then finds it alive, not stopped, and long in that
+//! round.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,20 +18,21 @@ use crate::board::UnderWay;
 use crate::main_thread::in_server;
 use crate::sys::{self, Real};
 
-/// By these signals a process is told of its own faults.
+/// The signals that tell a process of its own faults.
 const SIGNALS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS];
-/// Of the stack that the handler runs on, and the server's behind it, in bytes: a server that has used up its own is noted as well.
+/// The size of the stack that the handler, and then the server's own handler, runs on, in bytes. It is separate so that a server that has used up its own stack
+/// is noted as well.
 const STACK_BYTES: usize = 256 << 10;
 
 static SIGACTION: Real = Real::new(c"sigaction");
 
 /// The round that the server executes; 0: none.
 static ROUND: AtomicU64 = AtomicU64::new(0);
-/// Its reads from connections in this round.
+/// How often the server has read from connections in this round.
 static READS: AtomicU64 = AtomicU64::new(0);
-/// The connection of the last one; 0 where it has written to a connection since.
+/// The connection of the last read; 0 if the server has written to a connection since.
 static CONNECTION: AtomicU64 = AtomicU64::new(0);
-/// Where that and faults are noted for others, of the one that executes what nobody has executed before; null at those that only follow.
+/// Where the last read and faults are noted for others, if this replica executes what no other has executed before; null in replicas that only follow.
 static NOTED_AT: AtomicPtr<UnderWay> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A read that is answered with the end of its connection.
@@ -54,7 +56,7 @@ pub fn begin(round: u64, now_ns: u64) {
     }
 }
 
-/// It has come back from it.
+/// The server has come back from the round.
 pub fn end() {
     ROUND.store(0, Ordering::Relaxed);
     if let Some(words) = noted_at() {
@@ -62,7 +64,7 @@ pub fn end() {
     }
 }
 
-/// It reads from a connection. Returns which read that is.
+/// The server reads from a connection. Returns which read that is.
 pub fn reads(connection: u64) -> Void {
     let read = READS.load(Ordering::Relaxed) + 1;
     READS.store(read, Ordering::Relaxed);
@@ -74,12 +76,12 @@ pub fn reads(connection: u64) -> Void {
     read
 }
 
-/// Whether it has read from a connection in this round, so that a request may be what it is at. For any thread.
+/// Whether the server has read from a connection in this round, so that it may be executing a request. For any thread.
 pub fn has_requests() -> bool {
     READS.load(Ordering::Relaxed) != 0
 }
 
-/// It writes to a connection.
+/// The server writes to a connection.
 pub fn writes() {
     CONNECTION.store(0, Ordering::Relaxed);
     if let Some(words) = noted_at() {
@@ -92,7 +94,7 @@ fn noted_at() -> Option<&'static UnderWay> {
     unsafe { NOTED_AT.load(Ordering::Acquire).as_ref() }
 }
 
-/// All that is noted there from here on; `None`: nowhere.
+/// From here on reads and faults are noted there; `None`: nowhere.
 pub fn note_at(words: Option<&'static UnderWay>) {
     NOTED_AT.store(words.map_or(std::ptr::null_mut(), |words| std::ptr::from_ref(words).cast_mut()), Ordering::Release);
 }
@@ -100,7 +102,7 @@ pub fn note_at(words: Option<&'static UnderWay>) {
 /// What the server wants done on each of the signals.
 struct Wanted([std::cell::UnsafeCell<libc::sigaction>; SIGNALS.len()]);
 
-// SAFETY: only the captured thread reaches it: `wants` asks that it be called there, and the handler looks whether it is.
+// SAFETY: only the captured thread reaches it: `wants` requires that it be called on that thread, and the handler checks that it runs there.
 unsafe impl Sync for Wanted {}
 
 // SAFETY: all zeros are a valid value, and mean the default.
@@ -123,7 +125,7 @@ pub unsafe fn real_sigaction(signal: c_int, action: *const libc::sigaction, befo
     unsafe { real(signal, action, before) }
 }
 
-/// Notes what the server wants done on a signal that this module handles first. `None`: it is none of those.
+/// Notes what the server wants done on a signal that this module handles first. `None`: it is not such a signal.
 ///
 /// # Safety
 /// As for `sigaction`, on the captured thread.
@@ -141,7 +143,7 @@ pub unsafe fn wants(signal: c_int, action: *const libc::sigaction, before: *mut 
     Some(0)
 }
 
-/// Handles faults of the captured thread, which runs here, from here on; what the program has wanted done so far is done behind that.
+/// From here on handles faults of the captured thread. What the program has wanted done until now is done after that.
 ///
 /// # Errors
 /// When there is no memory for a stack.
@@ -181,13 +183,14 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     {
         words.fault.note(Void { round, connection, read: READS.load(Ordering::Relaxed) });
     }
-    // What a server does at its end is its own: nobody is told of it, and nobody repeats it.
+    // What a server does at its end is its own: no other replica is told of it or repeats it.
     crate::main_thread::release();
     let Some(place) = place(signal) else { return };
-    // SAFETY: `wants` writes the place on the captured thread, which does so outside of this handler; on another thread the action was noted before that thread came about.
+    // SAFETY: `wants` writes the place on the captured thread, and only outside of this handler. On another thread, the action was noted before that thread was
+    // started.
     let wanted = unsafe { *place };
-    // SAFETY: the action is one that the server has asked for, or the default. From here on the signal is the server's: one that has the default is raised again by its cause,
-    // or by `abort`, or here.
+    // SAFETY: the action is one that the server has asked for, or the default. From here on the signal is the server's: one whose action is the default is
+    // raised again by its cause, by `abort`, or here.
     unsafe {
         IS_INSTALLED.store(false, Ordering::Relaxed);
         real_sigaction(signal, &wanted, std::ptr::null_mut());

@@ -1,17 +1,17 @@
-//! A second stack for the captured thread: the replica's node runs on it, and the server on its own.
+//! A second stack for the captured thread. The replica's node runs on it, and the server on its own.
 //!
-//! The node wants to have the thread until its end, and so does the server. Each gives way to the other where it would wait: the server in its captured calls, the node
-//! in the turn that it gives its program. So a captured input costs no hand-over between threads, the server's death is the death of the thread that others watch, and a
-//! server that hangs is a node that hangs.
+//! Both the node and the server expect to have a thread to themselves until they end. Each gives way to the other where it would wait: the server in its
+//! captured calls, the node in the turn that it gives its program. So captured input is not handed from thread to thread, the server's death is the death of
+//! the thread that the others watch, and a server that hangs means a node that hangs.
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 
 use crate::main_thread::Confined;
 
-/// Of the node's stack, in bytes: the usual size of a thread's.
+/// The size of the node's stack, in bytes: the usual size of a thread's.
 const STACK_BYTES: usize = 8 << 20;
-/// Below it, which nothing may touch.
+/// The size of the guard below it, which may not be touched, in bytes.
 const GUARD_BYTES: usize = 64 << 10;
 
 struct Contexts {
@@ -34,7 +34,7 @@ pub fn blank() -> Box<libc::ucontext_t> {
     Box::new(unsafe { std::mem::zeroed() })
 }
 
-/// Makes the second stack, on which `body` runs when the server next gives way. It must not return. An earlier stack, which a fork has left behind, is given back.
+/// Makes the second stack, on which `body` runs when the server next gives way. `body` must not return. An earlier stack, left from before a fork, is unmapped.
 ///
 /// # Errors
 /// When there is no memory.
@@ -43,11 +43,11 @@ pub fn prepare(body: fn()) -> io::Result<()> {
     let (context, base) = context(enter)?;
     let old = contexts.stack.replace(base);
     if !old.is_null() {
-        // SAFETY: it was mapped here, before a fork; this thread runs on the server's stack, and nothing will go back to that one.
+        // SAFETY: it was mapped here, before a fork; this thread runs on the server's stack, and nothing will switch back to that one.
         unsafe { libc::munmap(old, STACK_BYTES + GUARD_BYTES) };
     }
     contexts.body.set(Some(body));
-    // SAFETY: this thread alone reaches the contexts, and nothing will go back to those that are replaced.
+    // SAFETY: this thread alone reaches the contexts, and nothing will switch back to those that are replaced.
     unsafe {
         *contexts.library.get() = Some(context);
         *contexts.server.get() = Some(blank());
@@ -55,7 +55,8 @@ pub fn prepare(body: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// A context that runs `entry`, which must not return, on a stack of its own; and where that stack begins, with what nothing may touch below it.
+/// A context that runs `entry`, which must not return, on a stack of its own; and the start of that stack's mapping, which begins with a guard that may not be
+/// touched.
 ///
 /// # Errors
 /// When there is no memory.
@@ -89,8 +90,8 @@ extern "C" fn enter() {
 }
 
 fn switch(from: &UnsafeCell<Option<Box<libc::ucontext_t>>>, to: &UnsafeCell<Option<Box<libc::ucontext_t>>>) {
-    // SAFETY: this thread alone reaches the contexts, which stay in their boxes until `prepare` puts others in their place, on the server's stack, when nothing will
-    // go back to them. `to` was filled by `prepare` or by the switch that left it.
+    // SAFETY: this thread alone reaches the contexts. They stay in their boxes until `prepare` replaces them, on the server's stack, when nothing will switch
+    // back to them. `to` was filled by `prepare` or by the switch that left it.
     unsafe {
         let from: *mut libc::ucontext_t = (*from.get()).as_deref_mut().expect("prepared");
         let to: *const libc::ucontext_t = (*to.get()).as_deref().expect("prepared");
@@ -98,13 +99,13 @@ fn switch(from: &UnsafeCell<Option<Box<libc::ucontext_t>>>, to: &UnsafeCell<Opti
     }
 }
 
-/// From the server's stack to the node's. Returns when the node gives way.
+/// Switches from the server's stack to the node's. Returns when the node gives way.
 pub fn to_library() {
     let contexts = CONTEXTS.get();
     switch(&contexts.server, &contexts.library);
 }
 
-/// From the node's stack to the server's. Returns when the server gives way.
+/// Switches from the node's stack to the server's. Returns when the server gives way.
 pub fn to_server() {
     let contexts = CONTEXTS.get();
     switch(&contexts.library, &contexts.server);

@@ -1,10 +1,12 @@
-//! The files that a server reads and writes. There is one of each, where the server's settings have it: the leader writes it, and every other replica knows how far.
+//! The files that a server reads and writes. There is one of each, where the server's settings say: the leader writes it, and every other replica knows how
+//! far.
 //!
-//! A follower executes what the leader's server has come back from, so what its own server would do to a file has been done. It is told how that ended, and its descriptor leads
-//! nowhere. One that succeeds opens the files, and writes at the places where the log has it write: what a dead leader had written of it is written over with the same.
+//! A follower executes only what the leader's server has come back from, so whatever its own server would do to a file has been done. The follower is told how
+//! that ended, and its descriptor leads nowhere. A successor opens the files, and writes at the positions where the log has it write: it overwrites what a dead
+//! leader had written with the same bytes.
 //!
-//! What the system makes up when it is read, and small files that are read by streams of the C library, the leader reads for everyone. When a follower came to read such a file the
-//! leader might have written it anew.
+//! The leader reads for all replicas what the system makes up when it is read, and small files that are read by streams of the C library. By the time that a
+//! follower got to such a file, the leader might have rewritten it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -22,8 +24,8 @@ use crate::table::OF_LIBRARY;
 enum Kept {
     /// A file that it writes.
     Written(Written),
-    /// Something that the leader reads, and the others are told: what the system makes up, such as a file of /proc, what a child has to say, or a small file that may be
-    /// another one when they come to read it.
+    /// Something that the leader reads, and that the others are told: what the system makes up, such as a file of /proc; what a child has to say; or a small
+    /// file that may have been replaced by the time that they read it.
     Told(ReadByLeader),
 }
 
@@ -34,23 +36,23 @@ pub struct Written {
     path: Option<CString>,
     /// Where the next write goes, in bytes.
     pub at: u64,
-    /// Whether it has places. What has none is written as it comes.
+    /// Whether it has positions. What has none is written as it comes.
     pub has_places: bool,
     /// The access that it was opened for.
     access: i32,
 }
 
-/// What the leader reads for everyone.
+/// What the leader reads for all replicas.
 #[derive(Clone, Debug)]
 pub struct ReadByLeader {
-    /// Its absolute path; `None`: it has none, and no places.
+    /// Its absolute path; `None`: it has none, and no positions.
     path: Option<CString>,
     /// Where the next read begins, in bytes.
     pub at: u64,
 }
 
 impl ReadByLeader {
-    /// Where it stands; `None`: each replica has its own.
+    /// Its path; `None`: each replica has one of its own.
     pub fn path(&self) -> Option<&CStr> {
         self.path.as_deref()
     }
@@ -61,7 +63,7 @@ impl ReadByLeader {
     }
 }
 
-/// Takes out of a pipe or a timer of this replica's what the leader has read of its own, as far as it is there: the server may have written it itself.
+/// Removes from a pipe or timer of this replica what the leader has read from its own, as far as it is there: this replica's server may have written it itself.
 pub fn take_out(fd: RawFd, mut bytes: usize) {
     let mut waste = [0u8; 4096];
     while bytes > 0 {
@@ -80,25 +82,25 @@ pub fn take_out(fd: RawFd, mut bytes: usize) {
     }
 }
 
-/// Which file it is, and of which content, as far as the kernel tells without its being read: device, number, bytes, and when it was written.
+/// Which file it is, and which version of its content, as far as the kernel tells without a read: device, number, length, and when it was written.
 pub fn identity(status: &libc::stat) -> [u64; 5] {
     [status.st_dev, status.st_ino, status.st_size as u64, status.st_mtime as u64, status.st_mtime_nsec as u64]
 }
 
 static KEPT: Mutex<BTreeMap<RawFd, Kept>> = Mutex::new(BTreeMap::new());
 
-/// Threads that put files on disks at once.
+/// How many threads may sync files to disk at once.
 const MOST_SYNCS: u32 = 2;
 static SYNCS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process is the one that writes the files: the server before it has replicas, or a replica that leads.
+/// Whether this process writes the files: the server before it has replicas, or a replica that leads.
 static WRITES: AtomicBool = AtomicBool::new(true);
 
 fn kept<R>(use_it: impl FnOnce(&mut BTreeMap<RawFd, Kept>) -> R) -> R {
     use_it(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A path that means the same wherever this process is.
+/// A path that means the same whatever this process's working directory is.
 pub fn absolute(path: &CStr) -> CString {
     if path.to_bytes().starts_with(b"/") {
         return path.to_owned();
@@ -110,13 +112,13 @@ pub fn absolute(path: &CStr) -> CString {
     CString::new(whole).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Whether what stands there is made up by the system when it is read.
+/// Whether the file there is made up by the system when it is read.
 pub fn is_made_up(path: &CStr) -> bool {
     let path = path.to_bytes();
     [&b"/proc/"[..], b"/sys/", b"/dev/random", b"/dev/urandom", b"/dev/hwrng"].iter().any(|start| path.starts_with(start))
 }
 
-/// A descriptor that leads nowhere, where a leader's leads to a file.
+/// A descriptor that leads nowhere, in place of a leader's that leads to a file.
 pub fn placeholder() -> io::Result<RawFd> {
     // SAFETY: the name ends with a zero byte.
     sys::open(|| unsafe { libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC) })
@@ -124,18 +126,18 @@ pub fn placeholder() -> io::Result<RawFd> {
 
 /// Opens a file as the system does.
 ///
-/// Not under a number that a connection may be given, or the library: where the server has that many files open it is one behind those.
+/// It is not given a number that may be a connection's or the library's: if the server has so many files open, it is given one above those.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
     // SAFETY: the path ends with a zero byte.
     let open = || unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) };
     if waits_for_another(path, flags) {
-        // The library's threads would wait as long if they were kept from opening anything.
+        // If the library's threads were kept from opening anything meanwhile, they would wait as long as this call does.
         return sys::numbered(sys::checked(open())? as RawFd);
     }
     sys::open(open)
 }
 
-/// Whether what stands there opens only when another process opens it too: one end of a pipe.
+/// Whether opening this path waits until another process opens it too: it is one end of a pipe.
 fn waits_for_another(path: &CStr, flags: i32) -> bool {
     flags & (libc::O_NONBLOCK | libc::O_PATH) == 0
         && flags & libc::O_ACCMODE != libc::O_RDWR
@@ -156,13 +158,13 @@ fn status_of(directory: RawFd, path: &CStr, flags: i32) -> io::Result<libc::stat
     }
 }
 
-/// Whether an open file has places to write at, and where its next write goes when it was opened with these flags.
+/// Whether an open file has positions to write at, and where its next write goes when it was opened with these flags.
 pub fn place(fd: RawFd, flags: i32) -> (bool, u64) {
     let Ok(status) = status(fd) else { return (false, 0) };
     let has_places = status.st_mode & libc::S_IFMT == libc::S_IFREG;
     let at = if has_places && flags & libc::O_APPEND != 0 { status.st_size as u64 } else { 0 };
     if has_places && flags & libc::O_APPEND != 0 {
-        // Or the kernel would put each write behind what is there.
+        // Otherwise the kernel would put each write at the end of the file.
         // SAFETY: plain system calls.
         unsafe {
             let flags = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL);
@@ -172,28 +174,28 @@ pub fn place(fd: RawFd, flags: i32) -> (bool, u64) {
     (has_places, at)
 }
 
-/// The server has this file open from here on, to write it.
+/// From here on the server has this file open for writing.
 pub fn keep_written(fd: RawFd, path: &CStr, flags: i32, (has_places, at): (bool, u64)) {
     let written = Written { path: Some(absolute(path)), at, has_places, access: flags & libc::O_ACCMODE };
     kept(|kept| kept.insert(fd, Kept::Written(written)));
 }
 
-/// It has something open from here on that the leader reads for everyone: what stands there, or, where there is no path, what comes through a pipe.
+/// From here on the server has something open that the leader reads for all replicas: the file at `path`, or, without a path, what comes through a pipe.
 pub fn keep_told(fd: RawFd, path: Option<&CStr>) {
     kept(|kept| kept.insert(fd, Kept::Told(ReadByLeader { path: path.map(absolute), at: 0 })));
 }
 
-/// It has closed this descriptor.
+/// The server has closed this descriptor.
 pub fn forget(fd: RawFd) {
     kept(|kept| kept.remove(&fd));
 }
 
-/// It has closed those of these numbers.
+/// The server has closed the descriptors with these numbers.
 pub fn forget_all(closed: &RangeInclusive<RawFd>) {
     kept(|kept| kept.retain(|fd, _| !closed.contains(fd)));
 }
 
-/// The file that it writes there, if there is one.
+/// The file that the server writes there, if there is one.
 pub fn written(fd: RawFd) -> Option<Written> {
     kept(|kept| match kept.get(&fd) {
         Some(Kept::Written(written)) => Some(written.clone()),
@@ -201,7 +203,7 @@ pub fn written(fd: RawFd) -> Option<Written> {
     })
 }
 
-/// What it reads there, if the leader does that for everyone.
+/// What the server reads there, if the leader reads it for all replicas.
 pub fn told(fd: RawFd) -> Option<ReadByLeader> {
     kept(|kept| match kept.get(&fd) {
         Some(Kept::Told(told)) => Some(told.clone()),
@@ -209,7 +211,7 @@ pub fn told(fd: RawFd) -> Option<ReadByLeader> {
     })
 }
 
-/// Where its next read or write of what has places begins. `None`: it has none, or is not kept.
+/// Where the next read or write begins. `None`: the file has no position, or is not kept.
 pub fn at(fd: RawFd) -> Option<u64> {
     kept(|kept| match kept.get(&fd)? {
         Kept::Written(written) => written.has_places.then_some(written.at),
@@ -217,7 +219,7 @@ pub fn at(fd: RawFd) -> Option<u64> {
     })
 }
 
-/// Its next read or write begins there.
+/// The next read or write begins there.
 pub fn move_to(fd: RawFd, place: u64) {
     kept(|kept| match kept.get_mut(&fd) {
         Some(Kept::Written(written)) => written.at = place,
@@ -226,7 +228,7 @@ pub fn move_to(fd: RawFd, place: u64) {
     });
 }
 
-/// Has the kernel's own place be there, too. What has none is left as it is.
+/// Moves the kernel's own position there, too. A file without positions is left as it is.
 pub fn seek(fd: RawFd, place: u64) {
     // SAFETY: a plain system call.
     unsafe { libc::syscall(libc::SYS_lseek, fd, place, libc::SEEK_SET) };
@@ -247,7 +249,7 @@ pub fn rename(old: &CStr, new: &CStr) {
     });
 }
 
-/// A name has gone.
+/// A name has been removed.
 pub fn unlink(name: &CStr) {
     let name = absolute(name);
     kept(|kept| {
@@ -259,7 +261,7 @@ pub fn unlink(name: &CStr) {
     });
 }
 
-/// This replica reads and writes files from here on: it opens them, under the descriptors that its server has for them.
+/// From here on this replica reads and writes files: opens them, under the descriptors that its server has for them.
 pub fn open_all() {
     WRITES.store(true, Ordering::Relaxed);
     let all: Vec<(RawFd, Kept)> = kept(|kept| kept.iter().map(|(fd, file)| (*fd, file.clone())).collect());
@@ -270,19 +272,20 @@ pub fn open_all() {
             _ => continue,
         };
         let opened = open(&path, flags | libc::O_CLOEXEC, 0o644);
-        // SAFETY: `dup3` takes what has just been opened, and closes what led nowhere.
+        // SAFETY: `dup3` takes what has just been opened, and closes the descriptor that led nowhere.
         let placed = opened.and_then(|opened| sys::move_to(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened) }, fd));
         match (placed, at) {
             (Ok(_), Some(at)) => seek(fd, at),
             (Ok(_), None) => {}
-            // It has gone since, and nobody can go on reading it.
+            // It has gone since, and no replica can go on reading it.
             (Err(error), Some(_)) => complain(&format!("it cannot go on reading {}: {error}", path.to_string_lossy())),
             (Err(error), None) => die(&format!("it cannot go on writing {}: {error}", path.to_string_lossy())),
         }
     }
 }
 
-/// Has a file's content put on its disk, by a thread of its own, if this replica writes it. Where the disk is so slow that some of those are at work already it is waited for.
+/// Syncs a file to its disk, in a thread of its own, if this replica writes the file. When the disk is so slow that [`MOST_SYNCS`] of those are running
+/// already, waits for one.
 pub fn sync_later(fd: RawFd) {
     if !WRITES.load(Ordering::Relaxed) {
         return;
@@ -306,13 +309,13 @@ pub fn sync_later(fd: RawFd) {
     }
 }
 
-/// From here on this process is a replica that writes nothing so far, and it has no threads that do.
+/// From here on this process is a replica that does not write yet, and it has no threads that sync.
 pub fn follow() {
     WRITES.store(false, Ordering::Relaxed);
     SYNCS.store(0, Ordering::Relaxed);
 }
 
-/// Writes at a place, or, where there are none, as it comes.
+/// Writes at a position, or, without positions, as it comes.
 pub fn write(fd: RawFd, written: &Written, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the pointer is to so many bytes.
     let done = unsafe {
@@ -357,7 +360,7 @@ mod tests {
         let file = written(fd).expect("it is open");
         assert_eq!(write(fd, &file, b"67").expect("it is written"), 2);
         assert_eq!(std::fs::read(&new).expect("there"), b"1234567s the dead leader left it");
-        // One that has no name any more is written by nobody.
+        // A file that has no name any more is written by no replica.
         unlink(&c(&new));
         std::fs::remove_file(&new).expect("there");
         open_all();
@@ -383,7 +386,7 @@ mod tests {
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut *file, &mut rest).expect("it is open");
         assert_eq!(rest, "45");
-        // What has gone since ends nobody.
+        // That a file has gone since ends no replica.
         std::fs::remove_file(&path).expect("there");
         open_all();
         for fd in [fd, pipe] {

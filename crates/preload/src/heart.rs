@@ -1,9 +1,9 @@
-//! Signs of life of a replica whose server is at one request for long.
+//! Signs of life from a replica whose server spends long on one request.
 //!
-//! The node has its turns on the server's thread, and has none while the server executes. So a thread beside shows the others meanwhile that this process lives. It falls silent
-//! when the server has been at one round for longer than a request may take, since it will perhaps never come back; but not where a leader's server has come back from
-//! that round: then so will this one. Nor where no request has been read in it: others would take as long. A process that is stopped, or has no processor, falls silent
-//! as well.
+//! The node has its turns on the server's thread, and has none while the server executes. So a second thread shows the others meanwhile that this process
+//! lives. It falls silent when the server has been at one round for longer than a request may take, since the server may never come back. It does not fall
+//! silent when a leader's server has come back from that round, because then this server will too, nor when no request has been read in the round, because then
+//! others would take as long. A process that is stopped, or gets no processor, falls silent as well.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use martlet_fabric::Pulse;
 
 use crate::{clock, fault, sys};
 
-/// How often it is looked whether the server is at a round, in nanoseconds: many times before a replica is taken for dead.
+/// How often the thread looks whether the server is executing a round, in nanoseconds: many times before a replica would be taken for dead.
 const LOOK_NS: u64 = 200_000_000;
-/// How often a sign of life is given while it is, in nanoseconds. Others count the looks that find none against those that find one, and look as often as `martlet run` has it
-/// (`heartbeat_us`): half as long, as between a node's own.
+/// How often it gives a sign of life while the server executes, in nanoseconds. Other replicas count the looks that find none against those that find one, and
+/// look as often as `martlet run` sets (`heartbeat_us`). Signs come twice as often as those looks, as a node's own do.
 const BEAT_NS: u64 = 10_000_000;
 
-/// By which the others see that the node of this process lives; null before it runs.
+/// Shows the others that the node of this process lives; null before the node runs.
 static PULSE: AtomicPtr<Pulse> = AtomicPtr::new(std::ptr::null_mut());
-/// Since when the server has been at its round, on the monotonic clock; 0: it waits.
+/// Since when the server has been executing its round, on the monotonic clock; 0: it waits.
 static SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// A leader's server has come back from that round.
 static IS_SURVIVED: AtomicBool = AtomicBool::new(false);
@@ -37,36 +37,37 @@ pub fn set_longest(ns: u64) {
     LONGEST_NS.store(ns, Ordering::Relaxed);
 }
 
-/// The node of this process shows by this one that it lives.
+/// The node of this process shows with this pulse that it lives.
 pub fn show_by(pulse: Pulse) {
-    // The one before is of an earlier life of the node, of which there are few; the thread may be about to use it.
+    // The pulse before it is leaked: it belongs to an earlier life of the node, of which there are few, and the thread may be about to use it.
     PULSE.store(Box::into_raw(Box::new(pulse)), Ordering::Release);
 }
 
-/// The server is given a round, from which a leader's has come back if `is_survived`.
+/// The server is given a round; `is_survived` if a leader's server has come back from that round.
 pub fn begin(now_ns: u64, is_survived: bool) {
     IS_SURVIVED.store(is_survived, Ordering::Relaxed);
     SINCE_NS.store(now_ns, Ordering::Release);
 }
 
-/// It has come back.
+/// The server has come back from the round.
 pub fn end() {
     SINCE_NS.store(0, Ordering::Release);
 }
 
-/// Whether a replica lives whose server was given its round then. `ends`: it will come back from it, or others would come back no sooner.
+/// Whether a replica is alive whose server was given its round at `since_ns`. `ends`: the server is bound to come back from the round, or others would come
+/// back no sooner.
 fn lives(since_ns: u64, ends: bool, longest_ns: u64, now_ns: u64) -> bool {
     since_ns != 0 && (ends || now_ns.saturating_sub(since_ns) <= longest_ns)
 }
 
-/// Starts the thread, in a process that has none: a fork has it no more.
+/// Starts the thread in a process that has none. A fork has no copy of its parent's.
 ///
 /// # Errors
 /// When there can be no more threads.
 pub fn start() -> io::Result<()> {
     PULSE.store(std::ptr::null_mut(), Ordering::Release);
     end();
-    // Signals are the server's, and handled on its threads.
+    // Signals are meant for the server, and handled on its threads.
     // SAFETY: the sets are initialised by the calls that take them first.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
@@ -87,7 +88,7 @@ fn run() {
         let ends = IS_SURVIVED.load(Ordering::Relaxed) || !fault::has_requests();
         if lives(since_ns, ends, longest_ns(), clock::monotonic_ns()) {
             pause_ns = BEAT_NS;
-            // SAFETY: null, or leaked, and used by nobody else.
+            // SAFETY: null, or leaked, and used by no other thread.
             if let Some(pulse) = unsafe { PULSE.load(Ordering::Acquire).as_ref() } {
                 pulse.lives();
             }

@@ -1,7 +1,7 @@
-//! What was read of files that the leader reads for everyone, as far as it was told.
+//! What has been read of the files that the leader reads for all replicas, as far as the others have been told.
 //!
-//! What a server reads again and again, such as its configuration, mostly stands there still: then the others are told just that. In one round it may do so more often than there is room
-//! for on the [board](crate::board), where the words of a round have to stay until followers come to it.
+//! A file that a server reads again and again, such as its configuration, is mostly unchanged: then the others are told just that. Otherwise the server could
+//! read it more often in one round than the [board](crate::board) has room for, where the words of a round have to stay until followers get to it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -9,12 +9,12 @@ use std::ffi::{CStr, CString};
 use crate::board::{MOST_TOLD_BYTES, Told};
 use crate::sys::die;
 
-/// Files of which it is known. Of more than these nothing is, and it begins anew.
+/// How many files are known. When there are more, all are forgotten.
 const MOST_FILES: usize = 8;
-/// In the place of an errno: the bytes are those that were read there last.
+/// Takes the place of an errno: the bytes are those that were read there last.
 const AS_KNOWN: i32 = -1;
 
-/// What was read, by the file's path: what every replica knows that has heard the same.
+/// What was read, by the file's path. It is the same at every replica that has heard the same.
 #[derive(Clone, Debug, Default)]
 pub struct Known(BTreeMap<CString, Vec<u8>>);
 
@@ -25,7 +25,7 @@ impl Known {
         if is_known { Told { errno: AS_KNOWN, bytes: Vec::new(), ..told } } else { told }
     }
 
-    /// What was read there, as it was told; it is known from here on.
+    /// What was read there, from how it was told. It is known from here on.
     pub fn hears(&mut self, path: &CStr, at: u64, told: Told) -> Told {
         if told.errno == AS_KNOWN {
             let Some(bytes) = usize::try_from(told.value).ok().and_then(|len| self.at(path, at, len)) else {
@@ -44,7 +44,7 @@ impl Known {
 
     fn note(&mut self, path: &CStr, at: u64, bytes: &[u8]) {
         let Ok(at) = usize::try_from(at) else { return };
-        // Of what has been read from somewhere in the midst on, or is longer than is told of a file, nothing is known.
+        // Nothing is noted of a read that begins beyond what is known of the file, or that ends beyond the most bytes that may be told.
         if bytes.is_empty() || at > self.0.get(path).map_or(0, Vec::len) || at + bytes.len() > MOST_TOLD_BYTES {
             return;
         }
@@ -78,7 +78,7 @@ mod tests {
         let path = c"/etc/redis.conf";
         assert_eq!((pass(path, 0, b"abcd"), pass(path, 4, b"efgh"), pass(path, 8, b"")), (4, 4, 0));
         assert_eq!((pass(path, 0, b"abcd"), pass(path, 4, b"eXgh"), pass(path, 4, b"eXgh")), (0, 4, 0));
-        // By other steps, and more of it.
+        // Read in other steps, and more of it.
         assert_eq!((pass(path, 2, b"cdeX"), pass(path, 6, b"ghij"), pass(path, 0, b"abcdeXghij")), (0, 4, 0));
         assert_eq!(pass(c"/etc/other", 0, b"abcd"), 4, "another file");
         assert_eq!((pass(path, 100, b"far"), pass(path, 100, b"far")), (3, 3), "what stands before that was not read");

@@ -1,5 +1,5 @@
-//! The processes that a follower may have to succeed: what it takes to make sure of their deaths, and to fetch their sockets, is found beforehand, since clients wait while it is
-//! looked for.
+//! The processes that a follower may have to succeed. What it takes to make sure of their deaths, and to fetch their sockets, is looked up beforehand, because
+//! clients would wait for it.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::board::Holder;
 use crate::process::{self, Found, Watched};
 use crate::replica::KEEPER;
 
-/// The processes that may hold sockets, as a follower has seen them, but for its own.
+/// The processes that may hold sockets, as a follower has seen them, except its own.
 #[derive(Debug, Default)]
 pub struct Leaders {
     seen: Vec<Leader>,
@@ -19,12 +19,12 @@ pub struct Leaders {
 #[derive(Debug)]
 struct Leader {
     watched: Watched,
-    /// Until it is asked.
+    /// Kept until the keeper is asked.
     keeper: Option<keeper::Connection>,
 }
 
 impl Leaders {
-    /// Looks which there are: these, and no others. One that is dead by now, or cannot be watched, is looked for when it is succeeded.
+    /// Notes that these, and no others, are the holders. A holder that is dead by now, or cannot be watched, is looked up when it is succeeded.
     pub fn watch(&mut self, holders: Vec<Holder>) {
         self.seen.retain(|leader| holders.contains(&leader.watched.holder()));
         for holder in holders {
@@ -36,7 +36,7 @@ impl Leaders {
         }
     }
 
-    /// Sees to it that a process that may hold sockets is dead. Returns what it was at before.
+    /// Makes sure that a process that may hold sockets is dead. Returns what state it was found in.
     ///
     /// # Errors
     /// When it does not die, or the kernel refuses.
@@ -47,13 +47,13 @@ impl Leaders {
         }
     }
 
-    /// Asks the keeper of a process that is dead for its sockets.
+    /// Asks the keeper of a dead process for the sockets of that process.
     ///
     /// # Errors
     /// When the keeper cannot be reached.
     pub fn ask_keeper(&mut self, holder: Holder) -> io::Result<Left> {
         let known = self.seen.iter_mut().find(|leader| leader.watched.holder() == holder).and_then(|leader| leader.keeper.take());
-        // It may have ended that connection.
+        // The keeper may have closed that connection.
         known.and_then(|keeper| keeper.begin_to_ask().ok()).map_or_else(|| keeper::begin_to_ask(&keeper::name_of(KEEPER, holder)), Ok)
     }
 }

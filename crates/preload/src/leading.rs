@@ -13,21 +13,21 @@ use crate::stream::{Seal, Stream, WINDOW_BYTES};
 use crate::sys::die;
 use crate::table::{Connection, FIRST_FD, Interest, Table};
 
-/// The most that is received of a connection in a round, in bytes.
+/// The most that is received from a connection in a round, in bytes.
 const INPUT_BYTES: usize = 64 << 10;
-/// Room that is left in a round for what follows the input, in bytes: for as many ready descriptors and drained connections as a round may have.
+/// Room that is left in a round for what follows the input, in bytes: enough for as many ready descriptors and drained connections as a round may have.
 const RESERVE_BYTES: usize = 64 << 10;
 /// The most descriptors that are ready in a round.
 const MOST_READY: usize = 1000;
 /// The most connections that are accepted in a round.
 const MOST_ACCEPTED: usize = 64;
-/// The log is told how far a connection is drained when this much has been, in bytes.
+/// The log is told how far a connection is drained each time this many more bytes of its output have been, in bytes.
 const DRAIN_BYTES: u64 = WINDOW_BYTES / 4;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 
-/// What is ready, in order, each descriptor once.
+/// The descriptors that are ready, in order, each once.
 #[derive(Default)]
 struct Ready {
     order: Vec<(RawFd, u32)>,
@@ -57,9 +57,9 @@ impl Ready {
 }
 
 impl Replica {
-    /// Collects a round, in this replica's stage. Returns its length in bytes, or `None` when the server has nothing to be woken for.
+    /// Collects a round in this replica's stage. Returns its length in bytes, or `None` when there is nothing to wake the server for.
     pub fn collect(&mut self) -> Option<usize> {
-        // SAFETY: this process is that replica and leads; the one other reference is taken when this one is gone.
+        // SAFETY: this process is the replica of this node and leads; the only other reference to the stage is taken when this one is gone.
         let stage = unsafe { self.board.own_stage(self.node) };
         self.board.collect(self.node, self.round + 1);
         let stamp = clock::stamp();
@@ -79,14 +79,14 @@ impl Replica {
         for (fd, events) in ready.order {
             writer.add(&Record::Ready { fd, events });
         }
-        // By the time that the server will see.
+        // Judged by the time that the server will see.
         let is_over = self.wait.until_ns.is_some_and(|until| stamp.monotonic_ns >= until);
         let Role::Leads(lead) = &mut self.role else { return None };
         let due = std::mem::take(&mut lead.is_due);
         (writer.records() > 0 || is_over || due).then(|| writer.len())
     }
 
-    /// Takes connections that the leader before this one had accepted, and that are in no round.
+    /// Takes the connections that the previous leader had accepted and that are in no round.
     fn admit(&mut self, sockets: Vec<OwnedFd>, writer: &mut Writer<'_>, ready: &mut Ready) {
         for socket in sockets {
             let local = socket::address(socket.as_raw_fd(), Side::Local);
@@ -106,7 +106,7 @@ impl Replica {
         if slot as usize >= crate::board::SLOTS {
             return;
         }
-        // Where there is no descriptor left the client sees its connection end, as one beyond a server's limit does.
+        // When no descriptor is left, the client sees its connection end, as it would beyond a server's own limit.
         let Ok(placed) = socket::duplicate_from(&socket, Table::fd_of(slot)) else { return };
         if placed.as_raw_fd() != Table::fd_of(slot) {
             die(&format!("descriptor {}, which a connection is to have, is something else here", Table::fd_of(slot)));
@@ -126,10 +126,10 @@ impl Replica {
         }
     }
 
-    /// What the leader before this one had received and nobody had proposed, and which connections were lost with it.
+    /// Puts into the round what the previous leader had received and not proposed, and which connections were lost with that leader.
     fn collect_recovered(&mut self, writer: &mut Writer<'_>, ready: &mut Ready) {
         let Role::Leads(lead) = &self.role else { return };
-        // Only in a leader's first rounds.
+        // There is any only in a leader's first rounds.
         if lead.is_settled {
             return;
         }
@@ -199,7 +199,7 @@ impl Replica {
         ready.add(fd, IN);
     }
 
-    /// What the server has not read yet, or not accepted, is ready again.
+    /// Reports input that the server has not read yet, and connections that it has not accepted yet, as ready again.
     fn collect_unread(&mut self, ready: &mut Ready) {
         let Role::Leads(lead) = &mut self.role else { return };
         let table = &mut self.table;
@@ -223,7 +223,7 @@ impl Replica {
         table.ready_listeners().for_each(|fd| ready.add(fd, IN));
     }
 
-    /// What the kernel has taken makes room, for which some wait.
+    /// Reports the room that the kernel has made by taking output, and that the server waits for on some connections.
     fn collect_room(&mut self, writer: &mut Writer<'_>, ready: &mut Ready) {
         let Role::Leads(lead) = &mut self.role else { return };
         let mut due = std::mem::take(&mut lead.drained);
@@ -236,7 +236,7 @@ impl Replica {
         for slot in due {
             if let Some(connection) = self.table.get(slot) {
                 let stream = &connection.stream;
-                // One whose client is gone has all the room there is, until the server hears of it.
+                // A connection whose client is gone has all the room there is until the server hears that the client is gone.
                 let offset = if connection.broken { stream.produced() } else { stream.kept_from() };
                 writer.add(&Record::Drained { slot, connection: stream.connection, offset });
                 made.insert(slot);
@@ -249,7 +249,7 @@ impl Replica {
         }
     }
 
-    /// Gives the kernel what it takes of a connection's output.
+    /// Gives the kernel as much of a connection's output as it takes.
     pub fn send(&mut self, slot: u32) {
         let board = self.board;
         let Role::Leads(lead) = &self.role else { return };
@@ -277,7 +277,7 @@ impl Replica {
         }
     }
 
-    /// Has the poller watch a connection for what matters.
+    /// Has the poller watch a connection for the events that matter now.
     pub fn watch(&mut self, slot: u32) {
         if !matches!(self.role, Role::Leads(_)) {
             return;
@@ -306,7 +306,7 @@ impl Replica {
     }
 }
 
-/// Sends what is kept, after it has been said how far that may go, and says how far it went.
+/// Sends the kept output. Notes on the board beforehand how far sending may go, and afterwards how far it went.
 fn send_kept(board: &Board, pipe: (u16, &Pipe), slot: u32, fd: RawFd, connection: &mut Connection) {
     let stream = &mut connection.stream;
     if connection.broken {
@@ -321,7 +321,7 @@ fn send_kept(board: &Board, pipe: (u16, &Pipe), slot: u32, fd: RawFd, connection
         match sent {
             Ok(sent) => stream.forget_below(stream.kept_from() + sent as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // The server learns of it by its input, as the log says it.
+            // The server learns of the failure through the connection's input, as the log says it.
             Err(_) => {
                 connection.broken = true;
                 return stream.forget_below(stream.produced());
@@ -331,8 +331,8 @@ fn send_kept(board: &Board, pipe: (u16, &Pipe), slot: u32, fd: RawFd, connection
     board.written(slot, stream.kept_from());
 }
 
-/// Sends a part of a connection's output into its Unix socket, through a pipe. Returns how much, and has said so on the board by then: should this process die on the way, what is
-/// left in the pipe says how much has gone.
+/// Sends part of a connection's output into its Unix socket, through a pipe. Returns how much was sent, which is on the board by then. Should this process die
+/// on the way, what is left in the pipe says how much has gone.
 fn send_through(board: &Board, (node, pipe): (u16, &Pipe), slot: u32, fd: RawFd, stream: &Stream) -> io::Result<usize> {
     let put = pipe.fill(stream.unsent().0)?;
     board.piped(slot, stream.kept_from() + put as u64, node);

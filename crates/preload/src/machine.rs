@@ -1,4 +1,4 @@
-//! The state machine that the replicas' node runs: it hands rounds on to the server's replay, and teaches newcomers those that they lack.
+//! The state machine that the replicas' node runs: it passes rounds on to the server's replay, and teaches newcomers the rounds that they lack.
 
 use std::cell::{Cell, RefCell};
 
@@ -16,13 +16,13 @@ use crate::replay::Replay;
 /// The rounds. A fork has its own copy.
 pub static REPLAY: Confined<RefCell<Option<Replay>>> = Confined::new(RefCell::new(None));
 
-/// The number of the round that this replica proposes just now, as leader; 0: none.
+/// The number of the round that this replica proposes at the moment, as leader; 0: none.
 pub static OWN: Confined<Cell<u64>> = Confined::new(Cell::new(0));
 
 /// Where replicas say what they know, and which node this one is.
 static KNOWN: Confined<Cell<Option<(Board, u16)>>> = Confined::new(Cell::new(None));
 
-/// The replica of this process is that node: it teaches what others, as they say here, do not know.
+/// Says that the replica of this process is this node's. It teaches what the board says that others do not know.
 pub fn teach_by(board: Board, node: u16) {
     KNOWN.get().set(Some((board, node)));
     tell_known();
@@ -40,7 +40,7 @@ pub fn with_replay<R>(use_it: impl FnOnce(&mut Replay) -> R) -> R {
     use_it(REPLAY.get().borrow_mut().get_or_insert_with(Replay::new))
 }
 
-/// See the module. What it holds stands apart, in [`REPLAY`]: it is older than the node that runs it, and survives its ends.
+/// See the module. Its data is separate, in [`REPLAY`]: it is older than the node that runs the machine, and survives that node's ends.
 #[derive(Debug)]
 pub struct Machine;
 
@@ -62,10 +62,11 @@ impl StateMachine for Machine {
         with_replay(|replay| replay.install(snapshot))
     }
 
-    /// Nothing is forgotten: what the server has executed it cannot undo, and all that is committed follows on it. But a lesson begins, or the node begins anew and will be taught.
+    /// Forgets nothing: what the server has executed cannot be undone, and everything that is committed follows on it. But either a lesson begins, or the node
+    /// begins anew and will be taught.
     fn clear(&mut self) {
         with_replay(Replay::begin_lesson);
-        // A teacher is asked after this where the node begins anew.
+        // A node that begins anew asks a teacher only after this.
         tell_known();
     }
 
@@ -73,14 +74,14 @@ impl StateMachine for Machine {
         heart::show_by(pulse.clone());
     }
 
-    /// It is not said whom this teaches. So nothing is told that all replicas know, and all that one of them does not, be it just born or overrun by the log: what is left out here it
-    /// would never be told.
+    /// The call does not say which replica is taught. So this leaves out only what all replicas know, and includes everything that any one of them lacks,
+    /// whether newborn or overrun by the log: a replica would never be told what is left out here.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let unknown = KNOWN.get().get().and_then(|(board, _)| board.first_unknown());
         with_replay(|replay| replay.part(cursor.max(unknown.unwrap_or(0)), budget, out))
     }
 
-    /// Replicas are compared by what they write to their clients; their nodes keep different numbers of rounds.
+    /// Replicas are compared by what they write to their clients; their nodes may keep different numbers of rounds.
     fn digest(&self) -> u64 {
         with_replay(|replay| replay.last())
     }
@@ -92,7 +93,7 @@ mod tests {
     use crate::board::Holder;
     use crate::entry::{Stamp, Writer};
 
-    /// What this process knows is one test's alone.
+    /// What this process knows belongs to one test only.
     #[test]
     fn it_tells_all_that_some_replica_does_not_know_and_one_that_is_taught_again_says_what_it_knows() {
         let board = Board::create().expect("memory");
@@ -111,7 +112,7 @@ mod tests {
         };
         tell_known();
         assert_eq!(told(&machine), 0, "nobody lacks anything");
-        // One is born, and another one, which was there, has been overrun before it says so.
+        // One replica is born; and another, which was there before, has been overrun and does not say so yet.
         board.knows(5, 8);
         board.expect(5, 8, 0);
         assert_eq!(told(&machine), 2);

@@ -1,4 +1,4 @@
-//! The one thread that a server executes requests on, and what belongs to it alone.
+//! The thread on which a server executes requests, and what belongs to it alone.
 
 use std::cell::Cell;
 
@@ -7,28 +7,28 @@ thread_local! {
     static SERVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the server's code runs here: on the captured thread, and not in the library.
+/// Whether the server's own code runs here: on the captured thread, and outside the library.
 #[inline]
 pub fn in_server() -> bool {
     SERVER.get()
 }
 
-/// The calling thread is the one to capture; from its start it executes the server's code.
+/// Captures the calling thread, which executes the server's code from here on.
 pub fn capture() {
     SERVER.set(true);
 }
 
-/// The calling thread asks the system as it is from here on: it is of no replica any more, or at its end.
+/// From here on the calling thread's calls go to the system as they are: it belongs to no replica any more, or is about to end.
 pub fn release() {
     SERVER.set(false);
 }
 
-/// While it lives, the library's code runs on the captured thread, and asks the system as it is.
+/// While this value lives, the library's code runs on the captured thread, and its calls go to the system as they are.
 #[derive(Debug)]
 pub struct InLibrary(());
 
 impl InLibrary {
-    /// From the server's code, on the captured thread.
+    /// Enters the library from the server's code, on the captured thread.
     pub fn enter() -> InLibrary {
         SERVER.set(false);
         InLibrary(())
@@ -36,7 +36,7 @@ impl InLibrary {
 }
 
 impl InLibrary {
-    /// The server's code, to which this returns, is not captured any more.
+    /// Returns to the server's code, which is not captured any more.
     pub fn release(self) {
         std::mem::forget(self);
     }
@@ -48,15 +48,16 @@ impl Drop for InLibrary {
     }
 }
 
-/// A value of the captured thread's.
+/// A value that belongs to the captured thread.
 #[derive(Debug)]
 pub struct Confined<T>(T);
 
-// SAFETY: only the captured thread reaches it: the entry points look at `in_server` first, which is true on that thread alone, and the library's own code runs there.
+// SAFETY: only the captured thread reaches it: the entry points check `in_server` first, which is true on that thread alone, and the library's own code runs
+// there.
 unsafe impl<T> Sync for Confined<T> {}
 
 impl<T> Confined<T> {
-    /// Of this value.
+    /// Wraps a value.
     pub const fn new(value: T) -> Confined<T> {
         Confined(value)
     }

@@ -1,7 +1,8 @@
-//! The server's own descriptors that no file is behind: pipes, pairs of sockets, counters, timers, epoll instances.
+//! The server's own descriptors that have no file behind them: pipes, socket pairs, counters, timers, epoll instances.
 //!
-//! What a fork has of them is its parent's: what one replica's server wrote there another one's would read. So a fork is given others, under the same numbers and with the same
-//! content. A socket that leads out of the server to anybody but a client leads nowhere, at every replica: each would talk to whom one of them should.
+//! A fork shares them with its parent: what one replica's server wrote there, another replica's would read. So a fork is given others, under the same numbers
+//! and with the same content. A socket that connects the server to anything but a client leads nowhere at every replica: otherwise each replica would talk to
+//! the peer that only one should talk to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,17 +14,17 @@ use crate::socket::{self, Poller};
 use crate::sys::{self, complain, die};
 use crate::table::{OF_CONNECTIONS, OF_LIBRARY};
 
-/// Pairs of sockets that are noted before it is looked which of them are still there.
+/// How many socket pairs are noted before it is checked which of them still exist.
 const MOST_NOTED: usize = 1024;
-/// The most that is copied of a socket at once, in bytes: more than a message over a Unix socket may have where nobody has given it more room.
+/// The most that is copied from a socket at once, in bytes: more than a message over a Unix socket may have, unless its buffer has been made larger.
 const COPY_BYTES: usize = 1 << 20;
 
-/// What the server has made by `socketpair`, each socket by its cookie: it may have several descriptors.
+/// The pairs that the server has made by `socketpair`, each socket by its cookie, since a socket may have several descriptors.
 #[derive(Debug, Default)]
 pub struct Pairs(Vec<[u64; 2]>);
 
 impl Pairs {
-    /// The other one of a pair.
+    /// The other socket of a pair.
     fn other(&self, cookie: u64) -> Option<u64> {
         self.0.iter().find_map(|[a, b]| match cookie {
             cookie if cookie == *a => Some(*b),
@@ -49,7 +50,7 @@ pub fn note_pair(ends: [RawFd; 2]) {
     }
 }
 
-/// The server's descriptors, and what they lead to. Its output, its errors and what it is given at its start are none of them.
+/// The server's descriptors, and what they lead to. Standard input, output and error are not among them.
 fn own() -> io::Result<Vec<(RawFd, String)>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -58,7 +59,7 @@ fn own() -> io::Result<Vec<(RawFd, String)>> {
         if fd <= 2 || OF_LIBRARY.contains(&fd) || OF_CONNECTIONS.contains(&fd) {
             continue;
         }
-        // That of the directory itself is closed by now.
+        // The descriptor of the directory itself is closed by now.
         if let Ok(what) = std::fs::read_link(entry.path()) {
             all.push((fd, what.to_string_lossy().into_owned()));
         }
@@ -66,7 +67,7 @@ fn own() -> io::Result<Vec<(RawFd, String)>> {
     Ok(all)
 }
 
-/// Before there are replicas: sees to it that there is room for connections, and that the server's sockets are its clients' or its own.
+/// Before there are replicas: makes sure that there is room for connections, and that the server's sockets are its clients' or its own.
 pub fn prepare() {
     let most = sys::most_descriptors();
     if most <= OF_CONNECTIONS.start as u64 {
@@ -75,7 +76,7 @@ pub fn prepare() {
             OF_CONNECTIONS.start
         ));
     }
-    // What it has inherited, perhaps without knowing of it.
+    // What the server has inherited, perhaps without knowing of it.
     with_run(|run| run.inherited = OF_LIBRARY.filter(|fd| sys::is_open(*fd)).collect());
     let cut = || -> io::Result<()> {
         let listeners = with_run(|run| run.early.listeners.keys().copied().collect::<BTreeSet<_>>()).unwrap_or_default();
@@ -93,13 +94,14 @@ pub fn prepare() {
     }
 }
 
-/// Whether a number is not the server's: one of connections, or, once there are replicas, one of the library's that the server had not open before. For the library's code.
+/// Whether a number is not available to the server: it is one of connections, or, once there are replicas, one of the library's that the server did not have
+/// open before. For the library's code.
 pub fn is_withheld(fd: RawFd) -> bool {
     let is_library = || OF_LIBRARY.contains(&fd) && is_born() && with_run(|run| !run.inherited.contains(&fd)) == Some(true);
     OF_CONNECTIONS.contains(&fd) || is_library()
 }
 
-/// The server has closed its descriptors of these numbers, which may be the library's from now on.
+/// The server has closed its descriptors with these numbers, which may be the library's from now on.
 pub fn forget(closed: &RangeInclusive<RawFd>) {
     with_run(|run| {
         run.internal.retain(|(epoll, waited), _| !closed.contains(epoll) && !closed.contains(waited));
@@ -111,7 +113,7 @@ pub fn forget(closed: &RangeInclusive<RawFd>) {
     });
 }
 
-/// The parts of a range of numbers that have none of these, which are in order.
+/// The parts of a range of numbers that remain without the numbers left out, which are in order.
 pub fn parts_without(range: RangeInclusive<RawFd>, left_out: impl IntoIterator<Item = RawFd>) -> Vec<RangeInclusive<RawFd>> {
     let (mut parts, mut next) = (Vec::new(), *range.start());
     for number in left_out.into_iter().filter(|number| range.contains(number)) {
@@ -123,10 +125,11 @@ pub fn parts_without(range: RangeInclusive<RawFd>, left_out: impl IntoIterator<I
     parts
 }
 
-/// In a fork that nobody else runs beside: gives it descriptors of its own, where its parent's would be shared. `listeners` are shared.
+/// In a fork beside which no other process runs: gives it descriptors of its own in place of those that it would share with its parent. `listeners` stay
+/// shared.
 ///
 /// # Errors
-/// When the kernel refuses, or one's content cannot be copied.
+/// When the kernel refuses, or the content of a descriptor cannot be copied.
 pub fn renew(listeners: &BTreeSet<RawFd>) -> io::Result<()> {
     let all = own()?;
     let of = |start: &str| all.iter().filter(|(_, what)| what.starts_with(start)).map(|(fd, _)| *fd).collect::<Vec<RawFd>>();
@@ -151,7 +154,7 @@ pub fn renew(listeners: &BTreeSet<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts `fresh` under the number of a descriptor, with its flags.
+/// Puts `fresh` under the number of a descriptor, with that descriptor's flags.
 fn replace(fresh: &OwnedFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: plain system calls; what was there is closed, as is wanted.
     unsafe {
@@ -163,7 +166,7 @@ fn replace(fresh: &OwnedFd, fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Pipes of which the server has both ends.
+/// Renews the pipes of which the server has both ends.
 fn renew_pipes(all: &[(RawFd, String)]) -> io::Result<()> {
     let mut pipes: BTreeMap<&str, [Vec<RawFd>; 2]> = BTreeMap::new();
     for (fd, what) in all.iter().filter(|(_, what)| what.starts_with("pipe:")) {
@@ -180,7 +183,7 @@ fn renew_pipes(all: &[(RawFd, String)]) -> io::Result<()> {
     Ok(())
 }
 
-/// A pipe with the room and the content of the one that is read there: where one reads it, and where one writes.
+/// A pipe with the capacity and the content of the one that is read there: its read end and its write end.
 fn same_pipe(out: RawFd) -> io::Result<[OwnedFd; 2]> {
     let mut ends = [0i32; 2];
     // SAFETY: the pointer is to two ints; the descriptors have just been made, for the caller.
@@ -204,7 +207,7 @@ fn same_pipe(out: RawFd) -> io::Result<[OwnedFd; 2]> {
     }
 }
 
-/// Pairs of sockets; and what leads nowhere.
+/// Renews socket pairs, and sockets that lead nowhere.
 fn renew_sockets(all: Vec<RawFd>) -> io::Result<()> {
     let mut known: BTreeMap<u64, Vec<RawFd>> = BTreeMap::new();
     for fd in all {
@@ -233,7 +236,7 @@ fn option(fd: RawFd, name: i32) -> io::Result<i32> {
     sys::socket_option(fd, libc::SOL_SOCKET, name)
 }
 
-/// A pair of sockets with the room and the content of this one. Where the other end is closed what is left is what that had sent.
+/// A socket pair with the buffers and the content of this one. If the other end is closed, what is left is what that end had sent.
 fn same_pair(one: RawFd, other: Option<RawFd>) -> io::Result<[OwnedFd; 2]> {
     let mut ends = [0i32; 2];
     let kind = option(one, libc::SO_TYPE)? | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -261,7 +264,7 @@ fn set_option(fd: RawFd, name: i32, value: i32) -> io::Result<()> {
     sys::checked(unsafe { libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, name, &value, size_of::<i32>()) }).map(drop)
 }
 
-/// Sends what may be read at one socket from another one, and leaves it where it is.
+/// Sends to one socket what may be read from another, and leaves it there to be read.
 fn copy_unread(from: RawFd, to: RawFd) -> io::Result<()> {
     let before = option(from, libc::SO_PEEK_OFF)?;
     set_option(from, libc::SO_PEEK_OFF, 0)?;
@@ -298,7 +301,7 @@ fn fact(fd: RawFd, name: &str) -> io::Result<Option<String>> {
 }
 
 fn renew_counters(all: &[RawFd]) -> io::Result<()> {
-    // Several descriptors may lead to one. Kernels before 5.2 do not say so.
+    // Several descriptors may lead to one counter. Kernels before 5.2 do not say so.
     let mut counters: BTreeMap<String, OwnedFd> = BTreeMap::new();
     for fd in all {
         let id = fact(*fd, "eventfd-id")?.unwrap_or_else(|| format!("of descriptor {fd}"));
@@ -311,14 +314,14 @@ fn renew_counters(all: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a counter of this process's (`eventfd`) counts.
+/// The present value of a counter (`eventfd`) of this process.
 fn counted(fd: RawFd) -> io::Result<u32> {
     let count = fact(fd, "eventfd-count")?;
     let known = count.as_deref().and_then(|count| u32::from_str_radix(count, 16).ok());
     known.ok_or_else(|| io::Error::other(format!("descriptor {fd} is no counter of less than 2^32: {count:?}")))
 }
 
-/// A timer of the same clock, which ends at the same time, and again as often. One that has ended, and was not read since, ends at once.
+/// A timer of the same clock that expires at the same time, and as often again. A timer that has expired and was not read since expires at once.
 fn same_timer(fd: RawFd) -> io::Result<OwnedFd> {
     let missing = |name: &str| io::Error::other(format!("the kernel does not say {name} of the timer of descriptor {fd}"));
     let number =
@@ -383,7 +386,7 @@ mod tests {
                 assert!(socket::receive(one, &mut [0; 8]).is_err() && socket::receive(other, &mut [0; 8]).is_err(), "nothing else");
             }
         }
-        // What was closed is closed.
+        // What was closed stays closed.
         let [one, other] = pair(libc::SOCK_STREAM);
         socket::send(other.as_raw_fd(), b"last").expect("room");
         drop(other);

@@ -1,35 +1,36 @@
-//! How fast a leader collects rounds while a replica is being born that is far behind.
+//! How fast a leader collects rounds while a replica that is being born is far behind.
 //!
-//! A newcomer is told all rounds since its fork, while more come. Where a server is given more than a newcomer can be told meanwhile, it would never be there: so the
-//! leader collects a round for every two that the newcomer has been told, until that has less to be told. Clients wait a little longer for that time.
+//! A newcomer is told all rounds since its fork, while more come. If the server were given rounds faster than the newcomer is told them, the newcomer would
+//! never catch up. So the leader collects one round for every two that the newcomer has been told, until the newcomer lacks less. Meanwhile clients wait a
+//! little longer.
 
-/// So many bytes of rounds a newcomer may lack without costing anyone anything.
+/// A newcomer may lack so many bytes of rounds without any effect on the leader.
 const FAR_BEHIND_BYTES: usize = 16 << 20;
-/// A newcomer that gets on by nothing for so long is waited for no longer, in nanoseconds: it may be dead.
+/// A newcomer that makes no progress for so long is not waited for any longer, in nanoseconds: it may be dead.
 const PATIENCE_NS: u64 = 200_000_000;
-/// So many rounds a newcomer is told for each that is collected.
+/// How many rounds a newcomer is told for each that is collected.
 const TOLD_A_ROUND: u64 = 2;
 
 /// What a leader has seen of the newcomer that lacks most.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The first round that it lacked when it was last looked at; 0: there was none that was far behind.
+    /// The first round that it lacked at the last look; 0: no newcomer was far behind.
     lacked: u64,
     /// When that last changed.
     moved_ns: u64,
-    /// Rounds that it has been told, and that are not set off against collected ones.
+    /// Rounds that it has been told and that no collected round has been set off against.
     told: u64,
 }
 
 impl Pace {
-    /// Whether the next round may be collected now, while a newcomer lacks the rounds from `lacked` on, which are so many bytes. `None`: there is no newcomer.
+    /// Whether the next round may be collected now, while a newcomer lacks the rounds from `lacked` on, which have so many bytes. `None`: there is no newcomer.
     pub fn permits(&mut self, now_ns: u64, lacked: Option<(u64, usize)>) -> bool {
         let Some((lacked, _)) = lacked.filter(|(_, bytes)| *bytes > FAR_BEHIND_BYTES) else {
             *self = Pace::default();
             return true;
         };
         if lacked != self.lacked {
-            // Where it is less another newcomer has come, and where it was 0 this is the first look.
+            // If `lacked` is less, this is another newcomer; if it was 0 before, this is the first look.
             self.told += if self.lacked == 0 { 0 } else { lacked.saturating_sub(self.lacked) };
             (self.lacked, self.moved_ns) = (lacked, now_ns);
         }

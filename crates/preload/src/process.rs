@@ -1,4 +1,4 @@
-//! Processes: what of the server's is closed in a child.
+//! Processes, and which of the server's descriptors are closed in a child.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -7,10 +7,10 @@ pub use martlet_node::connections::process::{Found, Watched, make_sure_of_death,
 
 use crate::sys;
 
-/// Closes this process's descriptors that lead to something whose name begins so, where `wanted` says yes.
+/// Closes those of this process's descriptors that lead to something whose name begins with one of `starts`, and for which `wanted` returns true.
 ///
 /// # Errors
-/// When the kernel does not say which there are.
+/// When the kernel does not say which descriptors there are.
 pub fn close_what_links_to(starts: &[&str], wanted: impl Fn(RawFd) -> bool) -> io::Result<()> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {

@@ -1,7 +1,7 @@
-//! The rounds that a replica has been told of: those that its server has yet to execute, and those that it can tell a newcomer of.
+//! The rounds that a replica has been told of: those that its server has yet to execute, and those that it can pass on to a newcomer.
 //!
-//! A newcomer is a fork of a replica, so it knows all rounds up to the fork. When its node is taught the state, as any newcomer's is, it is given the rounds that the
-//! teacher still has, and takes those that it lacks.
+//! A newcomer is a fork of a replica, so it knows all rounds up to the fork. When its node is taught the state, as any newcomer's is, it is given the rounds
+//! that the teacher still has, and takes those that it lacks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use martlet_protocol::replica::UnreadablePart;
 
 use crate::entry::Entry;
 
-/// How many bytes of rounds are kept at least, where there are so many.
+/// At least so many bytes of rounds are kept, if there are so many.
 const KEPT_BYTES: usize = 16 << 20;
-/// How many are kept at most, for a newcomer that is on its way: what a busy server may be sent while one is taught.
+/// At most so many bytes are kept for a newcomer that is on its way. It is as much as a busy server may be sent while one is taught.
 ///
-/// A leader slows down long before ([`Pace`](crate::pace::Pace)).
+/// A leader slows down long before that ([`Pace`](crate::pace::Pace)).
 const MOST_KEPT_BYTES: usize = 1 << 30;
 
 /// The rounds of one replica.
@@ -22,27 +22,27 @@ const MOST_KEPT_BYTES: usize = 1 << 30;
 pub struct Replay {
     /// What the server has yet to execute, without a gap, from `next` on.
     queue: VecDeque<Rc<[u8]>>,
-    /// The number of the first in the queue.
+    /// The number of the first round in the queue.
     next: u64,
-    /// Rounds that came before those that they follow.
+    /// Rounds that arrived before some that precede them.
     early: BTreeMap<u64, Rc<[u8]>>,
-    /// The last rounds, without a gap, up to the one before `next + queue.len()`.
+    /// The last rounds, without a gap, up to round `next + queue.len() - 1`.
     kept: VecDeque<Rc<[u8]>>,
     kept_bytes: usize,
-    /// From this one on they are kept for a newcomer.
+    /// Rounds from this one on are kept for a newcomer.
     lacked: Option<u64>,
-    /// The log has told it of a round, since it was forked.
+    /// The log has told this replica of a round since it was forked.
     heard: bool,
-    /// It has been taught what others know, since it was forked.
+    /// This replica has been taught what others know since it was forked.
     taught: bool,
-    /// How often it has been taught what follows on what it knows, or what it knew already.
+    /// How often it has been taught something that follows on what it knows, or that it knew already.
     lessons: u64,
-    /// It is taught anew since that was last asked.
+    /// Others have begun to teach it again since this was last asked.
     is_pupil: bool,
 }
 
 impl Replay {
-    /// Of a service whose first round is yet to come.
+    /// The rounds of a service whose first round is yet to come.
     pub fn new() -> Replay {
         Replay { next: 1, ..Replay::default() }
     }
@@ -62,12 +62,12 @@ impl Replay {
         self.early.keys().next().copied().unwrap_or(0)
     }
 
-    /// From here on it is a fork's, which the log has told nothing.
+    /// From here on this is a fork's copy, which the log has told nothing.
     pub fn fork(&mut self) {
         (self.heard, self.taught) = (false, false);
     }
 
-    /// Others begin to teach it what they know: it has not heard what lies between that and what it knows. It forgets nothing.
+    /// Others begin to teach this replica what they know: it has not heard what lies between their lesson and what it knows. It forgets nothing.
     pub fn begin_lesson(&mut self) {
         (self.heard, self.taught, self.is_pupil) = (false, false, true);
     }
@@ -82,30 +82,30 @@ impl Replay {
         self.taught
     }
 
-    /// How often it has been taught what follows on what it knows, or what it knew already: as long as that goes on it may come to what it lacks.
+    /// How often it has been taught something that follows on what it knows, or that it knew already. As long as that goes on, it may still get what it lacks.
     pub fn lessons(&self) -> u64 {
         self.lessons
     }
 
-    /// The first round that a newcomer lacks; `None`: none is on its way.
+    /// The first round that a newcomer lacks; `None`: no newcomer is on its way.
     pub fn lacked(&self) -> Option<u64> {
         self.lacked
     }
 
-    /// How many bytes of rounds a newcomer lacks, of those that are kept; `None`: none is on its way.
+    /// How many bytes of the kept rounds a newcomer lacks; `None`: no newcomer is on its way.
     pub fn lacked_bytes(&self) -> Option<usize> {
         let lacked = self.lacked?;
         let count = (self.last() + 1).saturating_sub(lacked).min(self.kept.len() as u64);
-        // About: rounds are taken for equally long.
+        // An estimate: all rounds are taken to be equally long.
         Some(if count == 0 { 0 } else { (self.kept_bytes as u128 * u128::from(count) / self.kept.len() as u128) as usize })
     }
 
-    /// Whether nothing is lacked any more: the log tells of rounds, and all before those are known.
+    /// Whether nothing is lacked any more: the log tells this replica of rounds, and all before those are known.
     pub fn is_level(&self) -> bool {
         self.heard && self.early.is_empty()
     }
 
-    /// Takes a round from the log, whose number it is. One that is known already is passed over.
+    /// Takes the round of this number from the log. A round that is known already is skipped.
     pub fn take(&mut self, number: u64, bytes: &[u8]) {
         self.heard = true;
         self.learn(number, bytes);
@@ -122,10 +122,10 @@ impl Replay {
         }
     }
 
-    /// Takes a round of this replica's own, which its server is given by itself.
+    /// Takes a round that this replica has proposed and gives to its server itself.
     ///
     /// # Panics
-    /// When it does not follow on what is known, or the server has not executed all before it.
+    /// When the round does not follow on what is known, or the server has not executed everything before it.
     pub fn take_own(&mut self, number: u64, bytes: &[u8]) {
         assert!(
             self.queue.is_empty() && self.early.is_empty() && number == self.next,
@@ -136,13 +136,13 @@ impl Replay {
         self.next += 1;
     }
 
-    /// A newcomer is on its way that lacks the rounds from this one on; `None`: none is.
+    /// A newcomer is on its way that lacks the rounds from this one on; `None`: there is no newcomer.
     pub fn expect(&mut self, lacked: Option<u64>) {
         self.lacked = lacked;
     }
 
     fn keep(&mut self, round: Rc<[u8]>) {
-        // The number of the first that is kept, when this one is.
+        // The number of the first round that is kept.
         let mut number = self.last() + 1 - self.kept.len() as u64;
         self.kept_bytes += round.len();
         self.kept.push_back(round);
@@ -169,9 +169,10 @@ impl Replay {
         Some(round)
     }
 
-    /// Appends the rounds from number `cursor` on, about `budget` bytes of them. Returns the number of the next round that it knows, or `None` when there is none.
+    /// Appends the rounds from number `cursor` on, about `budget` bytes of them. Returns the number of the next round that this replica knows, or `None` when
+    /// there is none.
     ///
-    /// It tells those that wait for others, too, so that what it lacks itself is all that the one that it teaches lacks.
+    /// It includes rounds that wait for others: so the pupil lacks no more than its teacher does.
     pub fn part(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let (start, first) = (out.len(), self.last() + 1 - self.kept.len() as u64);
         let skipped = cursor.saturating_sub(first).min(self.kept.len() as u64) as usize;
@@ -190,7 +191,7 @@ impl Replay {
     /// Takes what [`part`](Replay::part) wrote.
     ///
     /// # Errors
-    /// When the bytes are no such part. All rounds before the fault have been taken.
+    /// When the bytes are not such a part. All rounds before the fault have been taken.
     pub fn install(&mut self, mut part: &[u8]) -> Result<(), UnreadablePart> {
         self.taught = true;
         let mut follows = true;
@@ -310,7 +311,7 @@ mod tests {
             teacher.part(from, 1, &mut part);
             part
         };
-        // Taught for another's sake, which lacks more.
+        // A lesson that was meant for another replica, which lacks more.
         (1..=3).for_each(|number| fork.take(number, &round(number)));
         for (from, last, lessons) in [(1, 3, 1), (2, 3, 2), (4, 4, 3), (7, 4, 3), (5, 5, 4)] {
             assert_eq!(fork.install(&part(&teacher, from)), Ok(()));

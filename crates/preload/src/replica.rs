@@ -1,7 +1,7 @@
 //! A replica of a server: what it knows, and what it does in each turn that its node gives it.
 //!
-//! It follows, and hands its server the rounds that are committed; or it leads, and collects them. Between the two it [takes over](crate::takeover). A replica that has
-//! led and does so no more ends: what it has proposed last is perhaps not in the log, and its successor has seen to its death before it touches a socket.
+//! A follower hands its server the rounds that are committed; a leader collects them. Between the two a replica [takes over](crate::takeover). A replica that
+//! has stopped leading ends: its last proposal may not be in the log, and its successor makes sure that it is dead before it touches a socket.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -32,35 +32,36 @@ use crate::takeover::Asked;
 use crate::wording::Worded;
 use crate::{clock, fiber, heart, process, threads};
 
-/// How often a leader looks who counts for commits, a follower which processes it may have to succeed, and one that waits for its first turn whether it has come, in nanoseconds.
+/// How often, in nanoseconds, a leader looks which replicas count towards commits, a follower looks which processes it may have to succeed, and a replica that
+/// waits for its first turn looks whether that has come.
 const LOOK_NS: u64 = 10_000_000;
-/// How often a leader looks that waits for a newcomer, in nanoseconds.
+/// How often a leader that waits for a newcomer looks at it, in nanoseconds.
 const PACE_NS: u64 = 1_000_000;
 /// How often a leader that has much to do looks for orders, in nanoseconds.
 const ORDERS_NS: u64 = 100_000;
 /// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
 ///
-/// It does not end at once, though nothing but another lesson brings them: it may count for commits, with `dare` and `apus` even before it is taught. Then what the leader commits
-/// stands here and there only, until the third one has it: should the leader die just now, this one's log is what the third one recovers from. That takes a moment, of which this is many;
-/// and meanwhile it is on the board, so that nobody forks it.
+/// It does not end at once, although only another lesson can bring those rounds: it may count towards commits, with `dare` and `apus` even before it is taught.
+/// Then what the leader commits is in those two logs only, until the third replica has it: should the leader die at this moment, the third replica recovers
+/// from this one's log. That takes a moment, and the wait is many times as long. Meanwhile this replica is on the board, so its node is not forked again.
 const GAP_NS: u64 = 10_000_000_000;
-/// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
+/// For how long a replica waits to be taught. It is given the state once it has arrived as a whole, and hears of rounds before that.
 const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
-/// How often a replica looks whether anyone leads, in nanoseconds.
+/// How often a replica looks whether any replica leads, in nanoseconds.
 const LEADER_LOOK_NS: u64 = 1_000_000_000;
-/// After so many looks that found nobody, one that is not watched over ends: as long as a keeper waits for a successor.
+/// A replica that `martlet run` does not watch over ends after so many looks that found no leader. A keeper waits as long for a successor.
 const LEADERLESS_LOOKS: u32 = keeper::PATIENCE;
 /// What the keepers of replicas are called.
 pub const KEEPER: &str = "keeper";
-/// Rounds that a follower's server executes in one turn of its node.
+/// How many rounds a follower's server executes in one turn of its node.
 const ROUNDS_A_TURN: u32 = 64;
-/// Replicas of a server.
+/// How many replicas a server has.
 pub const REPLICAS: u32 = 3;
 
 /// What the server's thread waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wait {
-    /// The most events that it takes.
+    /// The most events that it takes at once.
     pub most: usize,
     /// Until when, on the monotonic clock; `None`: for as long as it takes.
     pub until_ns: Option<u64>,
@@ -69,62 +70,62 @@ pub struct Wait {
 /// What this replica does.
 #[derive(Debug)]
 pub enum Role {
-    /// It hands on what is committed.
+    /// It hands its server what is committed.
     Follows,
-    /// It has proposed to be the leader; whether that is committed.
+    /// It has proposed to be the leader. Holds whether that is committed.
     Claims(Rc<Cell<Option<bool>>>),
-    /// It is the next leader, and those before it are dead: it executes what they may not have.
+    /// It is the next leader, and all leaders before it are dead: it executes what they may not have executed.
     Succeeds(Vec<(Holder, Asked)>),
     /// It collects rounds.
     Leads(Box<Lead>),
 }
 
-/// What a leader has beside what all replicas have.
+/// What a leader has beside what every replica has.
 #[derive(Debug)]
 pub struct Lead {
     /// The round that is proposed: its length, and whether it is committed.
     pub proposed: Option<(usize, Rc<Cell<Option<bool>>>)>,
-    /// Sockets that have been accepted, under the number that they will have, and are in no round so far.
+    /// Sockets that have been accepted, already under the descriptors that they will have, but that are in no round yet.
     pub placed: Vec<OwnedFd>,
-    /// Connections that were accepted by the leader before this one, and stand in no round.
+    /// Connections that the previous leader accepted and that are in no round.
     pub inherited: Vec<OwnedFd>,
     /// Slots that may have unread input.
     pub readable: Vec<u32>,
-    /// Slots of which the log is to say how far they are drained.
+    /// Slots for which the log is to say how far they are drained.
     pub drained: BTreeSet<u32>,
-    /// Signals that servers are to be given.
+    /// Signals that the servers are to be given.
     pub signals: Vec<i32>,
-    /// The next round is due whether or not there is anything in it.
+    /// The next round is due whether or not it has any content.
     pub is_due: bool,
-    /// What earlier leaders have left, until the first round is committed.
+    /// What earlier leaders have left. Kept until the first round is committed.
     pub left: Vec<(Holder, Option<Left>)>,
-    /// Through which output goes into Unix sockets.
+    /// The pipe through which output goes into Unix sockets.
     pub pipe: Pipe,
-    /// Its first rounds are committed, and nothing is needed any more of the leader before it.
+    /// Its first rounds are committed, and nothing of the previous leader is needed any more.
     pub is_settled: bool,
-    /// Its first round is committed, and its server has been given it.
+    /// Its first round is committed, and its server has been given that round.
     pub has_begun: bool,
-    /// When it was last looked who counts for commits.
+    /// When it last looked which replicas count towards commits.
     pub looked_ns: u64,
-    /// What was last said of that.
+    /// What it last said about that.
     pub said: Said,
-    /// How fast it collects, while a newcomer is far behind.
+    /// How fast it collects while a newcomer is far behind.
     pub pace: Pace,
-    /// The same while a follower is far behind its words.
+    /// The same while a follower is far behind the leader's words on the board.
     pub backpressure: Backpressure,
 }
 
-/// What a leader says of its replicas, a bit for each node.
+/// What a leader says of its replicas, one bit for each node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Those that count for commits.
+    /// Those that count towards commits.
     pub group: u64,
-    /// Those among them that lack rounds so far.
+    /// Those among them that still lack rounds.
     pub lacking: u64,
 }
 
 impl Lead {
-    /// Of a leader that begins.
+    /// The state of a leader that begins.
     pub fn new(left: Vec<(Holder, Option<Left>)>, pipe: Pipe) -> Lead {
         Lead {
             proposed: None,
@@ -163,19 +164,19 @@ pub struct Replica {
     pub wait: Wait,
     /// What the server is to be told, and at which epoll instance.
     pub delivery: Vec<(RawFd, libc::epoll_event)>,
-    /// Signals that it is to be given first.
+    /// Signals that the server is to be given first.
     pub signals: Vec<i32>,
-    /// What its server is not to be given of the round that it executes.
+    /// The reads of the current round that its server is not to be given.
     pub voids: Vec<Void>,
-    /// Up to where it has heard what the system tells leaders.
+    /// How far it has heard what the system has told leaders.
     pub heard: u64,
     /// What it has heard of files.
     pub known: Known,
-    /// How much of a leader's words the others have been told, if it leads.
+    /// How much of the leader's own wording the others have been told in this round, if this replica leads.
     pub worded: Worded,
     /// The server's children.
     pub children: Children,
-    /// It has been forked, or the log has overrun it, and it lacks rounds so far.
+    /// It has been forked, or the log has overrun it, and it still lacks rounds.
     pub is_newborn: bool,
     /// When it last looked whether its node is whole, on the monotonic clock.
     looked_at_node_ns: u64,
@@ -183,17 +184,18 @@ pub struct Replica {
     looked_at_keeper_ns: u64,
     /// Its keeper is dead, and the system has refused another one.
     lacks_keeper: bool,
-    /// The replica that is to be forked while the server waits, instead of its going on.
+    /// The replica that is to be forked while the server waits, before the server continues.
     pub fork: Option<u16>,
-    /// The one that `martlet run` wants forked as soon as it can be.
+    /// The replica that `martlet run` wants forked as soon as that is possible.
     fork_wanted: Option<u16>,
-    /// When a leader looked for orders last, in nanoseconds.
+    /// When a leader last looked for orders, in nanoseconds.
     orders_ns: u64,
-    /// The last round before some that wait for others and how often it has been taught, and since when both are that.
+    /// While rounds wait for others that are missing: the last round before the gap and how often this replica has been taught, and since when both have been
+    /// so.
     gap_since: Option<((u64, u64), u64)>,
-    /// Whether anyone leads, as it has seen it.
+    /// Whether any replica leads, as far as this one has seen.
     led: Led,
-    /// Those that it may have to succeed.
+    /// The leaders that it may have to succeed.
     pub leaders: Leaders,
 }
 
@@ -202,14 +204,14 @@ pub struct Replica {
 struct Led {
     /// When it looked last.
     looked_ns: u64,
-    /// How often they had shown that they lead.
+    /// How often leaders had shown by then that they lead.
     beats: u64,
-    /// How many looks since have found that nobody has. It is not a time: a replica that was stopped along with the others has missed nothing.
+    /// How many looks since then have found that no leader has. It is not a time: a replica that was stopped along with the others has missed nothing.
     in_vain: u32,
 }
 
 impl Led {
-    /// Another look. Returns whether one that is not watched over has seen nobody lead for too long.
+    /// Looks once more. Returns whether a replica that is not watched over has seen no leader for too long.
     fn look(&mut self, beats: u64, is_watched: bool) -> bool {
         let is_led = std::mem::replace(&mut self.beats, beats) != beats;
         self.in_vain = if is_led || is_watched { 0 } else { self.in_vain + 1 };
@@ -220,7 +222,7 @@ impl Led {
 /// The captured thread's replica.
 static REPLICA: Confined<RefCell<Option<Replica>>> = Confined::new(RefCell::new(None));
 
-/// Uses the replica, if there is one. Nothing that is called in it may give way to the other stack.
+/// Uses the replica, if there is one. Nothing that `use_it` calls may give way to the other stack.
 pub fn with<R>(use_it: impl FnOnce(&mut Replica) -> R) -> Option<R> {
     REPLICA.get().borrow_mut().as_mut().map(use_it)
 }
@@ -235,7 +237,7 @@ pub fn uninstall() -> Option<Replica> {
     REPLICA.get().take()
 }
 
-/// What a step of a replica comes to.
+/// The outcome of a replica's step.
 enum Step {
     /// The server goes on, on its own stack.
     GiveWay,
@@ -243,7 +245,7 @@ enum Step {
     Return(Turn),
 }
 
-/// The program's turn in the node's: on the node's stack.
+/// The turn that the node gives its program. Runs on the node's stack.
 pub fn turn(here: &mut Here<'_, Machine>) -> Turn {
     for _ in 0..ROUNDS_A_TURN {
         match with(|replica| replica.step(here)) {
@@ -256,7 +258,7 @@ pub fn turn(here: &mut Here<'_, Machine>) -> Turn {
 }
 
 impl Replica {
-    /// A follower that has nothing to do so far.
+    /// A follower that has nothing to do yet.
     pub fn new(own: Holder, board: Board, control: Option<Control>, poller: Poller, table: Table) -> Replica {
         Replica {
             node: own.node,
@@ -288,7 +290,7 @@ impl Replica {
         }
     }
 
-    /// Tells who started the server.
+    /// Tells the process that started the server.
     pub fn tell(&self, line: &str) {
         if let Some(control) = &self.control {
             control.tell(line);
@@ -296,14 +298,14 @@ impl Replica {
     }
 
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
-        // It may count for commits before it has been taught, and hear of rounds before it counts.
+        // This replica may count towards commits before it has been taught, and hear of rounds before it counts.
         let now = clock::monotonic_ns();
         self.mind_keeper(now);
         self.mind_end(now);
-        // One that leads has executed all that is committed, and need hear of no round but its own.
+        // A leader has executed all that is committed, and need hear of no round but its own.
         let leads = matches!(self.role, Role::Leads(_));
         if !leads && (with_replay(|replay| replay.take_pupil()) || !self.is_newborn && self.look_around(now, here)) {
-            // The log has overrun it. What it lacks others keep for it, as for one that has just been born, and it is forked no more until it has that.
+            // The log has overrun this replica. The others keep for it what it lacks, as for a newborn, and it forks no replica until it has that.
             self.is_newborn = true;
         }
         tell_known();
@@ -312,7 +314,7 @@ impl Replica {
                 self.is_newborn = false;
                 self.board.arrived(self.node);
             } else {
-                // Should its teacher have to begin again, then with what is lacked by now.
+                // If its teacher has to begin again, it begins with what is lacked by now.
                 self.board.expect(self.node, with_replay(|replay| replay.last()) + 1, now);
             }
         }
@@ -324,8 +326,8 @@ impl Replica {
         }
     }
 
-    /// Looks, every now and then, which processes it may have to succeed. Returns whether the log has overrun it, so that it will be taught: before that begins nobody is to count on it
-    /// either.
+    /// Looks every now and then which processes it may have to succeed. Returns whether the log has overrun this replica, so that it will be taught: even
+    /// before that begins no replica is to rely on it.
     fn look_around(&mut self, now: u64, here: &mut Here<'_, Machine>) -> bool {
         let due = now.saturating_sub(self.looked_at_node_ns) >= LOOK_NS;
         if due {
@@ -335,7 +337,7 @@ impl Replica {
         due && !is_whole(here)
     }
 
-    /// Without a keeper the connections would end with this process.
+    /// Without a keeper, the connections would end with this process.
     fn mind_keeper(&mut self, now: u64) {
         let every = if self.lacks_keeper { LEADER_LOOK_NS } else { LOOK_NS };
         if now.saturating_sub(self.looked_at_keeper_ns) < every {
@@ -348,7 +350,7 @@ impl Replica {
                 self.lacks_keeper = false;
                 self.tell(&format!("keeper {} replaced", self.node));
             }
-            // It is told once.
+            // It has been told already.
             Some(Mended::Lost(_)) if self.lacks_keeper => {}
             Some(Mended::Lost(error)) => {
                 self.lacks_keeper = true;
@@ -358,13 +360,13 @@ impl Replica {
         }
     }
 
-    /// Once who started the server is gone nobody replaces the dead. When nobody leads any more either, nobody ever will.
+    /// Once the process that started the server is gone, nothing replaces the dead. If no replica leads any more either, none ever will.
     fn mind_end(&mut self, now: u64) {
         if now.saturating_sub(self.led.looked_ns) < LEADER_LOOK_NS {
             return;
         }
         self.led.looked_ns = now;
-        // One that waits for others takes none otherwise, and does not see that there will be none.
+        // A replica that waits for others would take no orders otherwise, and would not notice that there will be no more of them.
         self.take_orders();
         if self.led.look(self.board.beats(), self.control.is_some()) {
             die("no replica leads, and martlet run, which would replace a dead replica, is gone");
@@ -373,7 +375,7 @@ impl Replica {
 
     fn follow(&mut self, here: &mut Here<'_, Machine>) -> Step {
         if let Some(number) = with_replay(|replay| replay.upcoming()) {
-            // A leader may be executing it just now: should it crash in it, this one must not have.
+            // A leader may be executing this round just now: should the round crash it, this replica must not have executed it.
             if number > self.board.survived() && !matches!(self.role, Role::Succeeds(_)) {
                 return self.succeed_or_wait(here);
             }
@@ -394,13 +396,13 @@ impl Replica {
         self.succeed_or_wait(here)
     }
 
-    /// All that leaders have survived is executed here.
+    /// Everything that leaders have survived has been executed here.
     fn succeed_or_wait(&mut self, here: &mut Here<'_, Machine>) -> Step {
         match &self.role {
             Role::Claims(outcome) => match outcome.get() {
-                // All before it is committed.
+                // Everything before the claim is committed.
                 Some(true) => {
-                    // It has what it needs of the others, however long it may now be at what is left to execute.
+                    // This replica has what it needs of the others, however long it now takes to execute the rest.
                     self.succeed();
                     return Step::Return(Turn::Worked);
                 }
@@ -408,7 +410,7 @@ impl Replica {
                 None => return Step::Return(Turn::Idle),
             },
             _ if here.leads() => {
-                // The newborn begin when they are all there.
+                // Newborn replicas begin once all of them are there.
                 if !self.board.is_open() && group(here).count_ones() < REPLICAS {
                     return Step::Return(Turn::IdleFor(Duration::from_nanos(LOOK_NS)));
                 }
@@ -424,12 +426,12 @@ impl Replica {
         if self.forks_now() {
             return Step::GiveWay;
         }
-        // Nothing tells when a leader has survived a round but the next one.
+        // Only the next round tells that a leader has survived a round.
         let waits = with_replay(|replay| replay.upcoming()).is_some();
         Step::Return(if waits { Turn::IdleFor(Duration::from_nanos(LOOK_NS)) } else { Turn::Idle })
     }
 
-    /// The server has come back to its wait: from the round that it was given last.
+    /// The server has come back to its wait from the round that it was given last.
     pub fn come_back(&mut self) {
         heart::end();
         fault::end();
@@ -451,7 +453,7 @@ impl Replica {
                 Some(true) => {
                     let len = *len;
                     lead.proposed = None;
-                    // SAFETY: this process is that replica and leads; the reference ends with this block, in which no other is taken.
+                    // SAFETY: this process is the replica of this node and leads; the reference ends with this block, in which no other is taken.
                     let stage = unsafe { self.board.own_stage(self.node) };
                     self.deliver(&stage[..len]);
                     if let Role::Leads(lead) = &mut self.role
@@ -501,11 +503,11 @@ impl Replica {
         }
     }
 
-    /// Whether the server is to give way for a fork that is wanted: it waits, with no round that it has not come back from, and so do its helpers. A newborn waits until it lacks
-    /// nothing, as its fork would.
+    /// Whether the server is to give way for a wanted fork: it waits and has come back from every round that it was given, and its helpers rest too. A newborn
+    /// waits until it lacks nothing, because its fork would lack the same.
     fn forks_now(&mut self) -> bool {
         if !self.is_newborn && threads::all_rest() {
-            // Another one may have been asked meanwhile, for this one did not come to it.
+            // Another replica may have been asked meanwhile, because this one did not get to it.
             self.fork = self.fork_wanted.take().filter(|node| self.board.present() >> node & 1 == 0);
         }
         self.fork.is_some()
@@ -520,7 +522,7 @@ impl Replica {
                     Role::Leads(lead) => lead.signals.push(number),
                     _ => self.tell(&format!("refused signal {number}: this replica does not lead")),
                 },
-                // The server goes on without who started it.
+                // The server goes on without the process that started it.
                 Err(()) => {
                     let _ = self.poller.watch(control.fd(), libc::EPOLLIN as u32, 0);
                     self.control = None;
@@ -536,7 +538,7 @@ impl Replica {
         }
         let now = clock::monotonic_ns();
         let state = with_replay(|replay| (replay.last(), replay.lessons()));
-        // As long as it is taught, however slowly, there is hope.
+        // As long as it is being taught, however slowly, there is hope.
         self.gap_since.take_if(|(before, _)| *before != state);
         let ((last, _), since) = *self.gap_since.get_or_insert((state, now));
         if now.saturating_sub(since) > if with_replay(|replay| replay.is_taught()) { GAP_NS } else { TAUGHT_NS } {
@@ -547,21 +549,21 @@ impl Replica {
         }
     }
 
-    /// Whether the next round is to come now, or when a newcomer has been told more, or a follower has heard more.
+    /// Whether to collect the next round now, rather than when a newcomer has been told more or a follower has heard more.
     fn may_collect(&mut self, now: u64) -> bool {
         let Role::Leads(lead) = &mut self.role else { return false };
-        // Until a successor's first rounds are committed clients wait for answers that they had coming.
+        // Until a successor's first rounds are committed, clients wait for answers that they had coming.
         if !lead.is_settled {
             return true;
         }
-        // The board has been looked at in this step.
+        // This step has already looked at the board.
         let lacked = with_replay(|replay| replay.lacked().zip(replay.lacked_bytes()));
         let (board, node) = (self.board, self.node);
         let runs = |follower: Holder| process::runs(follower.pid, follower.started);
         lead.pace.permits(now, lacked) && lead.backpressure.permits(now, board.told_end(), || board.followers(node), runs)
     }
 
-    /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.
+    /// Says which replicas count towards commits when that has changed, and has rounds made for those that lack some.
     fn tell_group(&mut self, here: &mut Here<'_, Machine>, now: u64) {
         let Role::Leads(lead) = &mut self.role else { return };
         // A successor's clients wait, and looking takes system calls.
@@ -569,19 +571,19 @@ impl Replica {
             return;
         }
         let group = group(here);
-        // Those that count are taken for alive: they will not for long.
+        // Replicas that count are taken to be alive: if they are not, they will soon no longer count.
         for other in self.board.processes(self.board.lacking() | !group) {
-            // What it lacked nobody need keep any more, nor tell another newcomer.
+            // What a dead replica lacked need not be kept any more, nor told to another newcomer.
             if !process::runs(other.pid, other.started) {
                 self.board.died(other);
             }
         }
-        // One may count before it has been taught, and after its death.
+        // A replica may count before it has been taught, and after its death.
         let being_taught = group & self.board.lacking();
         let lacking = being_taught | group & !self.board.present();
         let Said { group: before, lacking: lacking_before } = std::mem::replace(&mut lead.said, Said { group, lacking });
         lead.looked_ns = now;
-        // A newcomer knows what it lacks by the next round that it hears of, and a server that has no clock of its own may have nothing to be woken for.
+        // A newcomer learns what it lacks from the next round that it hears of, and a server without timers of its own may have nothing to be woken for.
         lead.is_due |= being_taught != 0;
         if (before, lacking_before) != (group, lacking) {
             self.tell(&format!("group {group} {lacking}"));
@@ -596,7 +598,7 @@ impl Replica {
         }
     }
 
-    /// Gives the server a round, which is committed.
+    /// Gives the server a committed round.
     fn deliver(&mut self, bytes: &[u8]) {
         let Ok(Entry::Round(round)) = Entry::decode(bytes) else { die("an entry of the log is no round") };
         if round.number != self.round + 1 {
@@ -626,7 +628,8 @@ impl Replica {
                 }
                 known.stream.receive(bytes, end);
                 if known.is_unix && matches!(self.role, Role::Leads(_)) {
-                    // It is committed, and not before. Where there is less the client is gone, which its next input says.
+                    // The bytes are consumed now because the round is committed, and not before. If fewer are there, the client is gone, which its next input
+                    // will say.
                     let _ = socket::consume(Table::fd_of(slot), bytes.len());
                 }
                 let noted = std::mem::replace(&mut known.noted, true);
@@ -634,7 +637,7 @@ impl Replica {
                     lead.readable.push(slot);
                 }
                 if end != End::Open {
-                    // The kernel would say so again and again.
+                    // The kernel would report it again and again.
                     self.watch(slot);
                 }
             }
@@ -667,7 +670,7 @@ impl Replica {
                 let Some(at) = lead.placed.iter().position(|placed| placed.as_raw_fd() == fd) else {
                     die(&format!("connection {connection} is at no descriptor {fd}"));
                 };
-                // The table's from here on, and closed as the server closes it.
+                // The table owns the descriptor from here on, and it is closed when the server closes it.
                 std::mem::forget(lead.placed.swap_remove(at));
                 self.board.begin_line(slot, connection, crate::stream::Seal::of(0, 0), 0);
             }
@@ -680,7 +683,7 @@ impl Replica {
         }
     }
 
-    /// Puts a socket that leads nowhere where a leader's connection is.
+    /// Puts a socket that leads nowhere where the leader has a connection.
     pub fn place_placeholder(&self, slot: u32) {
         let fd = Table::fd_of(slot);
         if crate::sys::is_open(fd) {
@@ -693,12 +696,12 @@ impl Replica {
     }
 }
 
-/// Whether the node of this replica could lead: it is not being taught, nor waits for that. It may know all rounds before it can.
+/// Whether the node of this replica could lead: it is neither being taught nor waiting for that. A replica may know all rounds before its node can lead.
 fn is_whole(here: &mut Here<'_, Machine>) -> bool {
     here.metrics().is_ok_and(|metrics| metrics.get(Counter::Whole) != 0)
 }
 
-/// The nodes that count for commits, a bit each, as this one knows it.
+/// The nodes that count towards commits, as this one knows it, one bit each.
 fn group(here: &mut Here<'_, Machine>) -> u64 {
     here.metrics().map_or(0, |metrics| metrics.get(Counter::Group))
 }

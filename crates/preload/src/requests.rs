@@ -1,17 +1,17 @@
-//! Requests that a server is not given, since it would do what is not captured: the client is told so in its place.
+//! Requests that a server is not given, because it would do something that is not captured. The client is told so instead.
 //!
-//! What a server's settings must not be is refused before it starts, and most servers can be told to change them while they serve. So `martlet run` says which requests are
-//! refused, and here they are found, in the protocol of Redis, in what the log has of a connection. That is the same at every replica, and so is what each server is given: in
-//! place of such a request an unknown one, whose name says what was refused, and why. Its answer is the server's own, in its order among the others, also within a
-//! transaction.
+//! `martlet run` refuses, before a server starts, settings that the server must not have; but most servers can be told to change their settings while they
+//! serve. So `martlet run` says which requests are refused, and this module finds them in what the log has of a connection, by the protocol of Redis. What it
+//! finds is the same at every replica, and so is what each server is given: in place of such a request an unknown one, whose name says what was refused, and
+//! why. The answer is the server's own, in order among the others, also within a transaction.
 //!
-//! It is noted as well whether a connection has asked for what replicas [word](crate::wording) differently.
+//! This module also notes whether a connection has asked for what replicas [word](crate::wording) differently.
 
 use std::sync::OnceLock;
 
 use crate::wording;
 
-/// The longest line, and the longest request of those that are looked at, in bytes. What is longer the server refuses itself, or is none of those.
+/// The longest line, and the longest request, that is looked at, in bytes. The server refuses anything longer itself, or it is not a request that matters here.
 const MOST_BYTES: usize = 64 << 10;
 /// The longest name of a command that is looked at, in bytes.
 const NAME_BYTES: usize = 16;
@@ -19,20 +19,21 @@ const NAME_BYTES: usize = 16;
 /// A kind of request that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal {
-    /// Its first words, in small letters.
+    /// Its first words, in lower case.
     words: Vec<String>,
-    /// What may follow them all the same.
+    /// What may follow these words and is not refused.
     harmless: Vec<String>,
-    /// Why anything else must not.
+    /// Why anything else must not follow.
     why: String,
 }
 
 static REFUSALS: OnceLock<Vec<Refusal>> = OnceLock::new();
 
-/// These are refused from here on: a line each, of first words, what may follow them, and why anything else must not, with tabs between them; several that may follow with |.
+/// Refuses these requests from here on. Each line has the first words, what may follow them (several with | between them), and why anything else must not, with
+/// tabs between the three.
 ///
 /// # Errors
-/// When a line is no such line.
+/// When a line has another form.
 pub fn refuse(text: &str) -> Result<(), String> {
     let refusals: Option<Vec<Refusal>> = text.lines().map(parse).collect();
     let refusals = refusals.ok_or_else(|| format!("{text:?} does not say what is refused"))?;
@@ -50,7 +51,7 @@ fn parse(line: &str) -> Option<Refusal> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched<'w> {
     refusals: &'w [Refusal],
-    /// Names of those whose answers replicas word differently, in small letters.
+    /// Names of the requests whose answers replicas word differently, in lower case.
     asking: &'w [String],
 }
 
@@ -64,34 +65,34 @@ impl Watched<'_> {
     }
 }
 
-/// What is read of a connection's requests.
+/// What has been read of a connection's requests.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    /// The begin of a request, or of a part of one, that says too little so far.
+    /// The start of a request, or of a part of one, that is too short to decide on.
     held: Vec<u8>,
-    /// Bytes that follow and are passed on as they are.
+    /// Bytes that are still to come and are passed on as they are.
     passes: usize,
-    /// Arguments that follow, of a request that is passed on.
+    /// Arguments that are still to come, of a request that is passed on.
     arguments: usize,
-    /// What came is no request, and the server will end the connection.
+    /// What came is not a request, and the server will end the connection.
     is_lost: bool,
-    /// There was one whose answer replicas word differently, or may have been.
+    /// The client has sent a request whose answer replicas word differently, or may have.
     has_asked: bool,
 }
 
 /// What is to be done with the next bytes.
 enum Step {
-    /// So many are passed on, of which some may be still to come.
+    /// So many are passed on; some of them may be still to come.
     Pass(usize),
-    /// So many are a request that is refused.
+    /// So many are a request that is refused, and this is given in its place.
     Refuse(usize, Vec<u8>),
-    /// They say too little.
+    /// They are too few to decide.
     Hold,
-    /// They are no request.
+    /// They are not a request.
     Lose,
 }
 
-/// A piece of a request: what it says, and how many bytes it has.
+/// A piece of a request: its content, and how many bytes it takes.
 enum Piece<T> {
     Whole(T, usize),
     Part,
@@ -99,7 +100,7 @@ enum Piece<T> {
 }
 
 impl Requests {
-    /// Passes on what comes, but for what is refused.
+    /// Passes on what comes, except what is refused.
     pub fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let watched = Watched { refusals: REFUSALS.get().map_or(&[], Vec::as_slice), asking: wording::asking() };
         if self.is_lost || watched.refusals.is_empty() && watched.asking.is_empty() {
@@ -108,7 +109,7 @@ impl Requests {
         self.pass_by(watched, bytes, out);
     }
 
-    /// Whether replicas may word an answer differently that this connection is sent from now on.
+    /// Whether an answer that this connection is sent from now on may be worded differently by replicas.
     pub fn has_asked(&self) -> bool {
         self.has_asked
     }
@@ -117,7 +118,7 @@ impl Requests {
         let held = std::mem::take(&mut self.held);
         let joined = if held.is_empty() { None } else { Some([&held[..], bytes].concat()) };
         let bytes = joined.as_deref().unwrap_or(bytes);
-        // Up to `at` they are understood, and up to `passed` in `out`.
+        // Up to `at` the bytes are understood, and up to `passed` they are in `out`.
         let (mut at, mut passed) = (std::mem::take(&mut self.passes), 0);
         while at < bytes.len() {
             match self.step(watched, &bytes[at..]) {
@@ -201,7 +202,7 @@ impl Requests {
     }
 }
 
-/// A line that says how many: arguments, or bytes of one.
+/// A line that holds a number: how many arguments follow, or how many bytes an argument has.
 fn header(bytes: &[u8], mark: u8) -> Piece<usize> {
     match bytes.first() {
         None => return Piece::Part,
@@ -215,7 +216,7 @@ fn header(bytes: &[u8], mark: u8) -> Piece<usize> {
         return Piece::Part;
     }
     match std::str::from_utf8(&bytes[1..end]).ok().and_then(|number| number.parse::<i32>().ok()) {
-        // None, and the next request follows.
+        // No arguments: the next request follows.
         Some(number) if number >= 0 || mark == b'*' => Piece::Whole(number.max(0) as usize, end + 2),
         _ => Piece::None,
     }
@@ -254,7 +255,7 @@ fn why_not<'r>(refusals: &'r [Refusal], words: &[&[u8]]) -> Option<&'r str> {
         }
     };
     let refused = |refusal: &&Refusal| match &refusal.words[..] {
-        // It sets several at once.
+        // The request may set several at once.
         [config, set, setting @ ..] if config == "config" && set == "set" => {
             is(words, &refusal.words[..2]) && words[2..].chunks_exact(2).any(|pair| by(pair, setting, refusal))
         }
@@ -263,7 +264,7 @@ fn why_not<'r>(refusals: &'r [Refusal], words: &[&[u8]]) -> Option<&'r str> {
     refusals.iter().find(refused).map(|refusal| &refusal.why[..])
 }
 
-/// A request that no server knows: its name is the request that is refused, and its argument is why.
+/// A request that no server knows: its name is the request that is refused, and its argument is the reason.
 fn instead(words: &[&[u8]], why: &str) -> Vec<u8> {
     let name = [&words.join(&b' ')[..], b" (refused by martlet run)"].concat();
     let mut request = b"*2\r\n".to_vec();
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn what_is_refused_is_replaced_and_nothing_else_however_it_comes() {
         let long = "x".repeat(3 * MOST_BYTES);
-        // What looks like a request within a value is none.
+        // What looks like a request within a value is not one.
         let inner = String::from_utf8(request(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])).expect("text");
         let harmless = [
             &["SET", "key", &long][..],

@@ -1,6 +1,6 @@
-//! What leaders have to tell of the service as a whole, for operators: since when the present one serves, and how often one has taken over from another.
+//! What leaders tell operators of the service as a whole: since when the present leader serves, and how often one leader has taken over from another.
 //!
-//! It stands on the [board](crate::board), since it outlives each of them, and the one that serves shows it among its node's counters.
+//! It is on the [board](crate::board), since it outlives each leader. The leader that serves shows it among its node's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,20 +8,21 @@ use martlet_node::counters::{Event, EventKind};
 use martlet_protocol::basics::Time;
 use martlet_protocol::replica::Service;
 
-/// On the board. A leader writes all of it but the replaced, when those before it are dead.
+/// These words are on the board. A leader writes all of them except `replaced`, when the leaders before it are dead.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ServiceWords {
-    /// Since when the last leader that has served has; 0: none has so far.
+    /// Since when the last leader that has begun to serve serves; 0: none has so far.
     since_ns: AtomicU64,
     takeovers: AtomicU64,
     last_takeover_ns: AtomicU64,
-    /// Replicas that have begun since one serves, each of which adds itself.
+    /// How many replicas have begun since a leader first served. Each adds itself.
     replaced: AtomicU64,
 }
 
 impl ServiceWords {
-    /// A leader serves from now on, with these events at its node. Where one has served before, it has taken over from replicas at the nodes for which `led` holds.
+    /// From now on this leader serves; its node has recorded these events. If a leader has served before, this one has taken over from replicas at the nodes
+    /// for which `led` holds.
     pub fn serve(&self, now: Time, events: &[(u64, Event)], led: impl Fn(u16) -> bool) {
         let before = Time(self.since_ns.load(Ordering::Relaxed));
         if before != Time(0) {
@@ -32,14 +33,14 @@ impl ServiceWords {
         self.since_ns.store(now.0, Ordering::Relaxed);
     }
 
-    /// A replica begins. Those with which the service begins are no replacements.
+    /// A replica begins. Those with which the service begins are not replacements.
     pub fn begin_replica(&self) {
         if self.since_ns.load(Ordering::Relaxed) != 0 {
             self.replaced.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// All of it, with the connections that the leader has. For the one that serves.
+    /// All of it, with the number of connections that the leader has. For the leader that serves.
     pub fn told(&self, connections: u64) -> Service {
         Service {
             since: Time(self.since_ns.load(Ordering::Relaxed)),
@@ -51,9 +52,10 @@ impl ServiceWords {
     }
 }
 
-/// When a successor saw that a leader was gone which had served since `before`: a death or a silence; or, where its engine elects by itself and had not waited for that, when it asked to lead.
+/// When a successor saw that a leader that had served since `before` was gone. That is when it saw a death or a silence; or when it asked to lead, if its
+/// engine elects by itself and had not waited for those.
 ///
-/// Several may have died, one after the other, before this one serves: clients have waited since the first.
+/// Several leaders may have died, one after the other, before this one serves: clients have waited since the first death.
 fn began(events: &[(u64, Event)], before: Time, led: impl Fn(u16) -> bool) -> Option<Time> {
     let since = || events.iter().map(|(_, event)| event).filter(|event| event.at >= before);
     let is_end = |event: &&Event| matches!(event.kind, EventKind::DeathSeen | EventKind::Suspected);
@@ -88,17 +90,17 @@ mod tests {
         };
         words.serve(Time(100), &[event(90, PermissionAsked, 0)], |_| false);
         told(100, 0, 0, 0);
-        // A follower's death is none of a leader, and an earlier one's of that number is another's.
+        // A follower's death is not a leader's, and an earlier death of that number is another process's.
         let mut events = vec![event(50, DeathSeen, 0), event(150, DeathSeen, 2), event(200, DeathSeen, 0), event(205, PermissionAsked, 1)];
         words.begin_replica();
         words.serve(Time(230), &events, |node| node == 0);
         told(230, 1, 30, 1);
-        // Two that die before a third serves: clients wait since the first death.
+        // Two leaders die before a third serves: clients wait since the first death.
         events.extend([event(300, DeathSeen, 1), event(310, DeathSeen, 3), event(320, PermissionAsked, 4)]);
         words.begin_replica();
         words.serve(Time(350), &events, |node| node == 1 || node == 3);
         told(350, 2, 50, 2);
-        // Where the engine did not wait for the word of a death, which came behind.
+        // The engine did not wait to be told of the death, and was told later.
         words.serve(Time(450), &[event(400, PermissionAsked, 4), event(420, DeathSeen, 4)], |node| node == 4);
         told(450, 3, 50, 2);
         words.serve(Time(500), &[], |_| true);

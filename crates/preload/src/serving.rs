@@ -1,4 +1,4 @@
-//! What a server does with captured descriptors, at every replica alike.
+//! What a server does with captured descriptors. It is the same at every replica.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -52,7 +52,7 @@ impl Replica {
         let words = if taken > 0 && has_asked { self.words_for(parts) } else { Words::Its };
         match words {
             Words::Its => {}
-            // They may be longer at one replica than at another: so they are taken as a whole, or not at all.
+            // The leader's words may be longer than this server's own: so they are taken as a whole, or not at all.
             Words::Leaders(_) => taken = wanted,
             Words::None => taken = 0,
         }
@@ -122,8 +122,8 @@ impl Replica {
         }
     }
 
-    /// The server listens no more. The listener is kept until it waits: should it be told that there is no other address for it, it comes back to this one. Returns whether it is
-    /// a listener.
+    /// The server stops listening. The listener is kept until the server next waits: should the server find that it can have no other address, it comes back to
+    /// this one. Returns whether the descriptor is a listener.
     pub fn close_listener(&mut self, fd: RawFd) -> bool {
         if let Some(withdrawn) = self.table.withdrawn.get_mut(&fd) {
             withdrawn.is_taken = false;
@@ -136,7 +136,7 @@ impl Replica {
         true
     }
 
-    /// The server wants a new socket. It is given a listener of that kind that it has closed, if there is one: under the same number at every replica.
+    /// The server wants a new socket. If it has closed a listener of that kind, it is given that one, under the same number at every replica.
     pub fn take_withdrawn(&mut self, domain: i32, kind: i32) -> Option<RawFd> {
         let is_such = |fd: RawFd| {
             let is = |option, value| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, option).is_ok_and(|own| own == value);
@@ -147,14 +147,15 @@ impl Replica {
         Some(*fd)
     }
 
-    /// The server listens again, where it did before. Returns whether it does.
+    /// The server listens again at the address where it did before. Returns whether this is so.
     pub fn listen_again(&mut self, fd: RawFd) -> bool {
         let Some(withdrawn) = self.table.withdrawn.remove(&fd) else { return false };
         self.table.listeners.insert(fd, withdrawn.queue);
         true
     }
 
-    /// What the server has closed is closed. A client that has connected, and has not been accepted, sees its connection end when the last replica has done so.
+    /// Closes for good what the server has closed. A client that has connected, and has not been accepted, sees its connection end when the last replica has
+    /// closed the listener.
     pub fn close_withdrawn(&mut self) {
         self.table.withdrawn.retain(|fd, withdrawn| {
             if !withdrawn.is_taken {
@@ -164,7 +165,7 @@ impl Replica {
         });
     }
 
-    /// The server waits for these from here on, and for nothing else. Returns what it has waited for so far.
+    /// From here on the server waits for exactly these. Returns what it has waited for so far.
     pub fn wait_only_for(&mut self, wanted: &BTreeMap<RawFd, Interest>) -> BTreeMap<RawFd, Interest> {
         let before = self.table.interests.clone();
         for (fd, interest) in self.table.changes_to(wanted) {
@@ -180,7 +181,7 @@ impl Replica {
         before
     }
 
-    /// The server waits at its epoll instance, and no more for what it has polled.
+    /// The server waits at its epoll instance, and no longer for what it has polled.
     pub fn stop_polling(&mut self) {
         if std::mem::take(&mut self.table.is_polled) {
             let mut rest = self.table.interests.clone();

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection, whoever holds it.
+//! What the kernel knows of a connection, whichever process holds it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
@@ -12,7 +12,7 @@ pub fn is_unix(address: &[u8]) -> bool {
     address.first_chunk().is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNIX)
 }
 
-/// Whether a connection of this address of its own has come to the listener of that one.
+/// Whether a connection with this local address came through the listener with that address.
 pub fn is_of(local: &[u8], listener: &[u8]) -> bool {
     match is_unix(local) {
         true => local == listener,
@@ -20,7 +20,7 @@ pub fn is_of(local: &[u8], listener: &[u8]) -> bool {
     }
 }
 
-/// Takes a new connection from a listener, to be used without waiting.
+/// Takes a new connection from a listener, in non-blocking mode.
 ///
 /// # Errors
 /// As `accept4`.
@@ -30,7 +30,7 @@ pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     unsafe { sys::owned(libc::syscall(libc::SYS_accept4, listener, 0, 0, flags)) }
 }
 
-/// A socket that is connected to nothing, and stands where a leader's is connected.
+/// A socket that is connected to nothing, in place of a leader's that is connected.
 ///
 /// # Errors
 /// As `socket`.
@@ -57,7 +57,8 @@ pub fn receive(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     receive_with(fd, into, 0)
 }
 
-/// The same of a Unix socket, and leaves it in the kernel until it is [consumed](consume): [`unconsumed`] says then how much of it is there.
+/// Receives from a Unix socket without waiting, but leaves the bytes in the kernel until they are [consumed](consume). Until then [`unconsumed`] says how many
+/// of them there are.
 ///
 /// # Errors
 /// As `recv`.
@@ -65,7 +66,7 @@ pub fn peek(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     receive_with(fd, into, libc::MSG_PEEK)
 }
 
-/// Takes what has been peeked out of the kernel. How far this has come outlives whoever does it.
+/// Takes what has been peeked out of the kernel. Should the process die meanwhile, the kernel still knows how far this has come.
 ///
 /// # Errors
 /// As `recv`, and when there is less than that.
@@ -81,7 +82,7 @@ pub fn consume(fd: RawFd, mut bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// How many bytes have been peeked of a Unix socket and not consumed.
+/// How many bytes have been peeked from a Unix socket and not consumed.
 ///
 /// # Errors
 /// When it is none.
@@ -91,7 +92,7 @@ pub fn unconsumed(fd: RawFd) -> io::Result<usize> {
     Ok(usize::try_from(offset).unwrap_or(0))
 }
 
-/// Has the next peek begin with the first byte that is not consumed.
+/// Makes the next peek begin with the first byte that is not consumed.
 ///
 /// # Errors
 /// When it is no Unix socket.
@@ -116,7 +117,7 @@ fn receive_with(fd: RawFd, into: &mut [u8], flags: i32) -> io::Result<usize> {
 /// Sends without waiting, as much as the kernel takes.
 ///
 /// # Errors
-/// As `send`; never a signal.
+/// As `send`; it never raises a signal.
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
@@ -129,7 +130,8 @@ pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// A pipe through which output goes into Unix sockets. The kernel keeps no count of what is written to those; of what is left in a pipe it does, for whoever holds it.
+/// A pipe through which output goes into Unix sockets. The kernel does not count what is written to those, but it does know what is left in a pipe, whichever
+/// process holds it.
 #[derive(Debug)]
 pub struct Pipe {
     /// Where it is read.
@@ -138,7 +140,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// The most that goes through at a time, in bytes: what a pipe holds where nobody has made it smaller.
+    /// The most that goes through at a time, in bytes: what a pipe holds unless it has been made smaller.
     pub const BYTES: usize = 16 << 10;
 
     /// An empty one.
@@ -155,7 +157,7 @@ impl Pipe {
         }
     }
 
-    /// Puts bytes into it while it is empty, and returns how many.
+    /// Puts bytes into it while it is empty. Returns how many.
     ///
     /// # Errors
     /// As `write`.
@@ -166,10 +168,10 @@ impl Pipe {
         sys::checked(put).map(|put| put as usize)
     }
 
-    /// Moves up to so many bytes of it into a socket, without waiting.
+    /// Moves up to so many of its bytes into a socket, without waiting.
     ///
     /// # Errors
-    /// As `splice`; never a signal, if [`without_broken_pipes`] is around it.
+    /// As `splice`; it never raises a signal inside [`without_broken_pipes`].
     pub fn move_to(&self, fd: RawFd, bytes: usize) -> io::Result<usize> {
         let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
         // SAFETY: no offsets are given.
@@ -202,9 +204,9 @@ pub fn is_pipe(fd: RawFd) -> bool {
     }
 }
 
-/// Runs `body` so that SIGPIPE, which `splice` raises where a client is gone, does not reach the server.
+/// Runs `body` so that a SIGPIPE, which `splice` raises when a client is gone, does not reach the server.
 pub fn without_broken_pipes<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are initialised by the calls that take them; only what `body` has raised is taken away.
+    // SAFETY: the sets are initialised by the calls that take them; only a signal that `body` has raised is taken away.
     unsafe {
         let (mut set, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
@@ -237,7 +239,7 @@ impl Poller {
         unsafe { sys::owned(libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC)) }.map(Poller)
     }
 
-    /// Watches `fd` for `events`, reported with its number; 0: no longer. `before`: what it was watched for.
+    /// Watches `fd` for `events`, reported with its number; 0: stops watching it. `before`: what it was watched for so far.
     ///
     /// # Errors
     /// As `epoll_ctl`.

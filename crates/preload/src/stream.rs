@@ -1,13 +1,14 @@
-//! One connection as every replica knows it: what its client has sent that the server has not read, and what the server has written that the client may lack.
+//! One connection as every replica knows it: what its client has sent and the server has not read, and what the server has written and the client may lack.
 //!
-//! What a server sees of it follows from the log alone, so it is the same at each replica: how much a read returns, and how much of a write is taken.
+//! What a server sees of a connection follows from the log alone, so it is the same at every replica: how much a read returns, and how much of a write is
+//! taken.
 
 use std::collections::VecDeque;
 
 use crate::entry::End;
 use crate::requests::Requests;
 
-/// How many bytes a server may have written that the kernel has not been said to have taken.
+/// How many bytes a server may have written beyond what the log says the kernel has taken.
 pub const WINDOW_BYTES: u64 = 1 << 20;
 
 /// A connection.
@@ -26,20 +27,20 @@ pub struct Stream {
     /// How much of `input` has been read.
     read: usize,
     end: End,
-    /// Nothing that its client has sent is given to the server any more.
+    /// The server is given nothing more of what its client has sent.
     void: bool,
-    /// How much of the client's stream stands in the log, in bytes.
+    /// How much of the client's stream is in the log, in bytes.
     logged: u64,
     /// How much the server has written, in bytes.
     produced: u64,
-    /// A checksum of all that.
+    /// A checksum of all that the server has written.
     checksum: u32,
-    /// Up to where the kernel has taken it, as the log says.
+    /// How much of it the log says that the kernel has taken, in bytes.
     drained: u64,
     /// What has been written from `kept_from` on.
     kept: VecDeque<u8>,
     kept_from: u64,
-    /// Where each write ended that is not wholly below `kept_from`, and the checksum there; and before them the last one that is.
+    /// The end of each write that is not wholly below `kept_from`, with the checksum there; and first, the last write end that is below it.
     marks: VecDeque<(u64, u32)>,
 }
 
@@ -79,7 +80,7 @@ impl Stream {
         }
     }
 
-    /// How much of the client's stream stands in the log, in bytes.
+    /// How much of the client's stream is in the log, in bytes.
     pub fn logged(&self) -> u64 {
         self.logged
     }
@@ -104,7 +105,7 @@ impl Stream {
         self.end != End::Open
     }
 
-    /// Whether it [may be sent](crate::wording) what replicas word differently: its client has asked for that.
+    /// Whether its client has asked for output that replicas word differently, so that the connection [may be sent](crate::wording) some.
     pub fn has_asked(&self) -> bool {
         self.requests.has_asked()
     }
@@ -141,13 +142,13 @@ impl Stream {
         }
     }
 
-    /// Its next read finds that it has been reset, and nothing that has been received, or will be, is given to the server.
+    /// Makes the next read find that the connection has been reset. The server is given nothing of what has been received, or will be.
     pub fn avoid(&mut self) {
         (self.input, self.read) = (Vec::new(), 0);
         (self.void, self.end) = (true, End::Failed(libc::ECONNRESET));
     }
 
-    /// Reads: at most what `into` takes.
+    /// Reads at most as much as `into` holds.
     pub fn read(&mut self, into: &mut [u8]) -> Found {
         let left = &self.input[self.read..];
         if !left.is_empty() {
@@ -166,17 +167,17 @@ impl Stream {
         }
     }
 
-    /// Takes the log's word for how much of the output the kernel has.
+    /// Notes how much of the output the kernel has taken, as the log says.
     pub fn drain(&mut self, offset: u64) {
         self.drained = self.drained.max(offset.min(self.produced));
     }
 
-    /// Of a write of so many bytes, how many are taken.
+    /// How many bytes of a write of this length are taken.
     pub fn takes(&self, bytes: usize) -> usize {
         usize::try_from(self.room()).unwrap_or(usize::MAX).min(bytes)
     }
 
-    /// Takes bytes that are written; [`takes`](Stream::takes) has said that there is room for them.
+    /// Takes written bytes, for which [`takes`](Stream::takes) has said that there is room.
     pub fn produce(&mut self, parts: &[&[u8]]) {
         let mut hasher = crc32fast::Hasher::new_with_initial(self.checksum);
         for part in parts {
@@ -188,7 +189,7 @@ impl Stream {
         self.marks.push_back((self.produced, self.checksum));
     }
 
-    /// Forgets output below this place, which the kernel has.
+    /// Forgets the output below this offset, which the kernel has.
     pub fn forget_below(&mut self, offset: u64) {
         let offset = offset.min(self.produced);
         if offset > self.kept_from {
@@ -200,12 +201,12 @@ impl Stream {
         }
     }
 
-    /// Output from [`kept_from`](Stream::kept_from) on, in two pieces.
+    /// The output from [`kept_from`](Stream::kept_from) on, in two pieces.
     pub fn unsent(&self) -> (&[u8], &[u8]) {
         self.kept.as_slices()
     }
 
-    /// Up to where the output has been forgotten.
+    /// The offset up to which the output has been forgotten.
     pub fn kept_from(&self) -> u64 {
         self.kept_from
     }
@@ -215,19 +216,19 @@ impl Stream {
         !self.kept.is_empty()
     }
 
-    /// Whether some write ended where `seal` says, with the checksum that it says.
+    /// Whether some write ended at the offset of `seal`, with the checksum of `seal`.
     pub fn agrees_with(&self, seal: Seal) -> bool {
         self.marks.iter().any(|(end, checksum)| Seal::of(*end, *checksum) == seal)
     }
 }
 
-/// A place in a stream of output and the checksum of all before it, in one word, so that no death stands between the two. Of the place the low 32 bits are kept: the
-/// writes that it is looked for among span less than 4 GiB.
+/// An offset in a stream of output and the checksum of everything before it, in one word, so that a leader cannot die between writing the one and the other.
+/// Only the low 32 bits of the offset are kept: the writes among which it is looked for span less than 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal(pub u64);
 
 impl Seal {
-    /// Of a place and its checksum.
+    /// The seal of an offset and the checksum there.
     pub fn of(offset: u64, checksum: u32) -> Seal {
         Seal(offset << 32 | u64::from(checksum))
     }

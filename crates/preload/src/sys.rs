@@ -1,7 +1,7 @@
-//! The system as it is, past the library's own entry points.
+//! Calls to the system that bypass the library's own entry points.
 //!
-//! What the library and the server ask of the kernel through it goes there by `syscall`, which nothing interposes. Of the few functions that are more than a
-//! system call, the C library's own are looked up.
+//! What the library, and through it the server, asks of the kernel is passed on by `syscall`, which nothing interposes. The few functions that are more than a
+//! system call are looked up in the C library.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
@@ -25,12 +25,12 @@ pub fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// The errno of an error. One that has none is the system's all the same.
+/// The errno of an error. An error that has none is treated as one of the system's.
 pub fn errno_of(error: io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A function of the C library that the library interposes, looked up when it is first wanted.
+/// A function of the C library that this library interposes. It is looked up on first use.
 #[derive(Debug)]
 pub struct Real {
     name: &'static CStr,
@@ -39,12 +39,12 @@ pub struct Real {
 }
 
 impl Real {
-    /// The function of that name that stands next behind the library's own.
+    /// The next function of that name after this library's own.
     pub const fn new(name: &'static CStr) -> Real {
         Real { name, version: None, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The same of one version, where there are several.
+    /// The same with a version, when there are several.
     pub const fn versioned(name: &'static CStr, version: &'static CStr) -> Real {
         Real { name, version: Some(version), address: AtomicPtr::new(std::ptr::null_mut()) }
     }
@@ -98,14 +98,14 @@ pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// `fork` with all that the C library does around it.
+/// `fork`, with everything that the C library does around it.
 ///
 /// # Safety
 /// As for `fork`: of the threads only the calling one is in the child.
 pub unsafe fn fork() -> libc::pid_t {
     // SAFETY: it is the C library's function of that name, which has this type.
     let real: unsafe extern "C" fn() -> libc::pid_t = unsafe { std::mem::transmute(FORK.address()) };
-    // None of the threads that are not in the child is in the midst of one there.
+    // Threads that do not exist in the child are not in the middle of opening anything there.
     let _opening = Opening::begin();
     // SAFETY: as the caller promises.
     unsafe { real() }
@@ -118,14 +118,14 @@ pub fn sleep(ns: u64) {
     unsafe { libc::syscall(libc::SYS_nanosleep, &time, 0usize) };
 }
 
-/// What is ready at an epoll instance, without waiting. Returns how many of `events` there are.
+/// Finds what is ready at an epoll instance, without waiting. Returns how many of `events` are filled.
 pub fn ready_at(epoll: RawFd, events: &mut [libc::epoll_event]) -> usize {
     // SAFETY: it points to so many events.
     let ready = unsafe { libc::syscall(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), events.len(), 0, 0usize, 8usize) };
     usize::try_from(ready).unwrap_or(0)
 }
 
-/// A counter that descriptors lead to (`eventfd`), which begins with this count.
+/// A counter (`eventfd`) that begins with this count.
 ///
 /// # Errors
 /// As `eventfd`.
@@ -136,7 +136,7 @@ pub fn counter(count: u32, flags: c_int) -> io::Result<OwnedFd> {
 
 /// Closes a descriptor.
 pub fn close(fd: RawFd) -> c_long {
-    // SAFETY: whoever asks for it owns it.
+    // SAFETY: the caller owns the descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) }
 }
 
@@ -146,10 +146,10 @@ pub fn is_open(fd: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) >= 0 }
 }
 
-/// Gives a descriptor of the server's another number where the kernel has given it one of the library's, or of connections: one behind those.
+/// Gives a descriptor of the server's another number, above all of them, when the kernel has given it a number that is the library's or a connection's.
 ///
 /// # Errors
-/// EMFILE, where the server may not have one of so high a number.
+/// EMFILE, when the server may not have a descriptor of so high a number.
 pub fn numbered(fd: RawFd) -> io::Result<RawFd> {
     if !(OF_LIBRARY.start..OF_CONNECTIONS.end).contains(&fd) {
         return Ok(fd);
@@ -164,7 +164,7 @@ pub fn numbered(fd: RawFd) -> io::Result<RawFd> {
     moved.map(|fd| fd as RawFd).map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))
 }
 
-/// What the server has opened by this system call, which the library makes in its place: under a number that it may have.
+/// Makes the system call that opens something for the server, in the server's place, and gives the descriptor a number that the server may have.
 ///
 /// # Errors
 /// As the call, and as [`numbered`].
@@ -183,13 +183,13 @@ pub fn most_descriptors() -> u64 {
     limit.rlim_cur
 }
 
-/// Makes `fd` another name of `of`, which is closed.
+/// Makes `fd` another name of `of`, and closes `of`.
 pub fn move_to(of: OwnedFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: `of` is the caller's; what was `fd` before is closed, as the caller wants.
     checked(unsafe { libc::syscall(libc::SYS_dup3, of.as_raw_fd(), fd, libc::O_CLOEXEC) }).map(drop)
 }
 
-/// Where messages go: standard error, under a number that stays what it is.
+/// Where messages go: standard error, under a number that keeps its meaning.
 pub static MESSAGES: AtomicI32 = AtomicI32::new(2);
 
 /// Writes a line for people.
@@ -199,7 +199,7 @@ pub fn complain(text: &str) {
     unsafe { libc::syscall(libc::SYS_write, MESSAGES.load(Ordering::Relaxed), line.as_ptr(), line.len()) };
 }
 
-/// Says why, and ends this process at once, as `kill -9` would: nothing of it may run any more.
+/// Says why, and ends this process at once, as `kill -9` would: none of its code may run any more.
 pub fn die(why: &str) -> ! {
     complain(&format!("replica of process {} ends: {why}", std::process::id()));
     // SAFETY: plain system calls.

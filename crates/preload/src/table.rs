@@ -10,8 +10,8 @@ use crate::stream::Stream;
 /// The descriptor of the connection in slot 0.
 pub const FIRST_FD: RawFd = 256;
 
-/// The descriptors that the library opens and keeps: replicas differ in them. What the server opens otherwise is below them, or above [those of connections](OF_CONNECTIONS), and has
-/// the same number at every replica.
+/// Descriptors that the library opens and keeps. Replicas differ in them. Everything else that the server opens is below them, or above [those of
+/// connections](OF_CONNECTIONS), and has the same number at every replica.
 pub const OF_LIBRARY: Range<RawFd> = 160..FIRST_FD;
 
 /// The descriptors that connections may have.
@@ -24,13 +24,13 @@ pub struct Connection {
     pub stream: Stream,
     /// What the leader's poller watches its socket for.
     pub watched: u32,
-    /// The leader cannot send to it any more: what is written goes nowhere, until the log says that it has ended.
+    /// The leader cannot send to it any more: what the server writes goes nowhere until the log says that the connection has ended.
     pub broken: bool,
-    /// What the leader before this one had received, and nobody has proposed.
+    /// What the previous leader had received and not proposed.
     pub recovered: Vec<u8>,
-    /// It was lost with the leader before this one: the log is to say so.
+    /// It was lost with the previous leader, and the log is to say so.
     pub lost: bool,
-    /// Its slot stands among those with unread input.
+    /// Its slot is in the list of slots with unread input.
     pub noted: bool,
     /// It is over a Unix socket.
     pub is_unix: bool,
@@ -44,7 +44,7 @@ impl Connection {
     }
 }
 
-/// Of what a server waits for by `poll` and `select`, instead of an epoll instance's number.
+/// Used in place of an epoll instance's number for what a server waits for by `poll` or `select`.
 pub const POLLED: RawFd = -1;
 
 /// What a server wants to hear of a descriptor.
@@ -69,25 +69,26 @@ impl Interest {
         self.events & libc::EPOLLOUT as u32 != 0
     }
 
-    /// What it is told where these are so. Of errors and ends a server hears unasked, but not by `poll`, by which it is told nothing that it has not asked for.
+    /// The events that the server is told of when these have happened. A server hears of errors and ends without asking, except by `poll`, which tells it
+    /// nothing that it has not asked for.
     pub fn told(self, events: u32, has_ended: bool) -> u32 {
         let unasked = if self.epoll == POLLED { 0 } else { (libc::EPOLLERR | libc::EPOLLHUP) as u32 };
         let ended = if has_ended { libc::EPOLLRDHUP as u32 } else { 0 };
         events & (self.events | unasked) | ended & self.events
     }
 
-    /// Whether it wants to hear of what is new alone, and not of what is still so.
+    /// Whether it wants to hear only of what is new, and not of what is still so (edge-triggered).
     pub fn is_edge(self) -> bool {
         self.events & libc::EPOLLET as u32 != 0
     }
 }
 
-/// A listener that the server has closed since it waited last. It may come back to the same address.
+/// A listener that the server has closed since it last waited. The server may reopen it at the same address.
 #[derive(Debug, Default)]
 pub struct Withdrawn {
-    /// The connections that wait to be accepted there.
+    /// The connections that wait to be accepted from it.
     pub queue: VecDeque<u32>,
-    /// The server has been given it as a new socket.
+    /// The server has been given it again as a new socket.
     pub is_taken: bool,
 }
 
@@ -95,27 +96,28 @@ pub struct Withdrawn {
 #[derive(Debug, Default)]
 pub struct Table {
     slots: Vec<Option<Connection>>,
-    /// Slots below the table's end that are free here.
+    /// Free slots below the table's end.
     free: BTreeSet<u32>,
-    /// Listeners, and the connections that wait to be accepted there.
+    /// Listeners, and the connections that wait to be accepted from each.
     pub listeners: BTreeMap<RawFd, VecDeque<u32>>,
-    /// Those that the server has closed since it waited last.
+    /// The listeners that the server has closed since it last waited.
     pub withdrawn: BTreeMap<RawFd, Withdrawn>,
     /// What the server waits for.
     pub interests: BTreeMap<RawFd, Interest>,
-    /// Some of it has been waited for by `poll` or `select`.
+    /// Whether the server has waited for some of it by `poll` or `select`.
     pub is_polled: bool,
-    /// The connections that it waits to be able to write to; of those that are waited for edge-triggered, where there has been no room since it was told of some.
+    /// The connections that the server waits to be able to write to. A connection that is waited for edge-triggered is here only if it has run out of room
+    /// since the server was last told of some.
     pub wants_room: BTreeSet<u32>,
-    /// Connections so far.
+    /// How many connections there have been so far.
     pub connections: u64,
-    /// Connections that the server has closed, and that lack some of what it wrote, and their slots.
+    /// Connections, with their slots, that the server has closed and whose clients still lack some of what it wrote.
     pub lingering: Vec<(u32, Connection)>,
-    /// The cookies of the last ones that it has closed.
+    /// The cookies of the last connections that the server has closed.
     closed: VecDeque<u64>,
 }
 
-/// Cookies of closed connections that are remembered: an event may close as many as there are.
+/// How many cookies of closed connections are remembered: one event may close as many connections as there are.
 const REMEMBERED: usize = crate::board::SLOTS;
 
 impl Table {
@@ -140,7 +142,7 @@ impl Table {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutably.
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut Connection> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
@@ -161,7 +163,7 @@ impl Table {
     /// Puts a connection into a slot.
     ///
     /// # Panics
-    /// When another one is there.
+    /// When the slot is taken.
     pub fn put(&mut self, slot: u32, connection: Connection) {
         while self.slots.len() <= slot as usize {
             self.free.insert(self.slots.len() as u32);
@@ -171,7 +173,7 @@ impl Table {
         self.slots[slot as usize] = Some(connection);
     }
 
-    /// Takes out a connection that the server has closed.
+    /// Removes a connection that the server has closed.
     pub fn take(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.get_mut(slot as usize)?.take()?;
         self.free.insert(slot);
@@ -189,17 +191,18 @@ impl Table {
         self.interests.get(&fd).is_some_and(|interest| interest.reads())
     }
 
-    /// The listeners that are ready: where connections wait, and the server for them. Another would take a place in the round from what it does wait for.
+    /// The listeners that are ready: connections wait there, and the server waits for them. Any other listener would take a place in the round from what the
+    /// server does wait for.
     pub fn ready_listeners(&self) -> impl Iterator<Item = RawFd> {
         self.listeners.iter().filter(|(fd, queue)| !queue.is_empty() && self.reads(**fd)).map(|(fd, _)| *fd)
     }
 
-    /// Whether the server has closed the connection of this cookie.
+    /// Whether the server has closed the connection with this cookie.
     pub fn has_closed(&self, cookie: u64) -> bool {
         self.closed.contains(&cookie)
     }
 
-    /// How what the server waits for is to change for it to be these alone. Those that it waits for in the same way already are none of them.
+    /// The changes after which the server waits for exactly `wanted`. A descriptor that the server already waits for in the same way is not among them.
     pub fn changes_to(&self, wanted: &BTreeMap<RawFd, Interest>) -> Vec<(RawFd, Option<Interest>)> {
         let gone = self.interests.keys().filter(|fd| !wanted.contains_key(fd)).map(|fd| (*fd, None));
         let new =
@@ -207,7 +210,7 @@ impl Table {
         gone.chain(new).collect()
     }
 
-    /// Notes what the server wants to hear of a descriptor; `None`: nothing. Returns what it was before.
+    /// Notes what the server wants to hear of a descriptor; `None`: nothing. Returns what it wanted before.
     pub fn set_interest(&mut self, fd: RawFd, interest: Option<Interest>) -> Option<Interest> {
         if let Some(slot) = self.slot_of(fd) {
             match interest.is_some_and(Interest::writes) {

@@ -1,4 +1,5 @@
-//! A follower becomes the leader: the one before it is dead, its sockets are fetched, and each connection goes on at the byte where the kernel says that it stopped.
+//! How a follower becomes the leader: the previous leader is dead, its sockets are fetched, and each connection continues at the byte where the kernel says
+//! that it stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,30 +21,30 @@ use crate::table::{Connection, Table};
 use crate::{clock, fault, files, heart};
 
 impl Replica {
-    /// This replica is the leader from here on, and executes what is committed, and what those before it may not have survived: they are dead when this returns. What one of
-    /// them died of, or did not come back from, is executed by nobody any more.
+    /// Makes this replica the next leader: from here on it executes what is committed, including what earlier leaders may not have survived. Those are dead
+    /// when this returns. A request that one of them died of, or did not come back from, is executed by no replica any more.
     ///
-    /// Should it die on the way, the next one finds the sockets with the keepers of those that held them before, and with this one's.
+    /// Should this replica die on the way, the next one finds the sockets with the keepers of the replicas that held them before, and with this one's keeper.
     pub fn succeed(&mut self) {
         let before: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
         let mut faults = Vec::new();
         for holder in &before {
-            // One that is only taken for dead would go on writing to its clients.
+            // A leader that is only presumed dead would go on writing to its clients.
             let found = self
                 .leaders
                 .make_sure_of_death(*holder)
                 .unwrap_or_else(|error| die(&format!("it cannot take over from process {}: {error}", holder.pid)));
             faults.extend(self.board.fault(holder.node));
-            // It has been at one request for longer than any may take: so would this one.
+            // It has been at one request for longer than any may take, and so would this replica be.
             if found == Found::AtWork {
                 faults.extend(self.board.hung(holder.node, clock::monotonic_ns(), heart::longest_ns()));
             }
         }
-        // Their keepers look for what they keep while this one is at other things. Where something is left to execute they are asked behind it: what they send counts among
-        // the descriptors that are on their way, of which there may be so many.
+        // The keepers look for what they keep while this replica does other things. When something is left to execute, they are asked after that: the sockets
+        // that they send would count among the descriptors in flight, whose number is limited.
         let is_level = with_replay(|replay| replay.upcoming()).is_none();
         let before = before.into_iter().map(|holder| (holder, is_level.then(|| self.leaders.ask_keeper(holder)))).collect();
-        // What is woken by this runs while this one waits for those.
+        // The processes that this message wakes run while this replica waits for the keepers.
         self.tell(&format!("succeeds {}", self.node));
         self.board.hold(self.own);
         keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -61,7 +62,7 @@ impl Replica {
     /// Takes over. Everything that is committed has been executed here.
     pub fn take_over(&mut self, before: Vec<(Holder, Asked)>) {
         self.check_answers();
-        // What is opened here comes first: the sockets that are received take the lowest numbers, the library's among them, until each is given its own.
+        // What is opened here has to come first: the received sockets take the lowest free numbers, the library's among them, until each is given its own.
         let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
         let asked: Vec<(Holder, io::Result<Left>)> =
             before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| self.leaders.ask_keeper(holder)))).collect();
@@ -70,7 +71,7 @@ impl Replica {
             let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
             let kept = asked
                 .and_then(Left::receive)
-                // It may have ended a connection that it had from before just when it was asked by it.
+                // The keeper may have closed the connection that this replica had from before, just as this replica asked over it.
                 .or_else(|_| self.leaders.ask_keeper(holder).and_then(Left::receive))
                 .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
                 .inspect_err(gone);
@@ -83,13 +84,13 @@ impl Replica {
             .collect();
         let stages: Vec<&'static [u8]> = left
             .iter()
-            // SAFETY: the holder is dead, as just made sure of; a replica is given its number again only when this one has said that it leads.
+            // SAFETY: the holder is dead, as `succeed` has made sure; its number is given to another replica only after this one has said that it leads.
             .map(|(holder, _)| unsafe { self.board.dead_stage(holder.node) })
             .collect();
         let (pipes, sockets) = sockets.into_iter().partition::<Vec<(u16, OwnedFd)>, _>(|(_, fd)| socket::is_pipe(fd.as_raw_fd()));
         let sockets = sockets.into_iter().map(|(_, socket)| socket).collect();
         keeper::PIPE.store(pipe.out.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
-        // One that had begun to collect the round behind those that are committed had taken all before it out of the kernel.
+        // A leader that had begun to collect the round after the committed ones had taken everything before that round out of the kernel.
         let consumed = left.iter().any(|(holder, _)| self.board.collected(holder.node) > self.round);
         self.role = Role::Leads(Box::new(Lead::new(left, pipe)));
         self.adopt(sockets, &Remains { stages, pipes, consumed });
@@ -153,7 +154,7 @@ impl Replica {
         keeper::HIGHEST.fetch_max(Table::fd_of(slot), std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// A connection that the server has closed, and that lacks some of what was written to it.
+    /// Takes over a connection that the server has closed and whose client still lacks some of what was written.
     fn adopt_lingering(&mut self, slot: u32, mut connection: Connection, socket: OwnedFd, remains: &Remains) {
         let line = self.board.line(slot, connection.stream.connection);
         if goes_on(&mut connection, socket.as_raw_fd(), line, remains).is_err() || !connection.stream.has_unsent() {
@@ -183,9 +184,10 @@ impl Replica {
         self.send(slot);
     }
 
-    /// The first round of this leader is committed and executed: nothing is needed any more of those before it.
+    /// The first round of this leader is committed and executed: nothing of earlier leaders is needed any more.
     ///
-    /// Not before the clients have their answers: to dismiss and to tell wakes processes, which would take the core that the server is to answer on.
+    /// This comes after the clients have their answers: dismissing keepers and telling `martlet run` wakes processes, which would take the core that the server
+    /// is to answer on.
     pub fn finish_takeover(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         if lead.is_settled || !lead.has_begun {
@@ -212,21 +214,21 @@ impl Replica {
     }
 }
 
-/// What has come of asking a dead leader's keeper; `None`: it is still to be asked.
+/// The outcome of asking a dead leader's keeper; `None`: it is still to be asked.
 pub type Asked = Option<io::Result<Left>>;
 
-/// What dead leaders have left beside their sockets.
+/// What dead leaders have left besides their sockets.
 struct Remains {
-    /// Where they collected rounds.
+    /// The memory in which they collected rounds.
     stages: Vec<&'static [u8]>,
     /// Their pipes, by node.
     pipes: Vec<(u16, OwnedFd)>,
-    /// Whether all that is committed had been taken out of Unix sockets.
+    /// Whether all committed input had been taken out of Unix sockets.
     consumed: bool,
 }
 
 impl Remains {
-    /// How far a connection over a Unix socket has come, of which so many bytes stand in the log. What of those is still in the kernel is taken out.
+    /// How far a connection over a Unix socket has come. `logged` bytes of its input are in the log; those of them that are still in the kernel are taken out.
     fn counts(&self, logged: u64, fd: i32, line: Line) -> io::Result<Counts> {
         if !self.consumed {
             socket::consume(fd, socket::unconsumed(fd)?)?;
@@ -249,11 +251,11 @@ impl Remains {
     }
 }
 
-/// Compares a connection, as its server has left it here, with what the kernel says. Returns what had been received beyond what stands in the log, and forgets the output
-/// that the kernel has.
+/// Compares a connection, as the server has left it here, with what the kernel says. Returns the input that had been received beyond what is in the log, and
+/// forgets the output that the kernel has.
 ///
 /// # Errors
-/// When it cannot go on, and why, if that is not simply that it is over.
+/// When the connection cannot continue; with the reason, unless the connection is simply over.
 fn goes_on(connection: &mut Connection, fd: i32, line: Line, remains: &Remains) -> Result<Vec<u8>, Option<String>> {
     let counts = if connection.is_unix { remains.counts(connection.stream.logged(), fd, line) } else { socket::counts(fd) };
     let counts = counts.map_err(|error| Some(format!("the kernel does not say how far it has come: {error}")))?;
@@ -263,7 +265,7 @@ fn goes_on(connection: &mut Connection, fd: i32, line: Line, remains: &Remains) 
         let (kept, produced) = (stream.kept_from(), stream.produced());
         return Err(Some(format!("its client was sent {written} bytes, and this replica has those from {kept} to {produced}")));
     }
-    // Where the line is not this connection's its leader had sent nothing.
+    // When the line is not this connection's, its leader had sent nothing.
     let seal = if let Line::Its { seal, .. } = line { seal } else { Seal::of(0, 0) };
     if !stream.agrees_with(seal) {
         return Err(Some("what its client was sent differs from what this replica would have sent".into()));

@@ -1,10 +1,12 @@
 //! The threads that a server has beside the captured one: helpers that wait for work, and execute no requests.
 //!
-//! A fork has only the thread that made it. So each helper is recorded when it is started, and is started anew in a fork: the same routine with the same argument. That is
-//! right for a helper that rests, waiting for a condition: it holds no lock, and nothing that it had begun. So a replica forks only while all of them do.
+//! A fork has only the thread that made it. So each helper is recorded when it is started, and is started anew in a fork, with the same routine and the same
+//! argument. That is right for a helper that rests, that is, waits for a condition: it holds no lock, and has begun nothing. So a replica forks only while all
+//! helpers rest.
 //!
-//! What a helper has come to the server may look at, and go another way at each replica. So a server that waits has its helpers finish first what it has given them since it waited
-//! last. It does not wait for one that only frees memory, since nothing is asked of that but how much there is.
+//! The server may look at what a helper has got to, and act differently at each replica. So a server that is about to wait first lets its helpers finish what
+//! it has given them since it last waited. It does not wait for a helper that only frees memory, because the server asks nothing about that except how much
+//! memory there is.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -19,9 +21,9 @@ static PTHREAD_COND_WAIT: Real = Real::versioned(c"pthread_cond_wait", c"GLIBC_2
 static PTHREAD_COND_SIGNAL: Real = Real::versioned(c"pthread_cond_signal", c"GLIBC_2.3.2");
 static PTHREAD_COND_BROADCAST: Real = Real::versioned(c"pthread_cond_broadcast", c"GLIBC_2.3.2");
 
-/// What helpers call themselves that only free memory.
+/// The names that helpers give themselves that only free memory.
 const FREES: [&[u8]; 1] = [b"bio_lazy_free"];
-/// How often a server that waits looks whether its helpers rest, in microseconds.
+/// How often a server that is about to wait checks whether its helpers rest, in microseconds.
 const REST_US: u32 = 20;
 
 type Routine = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -33,14 +35,14 @@ struct Helper {
     stack_bytes: usize,
     /// The condition that it waits for, if it rests.
     waits_for: AtomicPtr<libc::pthread_cond_t>,
-    /// It has been woken from that, and has not come to rest since.
+    /// It has been woken from that wait, and has not rested since.
     is_woken: AtomicBool,
     /// It only frees memory.
     frees: AtomicBool,
 }
 
 impl Helper {
-    /// Whether a server that waits waits for it.
+    /// Whether a server that is about to wait waits for this helper first.
     fn is_awaited(&self) -> bool {
         self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst)
     }
@@ -78,7 +80,7 @@ unsafe fn create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_
     unsafe { real(thread, attributes, routine, argument) }
 }
 
-/// Starts a thread as the server wants it, recorded as a helper where `is_helper`.
+/// Starts a thread as the server wants it. Records it as a helper if `is_helper`.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -115,7 +117,7 @@ pub unsafe fn start(
     result
 }
 
-/// `pthread_cond_wait`, by which a helper is seen to rest.
+/// `pthread_cond_wait`. A helper that calls it is noted to rest.
 ///
 /// # Safety
 /// As for `pthread_cond_wait`.
@@ -136,16 +138,16 @@ pub unsafe fn wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthre
     result
 }
 
-/// `pthread_cond_signal`, or `pthread_cond_broadcast` where it is for `all`: who waits for the condition does not rest any more.
+/// `pthread_cond_signal`, or, if `all`, `pthread_cond_broadcast`: a helper that waits for the condition does not rest any more.
 ///
 /// # Safety
 /// As for those.
 pub unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
-    // A child has none, and perhaps a lock that was taken when it was forked.
+    // A child has no helpers, and its copy of the lock may have been taken when it was forked.
     if !crate::children::is_child() {
         let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = || helpers.iter().filter(|helper| helper.waits_for.load(Ordering::SeqCst) == condition && helper.rests());
-        // Which of several is woken nobody knows.
+        // Which of several is woken is unknown.
         if all || waiting().count() == 1 {
             waiting().for_each(|helper| helper.is_woken.store(true, Ordering::SeqCst));
         }
@@ -156,7 +158,7 @@ pub unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
     unsafe { std::mem::transmute::<*mut c_void, Function>(real.address())(condition) }
 }
 
-/// A thread of the server's calls itself this.
+/// A thread of the server's gives itself this name.
 pub fn name(name: &[u8]) {
     if let Some(helper) = SELF.get() {
         helper.frees.store(FREES.contains(&name), Ordering::SeqCst);
@@ -179,7 +181,7 @@ pub fn all_rest() -> bool {
     helpers.iter().all(|helper| helper.rests())
 }
 
-/// Returns when all helpers have finished that the server has woken, but for those that only free memory.
+/// Returns when all helpers that the server has woken have finished, except those that only free memory.
 pub fn await_rest() {
     while HELPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|helper| helper.is_awaited()) {
         // SAFETY: a plain call.
@@ -187,8 +189,8 @@ pub fn await_rest() {
     }
 }
 
-/// Starts the helpers anew, in a fork that was made while they rested. A condition that they had waited for still counts them among those who wait, so that it would wake
-/// one of them and not the new one: it is made anew, too.
+/// Starts the helpers anew, in a fork that was made while they rested. A condition that the old helpers had waited for still counts them as waiting, so a
+/// signal would wake one of them and not the new one: so the condition is made anew, too.
 ///
 /// # Safety
 /// Only the thread that forked runs here.
@@ -198,7 +200,7 @@ pub unsafe fn start_again() {
         let condition = helper.waits_for.swap(std::ptr::null_mut(), Ordering::SeqCst);
         helper.is_woken.store(false, Ordering::SeqCst);
         if !condition.is_null() {
-            // SAFETY: the helper waited for it, so it is one; nobody waits for it now.
+            // SAFETY: the helper waited for it, so it is one; no thread waits for it now.
             unsafe { condition.write(libc::PTHREAD_COND_INITIALIZER) };
         }
     }

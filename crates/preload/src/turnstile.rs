@@ -1,11 +1,11 @@
-//! A server's own threads, where several of them matter: they run one at a time, in the same order at every replica.
+//! A server's own threads, when several of them matter: they run one at a time, in the same order at every replica.
 //!
-//! All of them run on the captured thread, each on a stack of its own, and give way only where a thread waits: for events, for a condition, for a lock, for a time, for
-//! another one's end. Which one goes on then follows from the log and from what the threads have done, so it is the same at every replica. A fork has all of them, since
-//! they are nothing but memory. It costs the parallelism.
+//! All of them run on the captured thread, each on a stack of its own. A thread gives way only when it waits: for events, for a condition, for a lock, for a
+//! time, or for another thread's end. So which thread continues follows from the log and from what the threads have done, and is the same at every replica. A
+//! fork has all of them, since they are nothing but memory. The price is that they do not run in parallel.
 //!
-//! They share what the C library keeps for one thread: variables of a thread, its name, its number, and the owner of a recursive lock. A server for which those matter
-//! cannot be run so.
+//! The threads share what the C library keeps per thread: thread-local variables, the thread's name and number, and the owner of a recursive lock. A server
+//! that depends on those being separate cannot be run in this way.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -23,16 +23,16 @@ pub type Routine = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It can go on, or does.
+    /// It runs, or can run.
     Ready,
     /// To be woken.
     Condition(*mut libc::pthread_cond_t),
     Lock(*mut libc::pthread_mutex_t),
-    /// For its time alone.
+    /// For its time to come, and nothing else.
     Time,
-    /// For events at an epoll instance, so many at most.
+    /// For events at an epoll instance, at most so many.
     Events(RawFd, usize),
-    /// For the end of another one.
+    /// For the end of another thread.
     End(usize),
     /// It has ended.
     Ended,
@@ -40,25 +40,25 @@ enum State {
 
 /// A thread.
 struct Thread {
-    /// Where it stands while another one runs. It stays where it is.
+    /// Its state while another thread runs. It stays at its address.
     context: *mut libc::ucontext_t,
     state: State,
-    /// Until when it waits at most, on the clock that the server sees.
+    /// When its wait ends at the latest, on the clock that the server sees.
     until_ns: Option<u64>,
     routine: Option<(Routine, *mut c_void)>,
     result: *mut c_void,
 }
 
-/// All of them.
+/// All threads.
 struct Threads {
     all: Vec<Thread>,
     current: usize,
-    /// What rounds have told of, and nobody has been given so far.
+    /// What rounds have reported and no thread has been given yet.
     delivered: Vec<(RawFd, libc::epoll_event)>,
 }
 
 static THREADS: Confined<RefCell<Option<Threads>>> = Confined::new(RefCell::new(None));
-/// Whether the first thread is to hear that a signal has interrupted it.
+/// Whether the first thread is to be told that a signal has interrupted it.
 static IS_INTERRUPTED: Confined<Cell<bool>> = Confined::new(Cell::new(false));
 
 static LOCK: Real = Real::versioned(c"__pthread_mutex_lock", c"GLIBC_2.2.5");
@@ -68,14 +68,14 @@ fn with_threads<R>(use_them: impl FnOnce(&mut Threads) -> R) -> Option<R> {
     THREADS.get().borrow_mut().as_mut().map(use_them)
 }
 
-/// The server's threads take turns from here on. The calling one is the first.
+/// From here on the server's threads take turns. The calling thread is the first.
 pub fn enable() {
     let first =
         Thread { context: Box::into_raw(fiber::blank()), state: State::Ready, until_ns: None, routine: None, result: std::ptr::null_mut() };
     *THREADS.get().borrow_mut() = Some(Threads { all: vec![first], current: 0, delivered: Vec::new() });
 }
 
-/// Whether they do. For the captured thread.
+/// Whether they take turns. For the captured thread.
 pub fn is_on() -> bool {
     THREADS.get().borrow().is_some()
 }
@@ -94,7 +94,7 @@ pub fn start(routine: Routine, argument: *mut c_void) -> std::io::Result<libc::p
     .unwrap_or_default())
 }
 
-/// No number of the C library's, which are addresses.
+/// A number that the C library cannot have given: its numbers are addresses.
 fn number_of(at: usize) -> libc::pthread_t {
     at as libc::pthread_t
 }
@@ -118,14 +118,14 @@ extern "C" fn enter() {
     die("a thread of the server's goes on after its end");
 }
 
-/// The calling thread waits for the end of another one. Returns what that has returned.
+/// The calling thread waits for the end of another thread. Returns what that thread has returned.
 pub fn join(number: libc::pthread_t) -> *mut c_void {
     let at = number as usize;
     block(State::End(at), None);
     with_threads(|threads| threads.all[at].result).unwrap_or(std::ptr::null_mut())
 }
 
-/// The time by which threads wait: it is the server's, and the same at every replica.
+/// The time by which threads wait. It is the server's clock, which is the same at every replica.
 fn now_ns() -> u64 {
     clock::shown().monotonic_ns
 }
@@ -142,7 +142,7 @@ unsafe fn try_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int>(TRY_LOCK.address())(mutex) }
 }
 
-/// Takes a lock as the C library does, for whom it does.
+/// Takes a lock as the C library does, for calls that it would serve.
 ///
 /// # Safety
 /// As for `pthread_mutex_lock`.
@@ -151,7 +151,7 @@ pub unsafe fn real_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int>(LOCK.address())(mutex) }
 }
 
-/// Takes a lock, when the thread that has it gives it back.
+/// Takes a lock once the thread that holds it releases it.
 ///
 /// # Safety
 /// As for `pthread_mutex_lock`.
@@ -159,7 +159,7 @@ pub unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
     // SAFETY: as the caller promises.
     match unsafe { try_lock(mutex) } {
         libc::EBUSY => {
-            // It is taken for this thread before it goes on.
+            // The lock is taken for this thread before the thread continues.
             block(State::Lock(mutex), None);
             0
         }
@@ -179,7 +179,7 @@ pub unsafe fn wait_for(condition: *mut libc::pthread_cond_t, mutex: *mut libc::p
     unsafe { lock(mutex) }
 }
 
-/// Wakes a thread that waits for a condition, or all that do.
+/// Wakes one thread that waits for a condition, or all that do.
 pub fn wake(condition: *mut libc::pthread_cond_t, all: bool) {
     with_threads(|threads| {
         let waiting = threads.all.iter_mut().filter(|thread| thread.state == State::Condition(condition));
@@ -190,7 +190,7 @@ pub fn wake(condition: *mut libc::pthread_cond_t, all: bool) {
 /// Waits for events at an epoll instance.
 ///
 /// # Errors
-/// The errno why there are none.
+/// The errno that says why there are none.
 pub fn wait_at(epoll: RawFd, most: usize, timeout_ms: c_int) -> Result<Vec<libc::epoll_event>, c_int> {
     if timeout_ms != 0 {
         let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now_ns() + ms * 1_000_000);
@@ -224,7 +224,8 @@ fn block(state: State, until_ns: Option<u64>) {
     loop {
         if let Some((from, to)) = with_threads(Threads::choose).flatten() {
             if from != to {
-                // SAFETY: this thread alone reaches the contexts, which stay where they are. The one that is gone to was made for a new thread, or left by this very call.
+                // SAFETY: this thread alone reaches the contexts, which stay where they are. The context that is switched to was made for a new thread, or left
+                // by this very call.
                 unsafe { libc::swapcontext(from, to) };
             }
             debug_assert_eq!(with_threads(|threads| threads.current), own, "it is this one's turn");
@@ -235,7 +236,7 @@ fn block(state: State, until_ns: Option<u64>) {
 }
 
 impl Threads {
-    /// The next thread after the calling one that can go on has its turn. Returns where the two stand; `None`: all wait.
+    /// Gives the turn to the next thread after the calling one that can run. Returns the contexts of both, the calling thread's first; `None`: all wait.
     fn choose(&mut self) -> Option<(*mut libc::ucontext_t, *mut libc::ucontext_t)> {
         let count = self.all.len();
         let next = (1..=count).map(|step| (self.current + step) % count).find(|at| self.can_go_on(*at))?;
@@ -263,7 +264,7 @@ impl Threads {
         }
     }
 
-    /// What the server waits for, as a whole.
+    /// What the server as a whole waits for.
     fn wait(&self) -> Wait {
         let most = |thread: &Thread| if let State::Events(_, most) = thread.state { Some(most) } else { None };
         Wait {
@@ -277,7 +278,7 @@ impl Threads {
     }
 }
 
-/// All threads wait: until there is a round, or, where there are no replicas so far, until one's time has come.
+/// All threads wait: until there is a round, or, when there are no replicas yet, until the time of one of them has come.
 fn idle() {
     let wait = with_threads(|threads| threads.wait()).unwrap_or_default();
     if !birth::is_born() {
@@ -299,11 +300,11 @@ fn idle() {
     }
     let given = with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)));
     let Some((delivered, signals)) = given else { return };
-    // What nobody waits for is told of again.
+    // Events that no thread waits for will be reported again.
     with_threads(|threads| threads.delivered = delivered);
     for number in signals {
         main_thread::capture();
-        // SAFETY: a plain call; a handler is the server's.
+        // SAFETY: a plain call; any handler is the server's own.
         unsafe { libc::raise(number) };
         main_thread::release();
         IS_INTERRUPTED.get().set(true);

@@ -1,8 +1,9 @@
-//! Output in which a server says what differs between replicas: how much memory is in use while some of it is freed beside, say.
+//! Output of a server that differs between replicas, such as how much memory is in use while some of it is being freed in the background.
 //!
-//! A client that was sent such output by one replica could not be sent the rest of it by another, and would lose its connection. So the leader's words are everyone's: the others are told
-//! them as they are told what the system says, and take them for what their servers have written. `martlet run` says by which requests a connection asks for such output, and by
-//! which texts it is known. What connections are sent that have asked for none is not looked through, whatever a client may have stored.
+//! A client that one replica had sent part of such output could not be sent the rest by another, and would lose its connection. So all replicas use the
+//! leader's words: the others are told them as they are told what the system answers, and take them for what their own servers have written. `martlet run` says
+//! which requests ask for such output, and which texts it is recognised by. Connections that have asked for none are not searched, whatever a client may have
+//! stored.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -11,30 +12,30 @@ use crate::answers::{Call, Effect, told};
 use crate::board::Told;
 use crate::replica::Replica;
 
-/// The longest write that is looked at, in bytes: longer ones are no such output.
+/// The longest write that is looked at, in bytes: a longer one is not such output.
 const MOST_BYTES: usize = 128 << 10;
-/// The most that the others are told of it in one round, in bytes. Then the server is told that there is no room, and writes it in the next one. The board keeps so much for several
-/// rounds, and for those [the leader waits](crate::backpressure) where a follower is behind.
+/// The most of it that the others are told in one round, in bytes. Beyond that the server is told that there is no room, and writes it in the next round. The
+/// board has room for several such rounds, and [the leader waits](crate::backpressure) before a follower falls further behind.
 const MOST_ROUND_BYTES: usize = 4 << 20;
-/// In place of words: there is no room for any in this round.
+/// Takes the place of words: there is no room for any in this round.
 const NO_ROOM: i64 = 1;
 
-/// How such output is known.
+/// How such output is recognised.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
-    /// The names of the requests that ask for it, in small letters.
+    /// The names of the requests that ask for it, in lower case.
     asking: Vec<String>,
-    /// The texts of which one stands in it.
+    /// The texts: output that contains one of them is such output.
     marks: Vec<String>,
 }
 
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// From here on connections are looked after that have asked for such output, and output is such in which one of these texts stands. The first line has the names of the requests, with spaces
-/// between them, and each further one a text.
+/// From here on, watches for connections that have asked for such output, and takes output that contains one of these texts for such output. The first line of
+/// `text` has the names of the requests, with spaces between them, and each further line a text.
 ///
 /// # Errors
-/// When there is none of either, or it was said before.
+/// When there are no names or no texts, or this has been called before.
 pub fn know_by(text: &str) -> Result<(), String> {
     let known = parse(text)
         .ok_or_else(|| format!("{text:?} does not say by which requests and texts output is known that differs between replicas"))?;
@@ -49,12 +50,12 @@ fn parse(text: &str) -> Option<Known> {
     (is_said(&asking) && is_said(&marks)).then_some(Known { asking, marks })
 }
 
-/// The names of the requests that ask for it, in small letters.
+/// The names of the requests that ask for it, in lower case.
 pub fn asking() -> &'static [String] {
     KNOWN.get().map_or(&[], |known| &known.asking)
 }
 
-/// Whether one of these texts stands in a write.
+/// Whether a write contains one of these texts.
 fn is_marked(parts: &[&[u8]], marks: &[String]) -> bool {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     if len > MOST_BYTES || marks.iter().all(|mark| mark.len() > len) {
@@ -81,7 +82,7 @@ pub struct Worded {
 }
 
 impl Worded {
-    /// Whether so many bytes more may be told in this round; they count from here on.
+    /// Whether so many more bytes may be told in this round. If so, they are counted.
     fn takes(&mut self, round: u64, bytes: usize) -> bool {
         if self.round != round {
             *self = Worded { round, bytes: 0 };
@@ -94,18 +95,18 @@ impl Worded {
     }
 }
 
-/// What a client is sent for what its server writes to it.
+/// What a client is sent in place of what its server writes to it.
 pub enum Words {
-    /// That.
+    /// What the server writes.
     Its,
-    /// This.
+    /// These, the leader's words.
     Leaders(Vec<u8>),
     /// Nothing in this round.
     None,
 }
 
 impl Replica {
-    /// What a client is sent that has asked for such output.
+    /// What a client that has asked for such output is sent.
     pub fn words_for(&mut self, parts: &[&[u8]]) -> Words {
         if !KNOWN.get().is_some_and(|known| is_marked(parts, &known.marks)) {
             return Words::Its;

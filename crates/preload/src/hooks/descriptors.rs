@@ -1,4 +1,4 @@
-//! What makes descriptors that are no files and no connections. They have the same numbers at every replica: the lowest ones that are free.
+//! Calls that make descriptors other than files and connections. Those have the same numbers at every replica: the lowest free ones.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_long, c_uint};
@@ -18,7 +18,7 @@ use crate::{files, own, threads, turnstile};
 const CLOSE_RANGE_UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
 const CLOSE_RANGE_CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
 
-/// What the server opens by this, under a number that it may have. It is its caller's to fail.
+/// Opens something for the server, under a number that the server may have. If that fails, the caller's call fails.
 pub fn numbered(open: impl FnOnce() -> c_int) -> c_int {
     if !in_server() {
         return open();
@@ -27,15 +27,15 @@ pub fn numbered(open: impl FnOnce() -> c_int) -> c_int {
     if fd < 0 { fd } else { sys::numbered(fd).unwrap_or_else(|error| fail(sys::errno_of(error))) }
 }
 
-/// What the server opens by this, while the library opens nothing.
+/// Opens something for the server, while the library opens nothing.
 pub fn alone(open: impl FnOnce() -> c_int) -> c_int {
     let _opening = in_server().then(Opening::begin);
     open()
 }
 
-/// Whether the server may have no descriptor of this number. What the library has there a replica cannot do without: to put something else in its place would leave clients
-/// waiting for ever. It could not be moved either, since those who use it have its number at hand. So the server is told what it is told of a number beyond its limit
-/// (`RLIMIT_NOFILE`), whatever the library has there just now, which is not the same at every replica.
+/// Whether the server may not put a descriptor under this number. A replica cannot do without what the library has there: replacing it would leave clients
+/// waiting for ever. Nor could it be moved, since its users have noted its number. So the server is told what it would be told of a number beyond its limit
+/// (`RLIMIT_NOFILE`), whatever the library happens to have there, which differs between replicas.
 fn is_withheld(to: c_int, call: &str) -> bool {
     if !in_server() {
         return false;
@@ -52,15 +52,15 @@ fn is_withheld(to: c_int, call: &str) -> bool {
     is_withheld
 }
 
-/// Puts another name of a descriptor under a number, by this system call.
+/// Gives a descriptor a second name under a number, by this system call.
 fn put_under(fd: c_int, to: c_int, call: &str, put: impl FnOnce() -> c_int) -> c_int {
     refuse(fd, call);
     refuse(to, call);
     if is_withheld(to, call) { fail(libc::EBADF) } else { alone(put) }
 }
 
-/// Closes the server's descriptors of these numbers: its connections and listeners as [`super::close`] does, others by the kernel, which may refuse, and has closed nothing then. What is
-/// the library's the server has not opened, so that it is not the server's to close. For the library's code.
+/// Closes the server's descriptors with these numbers: its connections and listeners as [`super::close`] does, others by the kernel, which may refuse, and then
+/// has closed nothing. The library's descriptors were not opened by the server, so they are not the server's to close. For the library's code.
 fn close_all(numbers: RangeInclusive<RawFd>) -> io::Result<()> {
     let withheld = (OF_LIBRARY.start..OF_CONNECTIONS.end).filter(|fd| birth::is_born() && own::is_withheld(*fd));
     let listeners =
@@ -85,19 +85,20 @@ fn close_all(numbers: RangeInclusive<RawFd>) -> io::Result<()> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let (unshares, sets_flag) = (flags & CLOSE_RANGE_UNSHARE != 0, flags & CLOSE_RANGE_CLOEXEC != 0);
-    // Where it is no valid call the kernel says so.
+    // If it is not a valid call, the kernel says so.
     if !in_server() || flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 || first > last {
         return kernel!(SYS_close_range, first, last, flags) as c_int;
     }
     let _library = InLibrary::enter();
-    // Those who hand the server's connections over share its table of descriptors. A server with one thread has nobody else to share it with, and need not be given one of its own.
+    // The threads that hand over the server's connections share its table of descriptors. A server with one thread shares it with no other of its own, and need
+    // not be given a separate table.
     if unshares && (threads::has_helpers() || turnstile::is_on()) {
         sys::complain(
             "the server calls close_range with CLOSE_RANGE_UNSHARE while it has several threads, which is not captured: the call fails with EINVAL",
         );
         return fail(libc::EINVAL);
     }
-    // Of a program that the server becomes by that nothing is captured.
+    // Nothing is captured of a program that the server executes after this.
     if sets_flag {
         return kernel!(SYS_close_range, first, last, CLOSE_RANGE_CLOEXEC) as c_int;
     }
@@ -105,7 +106,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     close_all(first..=RawFd::try_from(last).unwrap_or(RawFd::MAX)).map_or_else(|error| fail(sys::errno_of(error)), |()| 0)
 }
 
-/// As in the C library, one that fails would leave the caller with what it believes to be closed.
+/// As in the C library: failing would leave the caller with descriptors that it believes to be closed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
@@ -118,7 +119,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// Those who hand the server's connections over share its table of descriptors.
+/// The threads that hand over the server's connections share its table of descriptors.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 && in_server() && birth::is_born() {
@@ -145,7 +146,7 @@ unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     put_under(fd, to, "dup3", || kernel!(SYS_dup3, fd, to, flags) as c_int)
 }
 
-/// In C what stands behind the command has many types, or is missing; on the machines that this is for it is passed as this is.
+/// In C the argument after the command has many types, or is missing. On the machines that this is for, it is passed as this one is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     if !matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
@@ -173,7 +174,7 @@ unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, signals: *const libc::sigset_t, flags: c_int) -> c_int {
-    // As many signals as the kernel has.
+    // The number of bytes for all signals that the kernel has.
     numbered(|| kernel!(SYS_signalfd4, fd, signals, size_of::<u64>(), flags) as c_int)
 }
 
@@ -192,7 +193,7 @@ unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
     numbered(|| kernel!(SYS_memfd_create, name, flags) as c_int)
 }
 
-/// By counters a server's threads wake each other. Each replica has its own.
+/// The server's threads wake each other through counters. Each replica has its own.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn eventfd(first: c_uint, flags: c_int) -> c_int {
     let fd = numbered(|| kernel!(SYS_eventfd2, first, flags) as c_int);
@@ -203,7 +204,7 @@ unsafe extern "C" fn eventfd(first: c_uint, flags: c_int) -> c_int {
     fd
 }
 
-/// Each replica has its own timers, but what is read of them is the leader's.
+/// Each replica has its own timers, but what is read from them is what the leader has read.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
     let fd = numbered(|| kernel!(SYS_timerfd_create, clock, flags) as c_int);
@@ -228,7 +229,7 @@ unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, end
     done.map_or_else(fail, |_| 0)
 }
 
-/// The same of both ends of something. Where one cannot have it both are closed.
+/// Does the same for both ends of something. If one of them cannot have such a number, both are closed.
 ///
 /// # Safety
 /// `ends` is a pointer to two descriptors, which have just been opened for the caller.

@@ -1,7 +1,7 @@
 //! Files.
 //!
-//! `open` and its like take a mode behind their flags only where a file may be made. In C they have a variable number of arguments; on the machines that this is for those are
-//! passed as others are.
+//! `open` and its like take a mode after their flags, but only when a file may be made. In C they have a variable number of arguments; on the machines that
+//! this is for, those are passed as others are.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -19,7 +19,8 @@ use crate::main_thread::{InLibrary, in_server};
 use crate::sys::{Real, checked, errno_of, fail};
 use crate::threads;
 
-/// The path that the server means. What the system makes up of the process that it takes itself for is its own.
+/// The path that the server means. The server believes that it is the process with the number that it was shown: of that process's files in /proc it means its
+/// own.
 ///
 /// # Safety
 /// `path` is a text that ends with a zero byte.
@@ -49,7 +50,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_
             files::forget(fd);
             let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
             let (has_places, at) = if writes { files::place(fd, flags) } else { (false, 0) };
-            // What is no file is everybody's, such as a terminal.
+            // What is no file, such as a terminal, is the same for every replica.
             if has_places {
                 files::keep_written(fd, &path, flags, (true, at));
             }
@@ -71,7 +72,7 @@ unsafe extern "C" fn creat(path: *const c_char, mode: mode_t) -> c_int {
     unsafe { open(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }
 
-/// What is opened by this each replica opens for itself.
+/// Each replica opens for itself what is opened by this.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     numbered(|| kernel!(SYS_openat, directory, path, flags, mode) as c_int)
@@ -119,7 +120,7 @@ unsafe extern "C" fn mkstemp64(template: *mut c_char) -> c_int {
     unsafe { mkostemp(template, 0) }
 }
 
-/// Reads what the leader reads for everyone. `None`: it does not, or there are no replicas.
+/// Reads what the leader reads for all replicas. `None`: this is not such a descriptor, or there are no replicas.
 ///
 /// # Safety
 /// `buffer` is a pointer to so many bytes.
@@ -132,7 +133,7 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_
     replicated(|replica| replica.read_told(fd, into)).flatten().map(|got| returned(got) as ssize_t)
 }
 
-/// Writes a file that is kept. `None`: it is none.
+/// Writes a file that is kept. `None`: this is not one.
 pub fn write(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
     if !in_server() {
         return None;
@@ -141,7 +142,7 @@ pub fn write(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
     if let Some(done) = replicated(|replica| replica.write_file(fd, bytes)) {
         return done.map(|done| returned(done) as ssize_t);
     }
-    // Its place is known from its start.
+    // The file's position is known from the start.
     let _library = InLibrary::enter();
     Some(match files::write(fd, &written, bytes) {
         Ok(done) => {
@@ -175,7 +176,7 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     unsafe { lseek(fd, offset, whence) }
 }
 
-/// A call for a file that is kept, which is the leader's to do.
+/// A call for a file that is kept, which the leader makes.
 fn on_file(fd: c_int, call: Call, act: impl Fn() -> io::Result<i64>) -> c_int {
     if in_server()
         && files::written(fd).is_some()
@@ -197,7 +198,7 @@ unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
     unsafe { ftruncate(fd, len) }
 }
 
-/// Has a file's content put on its disk. Where a helper does it the server goes on meanwhile, and so it does here, although it waits for its helpers.
+/// Syncs a file to its disk. When a helper does it, the server goes on meanwhile; so it does here too, although the server waits for its helpers.
 fn sync(fd: c_int, sync: impl Fn() -> i64) -> c_int {
     if threads::is_helper() && files::written(fd).is_some() {
         files::sync_later(fd);
@@ -226,7 +227,7 @@ unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     on_file(fd, Call::ChangeMode, || checked(kernel!(SYS_fchmod, fd, mode)))
 }
 
-/// A call for a name, which is the leader's to do. One that succeeds may find it done: `is_done` says whether an error means that.
+/// A call for a name, which the leader makes. A successor may find it done already: `is_done` says whether an error means that.
 fn on_name(call: Call, act: impl Fn() -> i64, is_done: impl Fn(i32) -> bool) -> c_int {
     let acted = replicated(|replica| {
         replica.act(call, |asks| match checked(act()) {
@@ -291,7 +292,7 @@ unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     on_name(Call::Access, || kernel!(SYS_faccessat, libc::AT_FDCWD, path, mode), |_| false)
 }
 
-/// Each replica is where the leader is.
+/// Each replica changes to the directory where the leader is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
     let gone = checked(kernel!(SYS_chdir, path)).map_err(errno_of);
@@ -342,7 +343,7 @@ unsafe extern "C" fn fstat64(fd: c_int, into: *mut Stat) -> c_int {
     unsafe { fstat(fd, into) }
 }
 
-/// A pipe is a server's own, but what is read from one is perhaps a child's, of which there is one.
+/// A pipe is a server's own, but what is read from one may come from a child, of which there is only one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
     let made = alone(|| kernel!(SYS_pipe2, ends, flags) as c_int);
@@ -368,7 +369,7 @@ unsafe extern "C" fn pipe(ends: *mut c_int) -> c_int {
     unsafe { pipe2(ends, 0) }
 }
 
-// Of streams of the C library the library makes the reads and writes itself: the C library's own are not seen here.
+// For streams of the C library, this library makes the reads and writes itself, because the C library's own are not seen here.
 
 #[repr(C)]
 struct Functions {
@@ -398,7 +399,7 @@ unsafe extern "C" fn write_stream(cookie: *mut c_void, bytes: *const c_char, len
     // SAFETY: the C library gives so many bytes.
     let bytes = unsafe { super::bytes(bytes.cast(), len) };
     let fd = cookie as usize as c_int;
-    // 0 is its word for an error.
+    // The C library takes 0 for an error.
     write(fd, bytes).unwrap_or_else(|| kernel!(SYS_write, fd, bytes.as_ptr(), bytes.len()) as ssize_t).max(0)
 }
 
@@ -415,7 +416,7 @@ unsafe extern "C" fn close_stream(cookie: *mut c_void) -> c_int {
     unsafe { super::close(cookie as usize as c_int) }
 }
 
-/// The flags of `open` for a mode of `fopen`, if that writes.
+/// The flags of `open` for a mode of `fopen`, if that mode writes.
 fn flags_of(mode: &CStr) -> Option<c_int> {
     let mode = mode.to_bytes();
     let access = if mode.contains(&b'+') { libc::O_RDWR } else { libc::O_WRONLY };
@@ -461,7 +462,7 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
                 seek: Some(seek_stream),
                 close: Some(close_stream),
             };
-            // SAFETY: the cookie is a descriptor, which the functions take for that.
+            // SAFETY: the cookie is a descriptor, and the functions use it as one.
             let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
             streams(|streams| streams.insert(stream as usize, fd));
             stream
@@ -475,7 +476,7 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     unsafe { fopen(path, mode) }
 }
 
-/// What the C library reads, writes and closes for a stream is not seen here.
+/// What the C library reads, writes and closes for such a stream is not seen here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     static REAL: Real = Real::new(c"fdopen");

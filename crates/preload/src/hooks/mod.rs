@@ -1,7 +1,7 @@
-//! The entry points: functions of the C library that a server calls, and finds here.
+//! The entry points: functions of the C library that a server calls, and finds here instead.
 //!
-//! Each asks first whether the server's code runs on the captured thread; the library's own calls, and those of other threads, go to the kernel. So do calls for
-//! descriptors that are not captured.
+//! Each first checks whether it is the server's own code that calls, on the captured thread. Calls from the library itself, and from other threads, go to the
+//! kernel. So do calls for descriptors that are not captured.
 
 /// # Safety
 /// As for the system call.
@@ -31,7 +31,7 @@ use crate::sys::{die, fail, set_errno};
 use crate::table::Table;
 use crate::{clock, fault, own, socket, sys, threads, turnstile};
 
-/// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
+/// Runs the library's code for a captured connection: `body` gets the replica and the connection's slot. `None`: the descriptor is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
     if !in_server() || fd < crate::table::FIRST_FD {
         return None;
@@ -45,7 +45,7 @@ fn is_captured(fd: RawFd) -> bool {
     with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd))) == Some(true)
 }
 
-/// What is not captured would be done to one replica only, so that the replicas would differ.
+/// A call that is not captured would take effect at one replica only, so that the replicas would differ.
 fn refuse(fd: RawFd, call: &str) {
     if in_server() {
         let _library = InLibrary::enter();
@@ -215,7 +215,7 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, len:
     unsafe { sendfile(to, from, offset, len) }
 }
 
-/// Sends a part of a file on a connection: read here, at every replica, and written. `None`: it is none.
+/// Sends part of a file on a connection: every replica reads it here, and writes it. `None`: it is not a connection.
 ///
 /// # Safety
 /// `offset` is a pointer to a place in the file, or null.
@@ -239,7 +239,8 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> 
     Some(sent)
 }
 
-/// A connection that the server has shut down on its side cannot be handed over, since the kernel's counts of it are others. So the server is told that it is over, and closes it.
+/// A connection that the server has shut down on its own side cannot be handed over, since the kernel's counts for it no longer fit. So the server is told that
+/// the connection is over, and closes it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match on_connection(fd, |_, _| ()) {
@@ -248,7 +249,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
 }
 
-/// How much there is to be read is what stands in the log.
+/// What is in the log says how much there is to read.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: std::ffi::c_ulong, argument: *mut c_void) -> c_int {
     if request == libc::FIONREAD
@@ -271,7 +272,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         if with(|replica| replica.close_listener(fd)) == Some(true) {
             return 0;
         }
-        // Servers close in a loop whatever numbers there may be. What is the library's there the server has not opened, and what is left of a connection that it has closed is still sent.
+        // Servers close all numbers that there may be in a loop. Under these, the library's descriptors were not opened by the server, and a connection that
+        // the server has closed may still have output to send.
         if birth::is_born() && own::is_withheld(fd) {
             return fail(libc::EBADF);
         }
@@ -292,7 +294,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     }
 }
 
-/// Whether the server prepares a listener that it has closed for a new use. It keeps the options that it has.
+/// Whether the server prepares a listener that it has closed for new use. The listener keeps its options.
 fn is_withdrawn(fd: c_int) -> bool {
     processes::replicated(|replica| replica.table.withdrawn.contains_key(&fd)) == Some(true)
 }
@@ -305,7 +307,7 @@ unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
     kernel!(SYS_setsockopt, fd, level, name, value, len) as c_int
 }
 
-/// A server that serves is told that there is no other address for it than those that it has: there is one of each, and each replica would ask for its own.
+/// A server that serves is told that no other address is available than those that it has: there is one of each address, and each replica would ask for it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: as the caller promises.
@@ -313,7 +315,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     if is_withdrawn(fd) {
         return if socket::address(fd, socket::Side::Local) == wanted { 0 } else { fail(libc::EADDRNOTAVAIL) };
     }
-    // Where it leaves the choice to the kernel it does not mean to listen.
+    // If the server leaves the port to the kernel, it does not mean to listen.
     let is_certain = match wanted.first_chunk::<4>().map(|[a, b, c, d]| (c_int::from(u16::from_ne_bytes([*a, *b])), [*c, *d])) {
         Some((libc::AF_INET | libc::AF_INET6, port)) => port != [0, 0],
         Some((libc::AF_UNIX, _)) => true,
@@ -327,7 +329,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     kernel!(SYS_bind, fd, address, len) as c_int
 }
 
-/// Connections that a server opens are none of its clients': each replica would open one.
+/// Connections that a server opens are not its clients': each replica would open one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if in_server() && birth::is_born() {
@@ -427,7 +429,7 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-    // An error of a connection is its reader's, by the log.
+    // The error of a connection is given to the server when it reads, as the log says.
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && on_connection(fd, |_, _| ()).is_some() {
         // SAFETY: the caller gives room for an int, and says so.
         unsafe {
@@ -439,7 +441,7 @@ unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mu
     kernel!(SYS_getsockopt, fd, level, name, value, len) as c_int
 }
 
-/// Memory without a file that the server would share with its children. Replicas are forks, and are not to share it with each other.
+/// Memory without a file that the server means to share with its children. Replicas are forks, too, and must not share it with each other.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
     let mut flags = flags;
@@ -557,7 +559,7 @@ unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
     unsafe { threads::wake(condition, all) }
 }
 
-/// In the library's code, if the server's threads take turns and one of them calls.
+/// Enters the library, if the server's threads take turns and one of them calls.
 fn takes_turns() -> Option<InLibrary> {
     let library = in_server().then(InLibrary::enter)?;
     turnstile::is_on().then_some(library)
@@ -642,7 +644,7 @@ unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc:
 /// Runs when the library is loaded, before the server's `main`.
 extern "C" fn load() {
     let (Ok(name), Ok(cluster)) = (std::env::var("MARTLET_RUN"), std::env::var("MARTLET_RUN_CLUSTER")) else { return };
-    // What the server starts is nobody's replica.
+    // Programs that the server starts are no replicas, so they must not find these variables.
     let refused = std::env::var("MARTLET_RUN_REFUSED").ok();
     let wording = std::env::var("MARTLET_RUN_WORDING").ok();
     if std::env::var_os("MARTLET_RUN_TURNSTILE").is_some() {

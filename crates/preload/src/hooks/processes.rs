@@ -1,4 +1,4 @@
-//! Children, and what the server hears of itself as a process.
+//! Children, and what the server is told of its own process.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::main_thread::{InLibrary, in_server};
 use crate::replica::{Replica, with};
 use crate::sys::{self, Real, checked, complain, fail};
 
-/// Runs the library's code for a call of a server that has replicas. `None`: it has none so far, or it is not the server that calls.
+/// Runs the library's code for a call of a server that has replicas. `None`: it has none yet, or the caller is not the server.
 pub fn replicated<R>(body: impl FnOnce(&mut Replica) -> R) -> Option<R> {
     if !in_server() || !birth::is_born() {
         return None;
@@ -20,7 +20,7 @@ pub fn replicated<R>(body: impl FnOnce(&mut Replica) -> R) -> Option<R> {
     with(body)
 }
 
-/// What the C library returns for what a call has come to.
+/// What the C library returns for this outcome of a call.
 pub fn returned(result: Result<i64, i32>) -> i64 {
     result.unwrap_or_else(|errno| fail(errno).into())
 }
@@ -69,7 +69,7 @@ unsafe extern "C" fn _exit(code: c_int) -> ! {
     }
 }
 
-/// What a write has come to. A child whose leader has died before it goes on: that nobody hears it is no reason to end.
+/// The result of a write. A child goes on after the death of its leader: that no process reads what it writes is no reason for it to end.
 pub fn unheard(fd: c_int, len: size_t, written: ssize_t) -> ssize_t {
     let is_unheard = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE) && crate::socket::is_pipe(fd);
     if written < 0 && children::is_child() && is_unheard() { len as ssize_t } else { written }
@@ -121,7 +121,7 @@ unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
     if let Some(Some(sent)) = sent {
         return returned(sent) as c_int;
     }
-    // Under this number the server knows itself, at every replica.
+    // The server knows itself under this number, at every replica.
     let pid = if in_server() && pid == birth::shown_pid() { kernel!(SYS_getpid) as pid_t } else { pid };
     kernel!(SYS_kill, pid, signal) as c_int
 }
@@ -143,7 +143,7 @@ unsafe extern "C" fn getrusage(who: c_int, usage: *mut rusage) -> c_int {
 
 static MALLCTL: Real = Real::new(c"mallctl");
 
-/// What jemalloc says of memory. What it is asked to do is done at each replica.
+/// What jemalloc says of memory. What jemalloc is asked to do is done at each replica.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mallctl(name: *const c_char, old: *mut c_void, old_len: *mut size_t, new: *mut c_void, new_len: size_t) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_void, *mut size_t, *mut c_void, size_t) -> c_int;

@@ -1,7 +1,7 @@
 //! The entry points by which a server waits for its clients: `epoll`, `poll` and `select`.
 //!
-//! By `poll` and `select` a server says anew at each wait what it waits for. That is compared with what it waited for last, so the leader's poller has nothing to do where it is
-//! the same.
+//! With `poll` and `select` a server says at each wait what it waits for. This is compared with what it last waited for, so the leader's poller has nothing to
+//! do when it is the same.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -120,10 +120,10 @@ fn nanoseconds_of(timeout_ms: c_int) -> Option<u64> {
     u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000)
 }
 
-/// Gives the server signals that a round has told of, with those held back that it has held back while it waits.
+/// Gives the server the signals that a round has reported, while the signals are blocked that the server blocks while it waits.
 ///
 /// # Safety
-/// `mask` is a pointer to a set, or null: as it is just now.
+/// `mask` is a pointer to a set, or null: as it is at the moment.
 unsafe fn raise(signals: Vec<c_int>, mask: *const sigset_t) {
     if signals.is_empty() {
         return;
@@ -143,13 +143,13 @@ unsafe fn raise(signals: Vec<c_int>, mask: *const sigset_t) {
     }
 }
 
-/// What there is, each at its epoll instance, or [`POLLED`].
+/// What has happened, each event with its epoll instance, or [`POLLED`].
 type Events = Vec<(RawFd, libc::epoll_event)>;
 
-/// Waits for captured descriptors: gives way to the node. `None`: there are no replicas so far.
+/// Waits for captured descriptors, by giving way to the node. `None`: there are no replicas yet.
 fn wait(most: usize, timeout_ns: Option<u64>) -> Option<(Events, Vec<c_int>)> {
     if !birth::is_born() {
-        // A server that does not wait is still busy with its start, and may have files half read.
+        // A server that polls without waiting is still busy starting, and may have half-read files.
         if timeout_ns == Some(0) || !threads::all_rest() {
             return None;
         }
@@ -171,34 +171,34 @@ fn wait(most: usize, timeout_ns: Option<u64>) -> Option<(Events, Vec<c_int>)> {
         if has_something == Some(true) || until_ns.is_some() {
             break;
         }
-        // A round of nothing that the server is to hear of: it waits for as long as it takes.
+        // The round had nothing that the server is to hear of. The server wants to wait for as long as it takes.
         with(|replica| replica.come_back());
     }
     with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)))
 }
 
-/// What `poll` calls input and room, of which there are two names each.
+/// What `poll` calls input, and room for output. Each has two names.
 const READS: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITES: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// What a server that polls for this is to hear of.
+/// What a server that polls for this is to be told of.
 fn interest_of(fd: RawFd, events: i16) -> Interest {
     let bits = |wanted: i16, event: i32| if events & wanted != 0 { event as u32 } else { 0 };
     let events = bits(READS, libc::EPOLLIN) | bits(WRITES, libc::EPOLLOUT) | bits(libc::POLLRDHUP, libc::EPOLLRDHUP);
     Interest { events, data: fd as u64, epoll: POLLED }
 }
 
-/// What it hears.
+/// What `poll` returns to it.
 fn heard(events: u32, wanted: i16) -> i16 {
     let bits = |event: i32, told: i16| if events & event as u32 != 0 { told } else { 0 };
     let own = bits(libc::EPOLLIN, READS) | bits(libc::EPOLLOUT, WRITES) | bits(libc::EPOLLRDHUP, libc::POLLRDHUP);
     own & wanted
 }
 
-/// Waits where captured descriptors are among these. `None`: none are, or there are no replicas so far.
+/// Waits, if there are captured descriptors among these. `None`: there are none, or there are no replicas yet.
 ///
-/// What was a connection and is none any more is said at once, as the kernel does. Others that are not captured are never ready here: of the server's own some are open at one
-/// replica and not at another.
+/// A descriptor that was a connection and is none any more is reported at once, as the kernel does. Other descriptors that are not captured are never ready
+/// here: some of the server's own are open at one replica and not at another.
 ///
 /// # Safety
 /// `mask` is a pointer to a set, or null.
@@ -216,7 +216,7 @@ unsafe fn poll_captured(polled: &mut [pollfd], timeout_ns: Option<u64>, mask: *c
         return None;
     }
     if turnstile::is_on() {
-        // memcached's logger polls clients that watch. With the error it sends them nothing.
+        // memcached's logger polls clients that watch. With this error it sends them nothing.
         return Some(Err(libc::EINVAL));
     }
     let is_bad = |fd: RawFd| OF_CONNECTIONS.contains(&fd) && !wanted.contains_key(&fd);
@@ -225,7 +225,7 @@ unsafe fn poll_captured(polled: &mut [pollfd], timeout_ns: Option<u64>, mask: *c
     let before = with(|replica| replica.wait_only_for(&wanted)).unwrap_or_default();
     if !birth::is_born() {
         let is_ready = with_run(|run| {
-            // Where it has an epoll instance for them it has yet to wait there.
+            // A server that has an epoll instance for these descriptors has yet to wait at that one.
             let is_other = run.early.interests.values().any(|interest| interest.epoll != POLLED);
             if !is_other {
                 for (fd, interest) in run.early.changes_to(&wanted) {
@@ -256,12 +256,12 @@ unsafe fn poll_captured(polled: &mut [pollfd], timeout_ns: Option<u64>, mask: *c
 /// # Safety
 /// `descriptors` is a pointer to so many, or null; `mask` to a set, or null.
 unsafe fn poll_at(descriptors: *mut pollfd, count: nfds_t, timeout_ns: Option<u64>, mask: *const sigset_t) -> Option<c_int> {
-    // What cannot be polled at all the kernel refuses.
+    // The kernel refuses what cannot be polled at all.
     if !in_server() || descriptors.is_null() || count > sys::most_descriptors() {
         return None;
     }
     let count = count as usize;
-    // They need not be aligned.
+    // The structures need not be aligned.
     // SAFETY: as the caller promises.
     let mut polled: Vec<pollfd> = (0..count).map(|at| unsafe { descriptors.add(at).read_unaligned() }).collect();
     // SAFETY: as the caller promises.
@@ -280,11 +280,11 @@ unsafe extern "C" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout_ms: c
         .unwrap_or_else(|| kernel!(SYS_poll, descriptors, count, timeout_ms) as c_int)
 }
 
-/// `poll` as programs call it that are built to be checked at runtime.
+/// `poll`, as programs call it that are built with checks at run time (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __poll_chk(descriptors: *mut pollfd, count: nfds_t, timeout_ms: c_int, bytes: usize) -> c_int {
     assert!(count as usize <= bytes / size_of::<pollfd>(), "poll of {count} descriptors in {bytes} bytes");
-    // memcached's logger calls this for clients that watch, and answers them only where it is told of room.
+    // memcached's logger calls this for clients that watch, and answers them only when told that there is room.
     if takes_turns().is_some() {
         return kernel!(SYS_poll, descriptors, count, timeout_ms) as c_int;
     }
@@ -304,13 +304,13 @@ unsafe extern "C" fn ppoll(descriptors: *mut pollfd, count: nfds_t, timeout: *co
 /// # Safety
 /// As for `ppoll`.
 unsafe fn ppoll_kernel(descriptors: *mut pollfd, count: nfds_t, timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
-    // The kernel writes what is left into it.
+    // The kernel writes into it what is left of the time.
     let mut left = timeout;
     let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     kernel!(SYS_ppoll, descriptors, count, left, mask, 8usize) as c_int
 }
 
-/// `ppoll` as programs call it that are built to be checked at runtime.
+/// `ppoll`, as programs call it that are built with checks at run time (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __ppoll_chk(
     descriptors: *mut pollfd,
@@ -329,7 +329,7 @@ unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(descriptors, count, timeout, mask) }
 }
 
-/// For how long a server waits; `None`: for no such time, which is an error.
+/// For how long a server waits; `None`: the time is invalid, which is an error.
 fn nanoseconds(timeout: Option<timespec>) -> Option<Option<u64>> {
     timeout.map_or(Some(None), |time| {
         let ns = clock::nanoseconds(time.tv_sec, time.tv_nsec, 1).filter(|_| time.tv_nsec < 1_000_000_000)?;
@@ -341,7 +341,7 @@ fn nanoseconds(timeout: Option<timespec>) -> Option<Option<u64>> {
 struct Sets([*mut fd_set; 3]);
 
 impl Sets {
-    /// What `poll` is to be asked for in their place.
+    /// The equivalent for `poll`.
     ///
     /// # Safety
     /// They are pointers to sets, or null.
@@ -354,11 +354,11 @@ impl Sets {
             let events = sets.filter(|(set, _)| is_set(*set, fd)).fold(0, |events, (_, event)| events | event);
             (events != 0).then_some(pollfd { fd, events, revents: 0 })
         };
-        // Programs ask for as many as a process may have, of sets of the usual size. The kernel stops where its table ends as well.
+        // Programs ask for as many descriptors as a process may have, with sets of the usual size. The kernel, too, stops where its table ends.
         (0..count.clamp(0, libc::FD_SETSIZE as c_int)).filter_map(of).collect()
     }
 
-    /// Writes what is ready into them. Returns how much that is.
+    /// Writes into the sets what is ready. Returns how many descriptors that is.
     ///
     /// # Safety
     /// As above.
@@ -382,7 +382,7 @@ impl Sets {
     }
 }
 
-/// Waits by `select`, where captured descriptors are in these sets. `None`: as for [`poll_captured`].
+/// Waits as `select` does, if there are captured descriptors in these sets. `None`: as for [`poll_captured`].
 ///
 /// # Safety
 /// They are pointers to sets, or null, and so is `mask`.
@@ -421,7 +421,7 @@ unsafe extern "C" fn select(
     match unsafe { select_captured(count, &Sets([reads, writes, exceptions]), timeout_ns, std::ptr::null()) } {
         Some(ready) => {
             if let (Some(given), Some(began)) = (given, began) {
-                // What is left of it, as the kernel says that.
+                // What is left of the time, as the kernel reports it.
                 let left = timeout_ns.unwrap_or(0).saturating_sub(clock::shown().monotonic_ns.saturating_sub(began));
                 (given.tv_sec, given.tv_usec) = ((left / 1_000_000_000) as i64, (left % 1_000_000_000 / 1_000) as i64);
             }
@@ -447,7 +447,7 @@ unsafe extern "C" fn pselect(
     unsafe { select_captured(count, &Sets([reads, writes, exceptions]), timeout_ns, mask) }.unwrap_or_else(|| {
         let mut left = given;
         let left = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-        // What the kernel calls the mask has its length beside it.
+        // The kernel takes the mask together with its length.
         let mask = [mask as usize, 8];
         kernel!(SYS_pselect6, count, reads, writes, exceptions, left, mask.as_ptr()) as c_int
     })
