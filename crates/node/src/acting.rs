@@ -1,5 +1,5 @@
-//! The threads that act for a process: that may store in others' memory for it, or rely on its lease. Each has death words of its own, and others take the process for dead
-//! only when all these threads are (TRAPS 32).
+//! The threads that act for a process: those that may write into others' memory for it, or rely on its lease. Each has death words of its own, and others take
+//! the process for dead only when all of these threads are dead (TRAPS 32).
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ pub enum ActingError {
     /// There is no life of the node that it could act for.
     #[error("the node has not begun, or has ended")]
     NoLife,
-    /// All places are taken, or were those of threads that have died.
+    /// All places are taken, or belonged to threads that have died.
     #[error("{MAX_ACTING_THREADS} threads act for this process already; more are not allowed")]
     Full,
-    /// No thread acts for the process any more, so that others may take it for dead, or are about to.
+    /// No thread acts for the process any more, so others may take it for dead, or are about to.
     #[error("no other thread acts for this process any more")]
     NobodyActs,
     /// See there.
@@ -31,11 +31,11 @@ pub enum ActingError {
     Warden(#[from] ActError),
 }
 
-/// The threads that act for a node's process. It can be cloned and sent wherever a thread is to begin.
+/// The threads that act for a node's process. It can be cloned and sent to wherever a thread is to begin acting.
 #[derive(Clone, Debug, Default)]
 pub struct ActingThreads {
     life: Arc<Mutex<Option<Life>>>,
-    /// By which each of them says so to the warden of this host too, where the node may have one.
+    /// By which each thread also tells the warden of this host that it acts, if the node has a warden.
     warden: Option<Threads>,
 }
 
@@ -43,19 +43,19 @@ pub struct ActingThreads {
 #[derive(Debug)]
 struct Life {
     signs: OwnRegion,
-    /// Whether the thread at each place acts. One that has died does still, as far as this goes.
+    /// Whether the thread at each place acts. A thread that has died still counts as acting here.
     acting: [bool; MAX_ACTING_THREADS],
 }
 
-/// A thread that acts, until this is dropped there. It does nothing more for the process then.
+/// A thread that acts until it drops this value. After that it does nothing more for the process.
 #[derive(Debug)]
 pub struct ActingThread {
     /// `None` once given back.
     words: Option<DeathWords>,
-    /// For the warden, given back after those.
+    /// The warden's share, given back after those words.
     _for_warden: Option<Acting>,
     place: usize,
-    /// The life that it acts for: what another one shows is another region.
+    /// The signs of life of the life that it acts for: another life has another region.
     signs: OwnRegion,
     threads: ActingThreads,
     /// Tied to its thread.
@@ -68,7 +68,7 @@ fn words_at(place: usize) -> Vec<usize> {
 }
 
 impl ActingThreads {
-    /// Each of them has a word for a warden as well.
+    /// As before, and each thread has a word for a warden as well.
     pub(crate) fn watched_by(warden: Option<Threads>) -> ActingThreads {
         ActingThreads { life: Arc::default(), warden }
     }
@@ -77,7 +77,8 @@ impl ActingThreads {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A life of the node begins, with the calling thread, before anybody is connected with it. `signs` is its region [`LIFE`], `None` where it has none.
+    /// A life of the node begins, with the calling thread, before any other process is connected with it. `signs` is its region [`LIFE`], or `None` if it has
+    /// none.
     ///
     /// # Errors
     /// When the thread's death words cannot be had.
@@ -92,10 +93,10 @@ impl ActingThreads {
         Ok(self.thread(words, for_warden, 0, signs))
     }
 
-    /// The calling thread acts for the process from now on, until it drops what this returns. To be called before it does anything that others rely on the process's death to
-    /// have ended: before it stores in their memory, or takes the lease for held.
+    /// The calling thread acts for the process from now on, until it drops the returned value. This must be called before the thread does anything that others
+    /// rely on to have ended with the process's death: before it writes into their memory, or relies on the lease.
     ///
-    /// It acts for the life that the node has now. When the node begins anew, and has another incarnation, the thread has to begin anew too.
+    /// The thread acts for the present life of the node. When the node begins a new life, with another incarnation, the thread has to join again.
     ///
     /// # Errors
     /// See [`ActingError`].
@@ -111,13 +112,13 @@ impl ActingThreads {
         let for_warden = self.warden.as_ref().map(Threads::act).transpose()?;
         let count = &memory[life::THREADS];
         count.store(life::counting(count.load(Ordering::Relaxed), place), Ordering::Release);
-        // A watcher that finds all threads dead that were counted before finds this count, or we find that one of them lives: `certain` has the argument. It pairs with the
-        // order of a watcher's reads.
+        // Either a watcher that finds all threads of the old count dead finds this new count, or we find that one of those threads lives: `certain` has the
+        // argument. The fence pairs with the order of a watcher's reads.
         fence(Ordering::SeqCst);
         let lives = |place: usize| {
             (0..MAX_WATCHERS).all(|watcher| value(place, watcher) & life::TID_MASK != 0 && value(place, watcher) & OWNER_DIED == 0)
         };
-        // The kernel marks the words of a thread one after the other: the warden's may be among the first.
+        // The kernel marks the words of a dead thread one after the other: the warden's word may be among the first.
         let is_alone_to_warden = for_warden.as_ref().is_some_and(|acting| !acting.has_company());
         if is_alone_to_warden || !(0..MAX_ACTING_THREADS).any(|other| life.acting[other] && lives(other)) {
             return Err(ActingError::NobodyActs);
@@ -133,7 +134,7 @@ impl ActingThreads {
 }
 
 impl ActingThread {
-    /// The life that it acts for ends: no further thread begins.
+    /// The life that it acts for ends: no further thread can begin.
     pub(crate) fn end_life(self) {
         self.threads.lock().take_if(|life| life.signs.is(&self.signs));
     }
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// One look of the watcher's, and what it finds.
+    /// One look by the watcher, and what it finds.
     fn look(watched: &mut Watched, peer: PeerId, fabric: &mut ShmFabric) -> Sign {
         const COUNT: Token = Token(1000);
         watched.look(peer, usize::from(WATCHER.0), fabric, COUNT, |thread| Token(thread as u64));
@@ -234,7 +235,7 @@ mod tests {
         let others: Vec<_> = (1..MAX_ACTING_THREADS).map(|_| thread(&threads)).collect();
         others.iter().for_each(|(_, told, _)| told.recv().expect("it says").expect("there is a place"));
         assert!(matches!(threads.join(), Err(ActingError::Full)));
-        // The watcher, which knows of one thread, sees that one end, and then the others die but for one.
+        // The watcher, which knows of one thread, sees that thread end, and then all but one of the others die.
         drop(first);
         assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive, "63 threads act");
         let mut others = others.into_iter();
@@ -245,7 +246,7 @@ mod tests {
         }
         assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive, "one thread acts");
 
-        // The place that was given back is free, others are those of the dead.
+        // The place that was given back is free; the others belong to the dead.
         let (again_end, told, again) = thread(&threads);
         told.recv().expect("it says").expect("there is a place");
         last_end.send(true).expect("it listens");

@@ -1,5 +1,5 @@
 //! A node that does everything on one thread: a [duty cycle](martlet_protocol::duty), the application that it serves, and its instruments. It never blocks: the
-//! [runner](crate::runner) gives it its turns, and decides what happens between them.
+//! [runner](crate::runner) gives it its turns, and decides what happens between turns.
 
 use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, Time};
@@ -12,9 +12,9 @@ use crate::counters::{Counter, Counters, EventKind};
 use crate::idle::Rest;
 use crate::instruments::Instruments;
 
-/// Counters are written out every so many turns, and before each sleep.
+/// Counters are written out once in so many turns, and before each sleep.
 const TURNS_A_PUBLICATION: u64 = 1024;
-/// They are written out after so many nanoseconds as well: people look at them also where turns take long.
+/// They are also written out after so many nanoseconds, because people look at them even when turns take long.
 const PUBLICATION_NS: u64 = 10_000_000;
 
 /// A node's parts, and the application that it serves.
@@ -29,7 +29,7 @@ pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
 }
 
 impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
-    /// A process whose life begins now, and that knows nobody yet.
+    /// A process whose life begins now, and that knows no other process yet.
     #[allow(clippy::too_many_arguments, reason = "a node's parts, each of another kind")]
     pub fn new(
         me: ProcessId,
@@ -65,7 +65,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         turn
     }
 
-    /// Writes the counters where others read them.
+    /// Writes the counters to where others read them.
     pub fn publish(&mut self) {
         self.instruments.counters.set(Counter::MalformedRequests, self.app.malformed_requests());
         if let Some(service) = self.app.service() {
@@ -80,13 +80,14 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         self.instruments.record(&member.fabric, kind, member.core.view_number(), process, detail);
     }
 
-    /// Acts on what membership says, after something was asked of it between turns.
+    /// Acts on what membership says after a request that was made to it between turns.
     pub fn take_membership_events(&mut self) {
         self.host.take_membership_events(&mut self.instruments);
     }
 
-    /// Where the engine elects: a process that waits for the others' permission, or has just done something as a follower, gives way to those that wait for it, since
-    /// they may share a core, and looks again at once. A process that has given the permission halfway goes on first. `None`: the usual rest will do.
+    /// For engines that elect: a process that waits for the others' permission, or has just done something as a follower, yields to the processes that wait for
+    /// it, since they may share a core, and then looks again at once. A process that is halfway through giving permission continues first. `None`: the usual
+    /// rest will do.
     pub fn makes_way(&self, turn: &Turn) -> Option<Rest> {
         if !E::TRAITS.elects() || self.host.engine.standing() == Standing::Primary {
             return None;
@@ -97,7 +98,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         (turn.worked || self.waits_for_permission(turn)).then_some(Rest::Yield)
     }
 
-    /// Whether it waits for the permission of others to lead.
+    /// Whether it waits for the others' permission to lead.
     pub fn waits_for_permission(&self, turn: &Turn) -> bool {
         self.cycle.waits_for_permission(turn.now)
     }
@@ -107,8 +108,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         self.cycle.deadline(&self.host, &self.app)
     }
 
-    /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will
-    /// be released.
+    /// Ends this life, before its endpoint goes away: the application learns that its clients are gone, and that nothing that waited will be released.
     pub fn end_life(&mut self) {
         self.host.dismiss_clients();
         self.app.end_life(&mut self.host);
@@ -132,7 +132,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::clock::jumps::{JumpWatch, Reading};
 
-    /// Somebody asks it for something in each turn. Keeps what the time was then.
+    /// An application that is asked for something in each turn. Keeps the time of the last.
     struct Asked(Time);
 
     impl Application for Asked {
@@ -156,7 +156,7 @@ pub(crate) mod tests {
         Time(CLOCK.get())
     }
 
-    /// A node that leads alone once it has had its first turns, and the endpoint of another process. Its clock stands still.
+    /// A node that leads alone after its first turns, and the endpoint of another process. Its clock stands still.
     pub(crate) fn alone<A: Application>(app: A, machine: A::Machine) -> (Agent<ShmFabric, PrimaryBackup, A>, ShmFabric) {
         const SIZES: Sizes = Sizes { log_ring_bytes: 4 << 10, client_ring_bytes: 4 << 10 };
         let config = Config { log_ring_bytes: SIZES.log_ring_bytes, ..Config::default() };
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         (agent, other)
     }
 
-    /// One that is asked for something all the time.
+    /// A node that is asked for something all the time.
     fn busy() -> (Agent<ShmFabric, PrimaryBackup, Asked>, ShmFabric) {
         let (mut agent, other) = alone(Asked(Time(0)), NoState);
         for _ in 0..8 {
@@ -224,7 +224,7 @@ pub(crate) mod tests {
         Reading { before: now, monotonic: now, wall: WALL.get() + now, after: now }
     }
 
-    /// Answers what it is asked when a test may, and keeps how many answers there were.
+    /// Answers requests when a test allows it, and keeps how many it has answered.
     #[derive(Default)]
     struct Answering(Vec<Ticket>, usize);
 
@@ -257,7 +257,7 @@ pub(crate) mod tests {
         CLOCK.set(CLOCK.get() + 1_000_000);
         agent.turn();
         assert_eq!((agent.app.1, agent.host.member.core.renewals_by_majority()), (answered + 1, won), "the lease stands");
-        // A virtual machine that stood still for an hour, whose wall clock has been set right.
+        // As on a virtual machine that was suspended for an hour, and whose wall clock has been set right.
         WALL.set(WALL.get() + 3_600_000_000_000);
         CLOCK.set(CLOCK.get() + 1_000_000);
         agent.turn();
@@ -282,12 +282,12 @@ pub(crate) mod tests {
             while other.event().is_some() {}
             other.send(PeerId(1), b"whatever");
         };
-        // The clock stands still: a whole turn was taken just now.
+        // The clock stands still, so a whole turn was taken just now.
         let before = received(&agent);
         say();
         agent.turn();
         assert_eq!(received(&agent), before, "requests come first");
-        // It was kept from running, or has only been busy.
+        // The node was kept from running, or has only been busy.
         CLOCK.set(CLOCK.get() + Pace::default().short_turns_ns);
         agent.turn();
         assert_eq!(received(&agent), before + 1);

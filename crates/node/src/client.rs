@@ -1,5 +1,5 @@
-//! A client's endpoint: connected to all nodes of a cluster, it reads what they show, and carries requests for those who speak an
-//! application's protocol over it.
+//! A client's endpoint: connected to all nodes of a cluster, it reads what they show, and carries the requests of programs that speak an application's protocol
+//! over it.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::backend::{Backend, StartError};
 use crate::config::{Cluster, Key};
 use crate::counters::{Reading, ReadingError};
 
-/// Of our own reads. A caller that takes the endpoint's completions by itself has to use other tokens, and gets only its own.
+/// The token of our own reads. A caller that takes the endpoint's completions itself has to use other tokens, and gets only its own completions.
 const OURS: Token = Token(u64::MAX);
 /// Where a view's records begin on a board, in bytes.
 const BOARD_RECORDS: usize = 64;
 
-/// A client of a cluster. Connections come, and come again after a node has been restarted, by themselves.
+/// A client of a cluster. It connects by itself, and connects again after a node has been restarted.
 #[derive(Debug)]
 pub struct ClientEndpoint<F: Backend = ShmFabric> {
     fabric: F,
@@ -45,7 +45,7 @@ pub enum OpenError {
         #[source]
         error: StartError,
     },
-    /// No name for this client.
+    /// No random name could be had for this client.
     #[error("no random numbers: {0}")]
     Random(#[from] std::io::Error),
 }
@@ -58,7 +58,7 @@ pub enum ReadError {
     NotConnected {
         /// The node.
         node: NodeId,
-        /// Why the latest refused connection, to whatever node, was refused.
+        /// Why the latest refused connection, to any node, was refused.
         refusal: Option<String>,
     },
     /// Its counters make no sense.
@@ -78,7 +78,7 @@ impl<F: Backend> ClientEndpoint<F> {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(cluster: &Cluster) -> Result<ClientEndpoint<F>, OpenError> {
-        // Two processes never share an identity: a client's number is chance, of 64 bits.
+        // Two processes never share an identity: a client's number is 64 random bits.
         let random = Key::generate()?;
         let incarnation = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes")) | 1;
         let identity = Identity { node: NodeId(0), incarnation: Incarnation(incarnation), kind: PeerKind::Client };
@@ -89,8 +89,8 @@ impl<F: Backend> ClientEndpoint<F> {
         Ok(ClientEndpoint { fabric, nodes })
     }
 
-    /// Takes note of nodes that have come or gone, and hands the next such event out. A node that is gone has been forgotten already: its
-    /// memory can no longer be read.
+    /// Takes note of nodes that have come or gone, and returns the next such event. A node that is gone has been forgotten by then: its memory can no longer be
+    /// read.
     pub fn event(&mut self) -> Option<PeerEvent> {
         let event = self.fabric.event()?;
         match event {
@@ -110,7 +110,7 @@ impl<F: Backend> ClientEndpoint<F> {
         Some(event)
     }
 
-    /// Sleeps until somebody has something for this client, a node has come or gone, or `timeout` has passed. May return early.
+    /// Sleeps until there is something for this client, a node has come or gone, or `timeout` has passed. May return early.
     pub fn wait(&mut self, timeout: Duration) {
         self.fabric.announce();
         self.fabric.sleep_at_most(timeout);
@@ -132,7 +132,8 @@ impl<F: Backend> ClientEndpoint<F> {
         Some(ProcessId { node, incarnation })
     }
 
-    /// Why the latest connection came to nothing that was refused since the node runs a build that does not understand this one, if that was less than `within` ago.
+    /// If less than `within` ago a connection was refused because the node runs a build that does not understand this one: why the latest such connection
+    /// failed.
     pub fn misfit(&self, within: Duration) -> Option<String> {
         self.fabric.misfit(within)
     }
@@ -163,7 +164,7 @@ impl<F: Backend> ClientEndpoint<F> {
         };
         completion.result.map_err(|_| refused(&self.fabric))?;
         let memory = self.fabric.memory(scratch).expect("every client keeps memory to read into");
-        // The completion has ordered these loads behind what the read has stored.
+        // The completion orders these loads after what the read has stored.
         Ok(memory[..bytes / 8].iter().map(|word| word.load(Ordering::Relaxed)).collect())
     }
 
@@ -172,7 +173,7 @@ impl<F: Backend> ClientEndpoint<F> {
     /// # Errors
     /// When it is not connected, or of another version.
     pub fn reading(&mut self, node: NodeId) -> Result<Reading, ReadError> {
-        // How many events there are is read before the events: what is counted is then there.
+        // The number of events is read before the events, so that all that are counted are there.
         let recorded = self.read(node, COUNTERS, 16)?[1];
         let mut words = self.read(node, COUNTERS, COUNTERS_BYTES)?;
         words[1] = recorded;
@@ -187,7 +188,7 @@ impl<F: Backend> ClientEndpoint<F> {
     pub fn view(&mut self, node: NodeId) -> Result<Option<View>, ReadError> {
         self.read(node, BOARD, BOARD_RECORDS + 2 * VIEW_RECORD_BYTES)?;
         let copy = self.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every client keeps memory to read into");
-        // A record may be overwritten while it is read, when two views follow each other closely; the other one is whole then.
+        // When two views follow each other closely, a record may be overwritten while it is read; the other record is then whole.
         let newest = (0..2)
             .filter_map(|i| sealed::read(&copy[(BOARD_RECORDS + i * VIEW_RECORD_BYTES) / 8..][..VIEW_RECORD_BYTES / 8]))
             .filter_map(|record| View::decode(&record.payload).ok())

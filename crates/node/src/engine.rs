@@ -1,4 +1,4 @@
-//! The engines that a node can run, and what each of them, and membership, takes from the cluster's configuration.
+//! The engines that a node can run, and what each engine, and membership, takes from the cluster's configuration.
 
 use martlet_fabric::RegionSpec;
 use martlet_protocol::basics::ProcessId;
@@ -15,10 +15,10 @@ use crate::version;
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Durable {
-    /// Its settings, for rings of these sizes. `secret` is chance of which nobody outside the cluster knows.
+    /// Its settings, for rings of these sizes. `secret` is random, and no process outside the cluster knows it.
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> Self::Config;
 
-    /// The same settings for an engine that writes nothing: on a stage there is no disk.
+    /// The same settings for an engine that writes nothing: a rehearsal's stage has no disk.
     fn without_disk(config: Self::Config) -> Self::Config {
         config
     }
@@ -27,14 +27,14 @@ pub(crate) trait NodeEngine: Durable {
 impl<R: Rule> NodeEngine for ViewLog<R> {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> view_log::Config {
         let config = cluster.config();
-        // One host has one clock, and a failover there waits for no lane. Nor does one where replicas have to acknowledge: no clock has a say in that.
+        // One host has one clock, and a failover there waits for no lane. It waits for none either if replicas have to acknowledge: then no clock matters.
         let fences_departed = R::HOLDS == Holds::Written && config.fabric.traits().spans_hosts;
         let execution = config.execution;
         view_log::Config { log_ring_bytes: sizes.log_ring_bytes, fences_departed, execution, secret, ..view_log::Config::default() }
     }
 }
 
-/// What engines with a log and a leader of their own choosing share.
+/// What engines that have a log and choose their own leader share.
 fn shared(cluster: &Cluster, sizes: Sizes) -> Settings {
     let config = cluster.config();
     let election = cluster.election();
@@ -46,13 +46,13 @@ fn shared(cluster: &Cluster, sizes: Sizes) -> Settings {
         execution: config.execution,
         heartbeat_interval_ns: beat_ns,
         thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
-        // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
+        // A leader that makes no progress for as long as a silence may last does not consider itself alive.
         fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
         silence_ns: timeout_ns,
-        // It wakes up for its own heart, four times as often: whoever is later than this was kept from running. Not just twice: a virtual machine that idles may take
-        // half a beat to wake up, and who takes every one of its looks for a stall never sees anything.
+        // A node wakes up for its own heartbeat four times as often as this, so a node that is later than this was kept from running. Twice as often would not
+        // be enough: an idle virtual machine may take half a beat to wake up, and a node that takes every one of its looks for a stall never sees anything.
         stall_ns: 2 * beat_ns,
-        // Where a death word proves little, and a look at it is a request, it is no use to ask all the time.
+        // If a death word proves little, and a look at it is a request, there is no use in asking all the time.
         death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
         teach_patience_ns: timeout_ns,
         ..Settings::default()
@@ -75,8 +75,8 @@ impl NodeEngine for Mu {
     }
 }
 
-/// For how long a candidate waits for votes, and how much later one stands for each that is rather to lead, in nanoseconds. A vote takes a wake-up or two of each voter, and a
-/// candidate that waits for less is in its own way.
+/// For how long a candidate waits for votes, and how much later a candidate stands for each one that is preferred to it, in nanoseconds. A vote takes a wake-up
+/// or two of each voter, and a candidate that waits for less gets in its own way.
 fn election(shared: &Settings, usual: (u64, u64)) -> (u64, u64) {
     let beat_ns = shared.heartbeat_interval_ns;
     ((4 * beat_ns).max(usual.0), beat_ns.max(usual.1))
@@ -87,7 +87,7 @@ impl NodeEngine for Dare {
         let (shared, usual) = (shared(cluster, sizes), dare::Config::default());
         let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
         let group = &cluster.config().group;
-        // No longer than is stated, whatever the leader's clock does within its bounds.
+        // No longer than stated, whatever the leader's clock does within its bounds.
         let clocks = ClockBounds { drift_ppm: cluster.config().clock_drift_ppm(), ..ClockBounds::default() };
         let zombies_ns = clocks.shortened(group.zombies_us * 1_000);
         dare::Config { shared, election_ns, rank_ns, places: group.places.into(), zombies_ns }
@@ -119,7 +119,7 @@ pub(crate) fn regions(cluster: &Cluster, sizes: Sizes) -> RegionSpec {
 /// How a process takes part in this cluster's membership.
 pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks: ClockBounds) -> membership::Config {
     let detector = &cluster.config().detector;
-    // Both are for notices that were lost, and wake a node that has nothing to do: as often as its lease does.
+    // Both serve for notices that were lost, and wake a node that has nothing to do: as often as its lease does.
     let again_ns = (cluster.lease_ns() / 2).clamp(5_000_000, 25_000_000);
     membership::Config {
         lease_ns: cluster.lease_ns(),

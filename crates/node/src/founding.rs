@@ -1,4 +1,4 @@
-//! What `protocol`'s founding needs of a node: its cluster's configuration, and the backend's word on who runs.
+//! What `protocol`'s founding needs of a node: its cluster's configuration, and the backend's word on which nodes run.
 
 use std::io;
 
@@ -11,9 +11,9 @@ use crate::config::{Cluster, Settings};
 
 /// Between two looks, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 2_000_000;
-/// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds.
+/// For how long the nodes that can found the cluster again wait for the rest of their group, in nanoseconds.
 const RETURN_PATIENCE_NS: u64 = 1_000_000_000;
-/// How often who cannot found anything looks whether that has changed, in nanoseconds.
+/// How often a node that cannot found anything looks whether that has changed, in nanoseconds.
 const UNABLE_INTERVAL_NS: u64 = 20_000_000;
 
 /// A process that knows no view, and may found its cluster.
@@ -24,7 +24,7 @@ pub(crate) type Founding<F> = founding::Founding<<F as Backend>::Claim>;
 pub(crate) struct OnBackend<'a, F> {
     cluster: &'a Cluster,
     me: NodeId,
-    /// Whether this process has come back with a log of this generation of the cluster.
+    /// Whether this process has returned with a log of this generation of the cluster.
     comes_back: bool,
     backend: std::marker::PhantomData<F>,
 }
@@ -45,8 +45,8 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
         F::claim_founding(self.cluster, self.me)
     }
 
-    /// A cluster that is founded again begins with the state of one node. Until that one is there nobody else founds anything; but for those who have been in it: then it
-    /// has begun.
+    /// A cluster that is founded again begins with the state of one node. Until that node is there, no other node founds anything, except those that have been
+    /// in the new cluster already: for them it has begun.
     fn is_absent(&self, node: NodeId) -> io::Result<bool> {
         let begins = self.cluster.config().recovery.as_ref().is_some_and(|recovery| recovery.from == node.0);
         if begins && !self.comes_back {
@@ -60,7 +60,7 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
     }
 }
 
-/// How the process `me` looks around. `has_held`: an earlier life of it has held the cluster's state.
+/// How the process `me` looks around. `has_held`: an earlier life of this process has held the cluster's state.
 pub(crate) fn config(settings: &Settings, me: ProcessId, has_held: bool) -> Config {
     let cluster = settings.cluster();
     Config {
@@ -128,7 +128,7 @@ mod tests {
             verdict
         }
 
-        /// Its verdict, once it does not wait any more or has looked that often.
+        /// The verdict of the founding once it is not `Wait`, or after so many looks.
         fn verdict(&mut self, cluster: &Cluster, turns: u32) -> Verdict {
             for _ in 0..turns {
                 match self.turn(cluster) {
@@ -158,7 +158,7 @@ mod tests {
         (cluster, nodes)
     }
 
-    /// What a founder that is gone now did: it made node 1 an acceptor, which has not heard of any view.
+    /// Does what a founder that is gone now did: it made node 1 an acceptor, and node 1 has not heard of any view.
     fn take(node: &mut Node) {
         let slot = Remote { peer: PeerId::SELF, region: Region::Public(SLOT_WORDS), offset: 3 * 8 };
         node.fabric.compare_and_swap(slot, 0, 0x1234, Component::Founding.token(u64::from(u32::MAX)));

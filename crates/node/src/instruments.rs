@@ -1,4 +1,4 @@
-//! What a node shows of its duty cycle: counters, the timeline of failovers, and the log; and the clock that it goes by.
+//! What a node shows of its duty cycle: counters, the timeline of failovers, and the log; and the clock that the node uses.
 
 use martlet_fabric::{Fabric, LocalRegion, Memory};
 use martlet_protocol::basics::layout::COUNTERS;
@@ -16,23 +16,23 @@ use crate::counters::{Counter, Counters, Event, EventKind};
 pub(crate) struct Instruments {
     pub counters: Counters,
     pub clock: fn() -> Time,
-    /// What looks for jumps of that clock; on a stage nothing does.
+    /// Watches for jumps of that clock; a rehearsal's stage does not.
     pub jumps: Option<JumpWatch>,
     me: ProcessId,
     /// Whether views say which replica leads.
     by_view: bool,
-    /// The newest view whose decision stands in the timeline.
+    /// The newest view whose decision is in the timeline.
     decided: ViewNumber,
-    /// The last entry that it held when its counters were last written out.
+    /// The last entry that the node held when its counters were last written out.
     held: Option<LogIndex>,
-    /// This process ends in order. Its counters say so.
+    /// This process is ending in order. Its counters say so.
     pub leaving: bool,
 }
 
 impl Instruments {
     /// For the process `me` with the engine `E` at this endpoint, whose life begins now.
     pub fn new<F: Fabric, E: Engine>(me: ProcessId, fabric: &F, mut counters: Counters, clock: fn() -> Time) -> Self {
-        // What an earlier life was is over.
+        // An earlier life's values no longer apply.
         for counter in [Counter::Standing, Counter::View, Counter::ActiveView, Counter::Primary, Counter::Members, Counter::Replicas] {
             counters.set(counter, 0);
         }
@@ -90,7 +90,7 @@ impl Instruments {
         }
     }
 
-    /// Counts what a turn came to.
+    /// Counts what a turn has done.
     #[inline]
     pub fn count(&mut self, turn: &Turn) {
         let count = &mut self.counters;
@@ -102,7 +102,7 @@ impl Instruments {
         count.add(Counter::BusyTurns, u64::from(turn.worked));
     }
 
-    /// Takes in what a leader tells of its service.
+    /// Takes in what a leader reports of its service.
     pub fn tell_of(&mut self, service: &Service) {
         let count = &mut self.counters;
         count.set(Counter::ServesSinceNs, service.since.0);

@@ -1,8 +1,8 @@
-//! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. What is decided, `martlet-protocol` decides.
+//! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. The decisions are made in `martlet-protocol`.
 //!
 //! # Embedding
-//! Most programs use [`embed`], which takes calls from any thread, and gives a program turns on the node's own thread if it wants them. One that decides itself what
-//! is proposed, and how it is executed, supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
+//! Most programs use [`embed`], which takes calls from any thread, and gives a program turns on the node's own thread if it wants them. A program that decides
+//! itself what is proposed and how it is executed supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
 //! [`Application`](martlet_protocol::replica::Application), and gives a thread to [`run`]:
 //!
 //! ```no_run
@@ -18,19 +18,19 @@
 //! }
 //! ```
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
 //! | [`embed`] | replication for a program's own state |
-//! | [`config`] | what is configured, validated once |
+//! | [`config`] | the configuration, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
-//! | `acting` | the threads that act for a node's process, and may begin at any time |
+//! | `acting` | the threads that act for a node's process; a thread may join them at any time |
 //! | `warden` | the warden of the host, by which other hosts learn that a node is gone |
 //! | `agent`, `instruments` | the duty cycle (`protocol`), with a clock, counters and a timeline around it |
-//! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
-//! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
-//! | `rehearsal` | a failover played through beforehand, on memory of its own |
-//! | `founding` | who founds the cluster |
-//! | [`connections`] | clients' connections that outlive the process which serves them |
+//! | [`backend`] | what the parts of a node need of the fabric they run on, beyond its contract |
+//! | `durable` | what a node writes to its disk while it runs, and what it returns with after a restart |
+//! | `rehearsal` | a failover played through in advance, on memory of its own |
+//! | `founding` | which node founds the cluster |
+//! | [`connections`] | clients' connections that outlive the process that serves them |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
 //! | [`wal`] | a replica's log on disk |

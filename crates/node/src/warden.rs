@@ -1,8 +1,9 @@
-//! A node and the warden of its host (`docs/fide.md`, "Nodes and wardens"): by it others learn for certain that this node is gone, and this node learns it of them, on whatever
-//! host they are.
+//! A node and the warden of its host (`docs/fide.md`, "Nodes and wardens"). Through it others learn for certain that this node is gone, and this node learns
+//! the same of them, on whatever host they are.
 //!
-//! A thread of its own speaks with the warden, whose answers may take their time, and outlives the node's lives. It registers the present life with a secret of that life, so
-//! that a certificate of an earlier one proves nothing. Threads that act for the node say so to the warden themselves ([`acting`](crate::acting)).
+//! A separate thread, which outlives the node's lives, talks to the warden, whose answers may take their time. It registers the present life with a secret of
+//! that life, so that a certificate of an earlier life proves nothing. Threads that act for the node say so to the warden themselves
+//! ([`acting`](crate::acting)).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,25 +25,25 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::config::{Settings, UseWarden};
 
-/// How often a warden is looked for that is not there, and how often one that refuses something is asked again.
+/// How often to look for a warden that is not there, and to ask again when a warden refuses something.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
 
-/// The application that a node is, for wardens.
+/// The application identity of a node, for wardens.
 pub fn application_of(cluster: &str, node: NodeId) -> AppId {
     AppId::named(&format!("martlet node {node} of {cluster}"))
 }
 
 /// What the thread is told.
 enum Command {
-    /// A life of the node begins: its secret, and what wakes the node.
+    /// A life of the node begins, with this secret; the function wakes the node.
     Begin(Secret, Box<dyn Fn() + Send>),
-    /// To be told of the ends of these nodes as well.
+    /// These nodes' ends are to be reported as well.
     Watch(Vec<NodeId>),
     /// The node ends in order.
     End,
 }
 
-/// A node's registration with the warden of its host: with the one that is there, or that comes.
+/// A node's registration with the warden of its host: with the one that is there, or with the next that comes.
 #[derive(Debug)]
 pub(crate) struct Registration {
     commands: Sender<Command>,
@@ -53,22 +54,22 @@ pub(crate) struct Registration {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What both threads look at.
+/// What both threads use.
 #[derive(Debug)]
 struct Shared {
-    /// Ends the sleep of the thread that speaks with the warden.
+    /// Wakes the thread that talks to the warden.
     stir: OwnedFd,
-    /// There are certificates. Release, after they have been sent.
+    /// There are certificates. Set with Release, after they have been sent.
     has_news: AtomicBool,
     is_registered: AtomicBool,
 }
 
 impl Registration {
-    /// Registers, unless the node has no use for it: it is told not to, or sees all deaths by itself and is told of no warden. Where it need not be registered, a warden
-    /// that is not there is waited for, and one that cannot be used is complained of.
+    /// Registers, unless the node has no use for a warden: because it is told not to, or because it sees all deaths by itself and no warden is named. If
+    /// registration is optional, a warden that is not there is waited for, and one that cannot be used is complained about.
     ///
     /// # Errors
-    /// When it has to be registered and cannot, and when the system has no descriptors or threads left.
+    /// When it must register and cannot, and when the system has no descriptors or threads left.
     pub fn start(settings: &Settings) -> Result<Option<Registration>, Error> {
         let config = settings.node().warden.clone();
         let cluster = settings.cluster();
@@ -89,7 +90,8 @@ impl Registration {
                 }
             },
         };
-        // An end that is told without the secret proves nothing to others, nor to this node, and the application would not be told of again in that life.
+        // An end that is reported without the secret proves nothing, neither to others nor to this node, and the warden would not report the application again
+        // in that life.
         warden.need_secrets();
         let system = |what| move |error: io::Error| Error::System { what, error };
         let stir =
@@ -111,7 +113,7 @@ impl Registration {
         };
         let thread = std::thread::Builder::new().name("martlet-warden".into()).spawn(move || {
             leave_core();
-            // What it hands on ends a wait for a lease, on a host that is busy as a rule.
+            // What this thread passes on ends a wait for a lease, usually on a busy host.
             come_first();
             post.run(&told);
         });
@@ -119,7 +121,7 @@ impl Registration {
         Ok(Some(Registration { commands, certificates, shared, threads, watched: RefCell::default(), thread }))
     }
 
-    /// By which the node's threads say that they act for it.
+    /// The handle by which the node's threads say that they act for it.
     pub fn threads(&self) -> Threads {
         self.threads.clone()
     }
@@ -129,7 +131,7 @@ impl Registration {
         self.send(Command::Begin(secret, bell));
     }
 
-    /// To be told of the ends of these nodes, beside those that are watched already.
+    /// These nodes' ends are to be reported, besides those that are watched already.
     pub fn watch(&self, nodes: impl Iterator<Item = NodeId>) {
         let mut watched = self.watched.borrow_mut();
         let new: Vec<NodeId> = nodes.filter(|node| !watched.contains(node)).collect();
@@ -139,10 +141,10 @@ impl Registration {
         }
     }
 
-    /// Certificates that have come: of which node, and the secret of the life that is over.
+    /// Certificates that have come: the node, and the secret of the life that is over.
     #[inline]
     pub fn certificates(&self) -> impl Iterator<Item = (NodeId, Secret)> + '_ {
-        // Acquire pairs with the release of the thread that has sent them.
+        // This acquire pairs with the release of the thread that has sent them.
         let has_news = self.shared.has_news.load(Ordering::Relaxed) && self.shared.has_news.swap(false, Ordering::Acquire);
         self.certificates.try_iter().take(if has_news { usize::MAX } else { 0 })
     }
@@ -153,7 +155,7 @@ impl Registration {
     }
 
     fn send(&self, command: Command) {
-        // The thread ends when it is told to, and not before.
+        // The thread ends only when it is told to.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&self.shared.stir, &1u64.to_ne_bytes());
     }
@@ -163,13 +165,13 @@ impl Drop for Registration {
     fn drop(&mut self) {
         self.send(Command::End);
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, that has been said.
+            // If the thread has panicked, that has been reported.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread that speaks with the warden.
+/// The thread that talks to the warden.
 struct Post {
     own: AppId,
     cluster: String,
@@ -177,14 +179,14 @@ struct Post {
     shared: Arc<Shared>,
     sender: Sender<(NodeId, Secret)>,
     bell: Box<dyn Fn() + Send>,
-    /// Of the present life.
+    /// The present life's.
     secret: Option<Secret>,
     nodes: BTreeMap<AppId, NodeId>,
-    /// What was last complained of.
+    /// The last complaint.
     complaint: String,
 }
 
-/// What the warden tells at a time.
+/// What the warden tells in one answer.
 #[derive(Default)]
 struct Heard {
     failed: Vec<(AppId, Failure)>,
@@ -216,7 +218,7 @@ impl Post {
             for command in commands.try_iter() {
                 match command {
                     Command::Begin(secret, bell) => {
-                        // The life before is over, which is no failure of it.
+                        // The life before is over; that is no failure of it.
                         if self.secret.is_some() {
                             let _ = self.warden.quit();
                         }
@@ -233,7 +235,7 @@ impl Post {
                 }
             }
             let mut heard = Heard::default();
-            // Long enough for a look at everything.
+            // Long enough to look at everything once.
             if let Err(error) = self.warden.poll(Some(Duration::from_nanos(1)), &mut heard) {
                 self.complain(&error.to_string());
             }
@@ -248,7 +250,7 @@ impl Post {
         }
     }
 
-    /// Hands on the certificates among what was heard. Presumptions are none of the node's business: it hears the others itself.
+    /// Passes on the certificates among what was heard. Presumptions do not concern the node: it hears the others itself.
     fn tell(&self, heard: &Heard) {
         let certificate = |(app, failure): &(AppId, Failure)| Some((*self.nodes.get(app)?, failure.secret?));
         let mut is_news = false;
@@ -291,8 +293,8 @@ impl Post {
     }
 }
 
-/// How long the post waits for news. `settle` sees to what it has not got yet, and says whether it has everything. A death that it `has_told` of goes first: the warden, too, has
-/// bookkeeping to do that can wait.
+/// How long the post waits for news. `settle` requests what is missing, and returns whether everything is there. If it `has_told` the node of a death, that
+/// goes first: the warden, too, has bookkeeping to do that can wait.
 fn rest(has_told: bool, settle: impl FnOnce() -> bool) -> Option<Duration> {
     if has_told {
         return Some(LULL);

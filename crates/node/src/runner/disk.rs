@@ -1,4 +1,4 @@
-//! What a life has to do with its node's disk: where it begins there, with which engine, and how it ends when the disk fails.
+//! How a life uses its node's disk: where it begins there, with which engine, and how it ends when the disk fails.
 
 use martlet_fabric::Incarnation;
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
@@ -17,29 +17,29 @@ use crate::stop::Stop;
 use crate::version;
 use crate::wal::{Recovered, WalError};
 
-/// What a life is to be, and where on its disk it begins, if there is one.
+/// What a life is to be, and where on its disk it begins, if it has one.
 pub(super) struct Birth<'a> {
     pub me: ProcessId,
     pub disk: Option<(&'a Store, Origin)>,
-    /// What its machine shows already, where the cluster is founded again from this node.
+    /// The state that its machine already has, if the cluster is founded again from this node.
     pub gathered: Option<Gathered>,
     /// Whether an earlier life of this process has held the cluster's state.
     pub has_held: bool,
 }
 
 impl Birth<'_> {
-    /// Whether it is an earlier life's process, come back with its log.
+    /// Whether it is an earlier life's process, returning with its log.
     pub fn returns(&self) -> bool {
         matches!(self.disk, Some((_, Origin::Return { .. })))
     }
 
-    /// As whom it could come back.
+    /// The earlier lives as which it could return.
     pub fn lives(&self) -> Result<Vec<u64>, RunError> {
         let lives = self.disk.map(|(store, _)| store.lives()).transpose();
         Ok(lives.map_err(|error| RunError::Disk { node: self.me.node, error })?.unwrap_or_default())
     }
 
-    /// To be called before anybody is let in.
+    /// Must be called before any other process is let in.
     pub fn announce(&self) -> Result<(), RunError> {
         match self.disk {
             Some((store, Origin::Return { .. })) => {
@@ -50,7 +50,7 @@ impl Birth<'_> {
     }
 }
 
-/// Whether the group has that life of this node, by what it has left on the disk.
+/// Whether the group counts that life of this node as its own, judged by what the life has left on the disk.
 pub(crate) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Recovered) -> Result<bool, RecoverError> {
     let cluster = settings.cluster();
     let me = ProcessId { node: settings.id(), incarnation: Incarnation(life) };
@@ -58,7 +58,7 @@ pub(crate) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Rec
     E::belonged(me, &E::config(cluster, cluster.sizes(), 0), &snapshot.last, &left.frames.concat())
 }
 
-/// The least incarnation from there on that a log can begin with: the lowest bits count those who come back with it.
+/// The lowest incarnation, from the given one on, with which a log can begin: the lowest bits count how often a process has returned with that log.
 pub(super) fn birth_after(incarnation: u64) -> u64 {
     incarnation.next_multiple_of(1 << RETURN_BITS)
 }
@@ -110,14 +110,14 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         Ok((engine, keeper))
     }
 
-    /// Whether it has come back from its disk, and those who have a view go on without it.
+    /// Whether it has returned from its disk, and those that have a view go on without it.
     pub(super) fn returns_in_vain(&self) -> bool {
         let core = &self.agent.host.member.core;
         let known = !self.founds_for_others || core.is_view_shared();
         self.returns && core.view().is_some() && known && !core.is_member()
     }
 
-    /// The disk has failed: the others go on without this replica.
+    /// The disk has failed: this replica steps aside, and the others go on without it.
     pub(super) fn step_aside(&mut self, stop: &Stop, error: &WalError) {
         tracing::error!(%error, "nothing more can be written: this replica steps aside");
         self.agent.instruments.counters.set(Counter::DiskErrno, error.errno());

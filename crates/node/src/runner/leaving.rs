@@ -1,4 +1,4 @@
-//! The orderly end of a life: nobody waits for who has said goodbye.
+//! The orderly end of a life: no process has to wait for one that has said goodbye.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use crate::counters::EventKind;
 use crate::engine::NodeEngine;
 use crate::stop::Stop;
 
-/// For how long a node that ends waits for others. That its vote is not needed has to be on the disks of those who stay, with durability `sync`, and those may be slow.
+/// For how long a node that ends waits for others. With durability `sync`, the fact that its vote is no longer needed has to be on the disks of those that
+/// stay, and those disks may be slow.
 const PATIENCE: LeavingPatience = LeavingPatience { last_copy_ns: 10_000_000_000, leave_ns: 500_000_000, needed_ns: 10_000_000_000 };
 
-/// How long a node that was asked to end may take. One that takes longer hangs.
+/// How long a node that was asked to end may take. A node that takes longer hangs.
 pub const LONGEST_END: Duration = Duration::from_nanos(PATIENCE.in_all_ns());
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
-    /// Leaves the cluster in order: what was executed is answered, a learner gets the state if nobody else has it, and the others
-    /// remove this process ([`Leaving`]). A second request cuts it short. Returns whether the others have removed it.
+    /// Leaves the cluster in order: what was executed is answered; if no other replica has the state, a learner gets it; and the others remove this process
+    /// ([`Leaving`]). A second request cuts this short. Returns whether the others have removed the process.
     pub(super) fn leave(&mut self, stop: &Stop) -> bool {
         let asked = stop.requests();
         let mut leaving = Leaving::new(clock::now(), PATIENCE);
@@ -84,7 +85,7 @@ mod tests {
             agent.turn();
         }
         assert!(!owes_answers(&agent.host.engine));
-        // A turn in which somebody reads by quorum, up to where the coordinators would be asked.
+        // A turn with a quorum read, up to where it would ask the coordinators.
         let host = &mut agent.host;
         host.engine.ticket_by_quorum();
         host.engine.post(host.member.now, &mut host.member.fabric, &mut host.machine);

@@ -39,14 +39,14 @@ use crate::warden::Registration;
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
 
-/// How often what the fabric counts is brought to the counters, in nanoseconds.
+/// How often what the fabric counts is copied into the counters, in nanoseconds.
 const COUNT_INTERVAL_NS: u64 = 100_000_000;
 
-/// What to do about nodes that are waited for since they may run unseen on this host.
+/// What to do about nodes that are waited for because they may run unseen on this host.
 const ALL_HERE_HINT: &str = " where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
     every node of the cluster runs where this one sees it, start this one with `martlet node --all-here`, as `martlet cluster up` does (docs/containers.md)";
 
-/// What to do about a state that is lost.
+/// What to do when the state is lost.
 const LOST_HINT: &str = " by itself. `martlet cluster down`, then `up`, begins with nothing, or with what is on the others' disks";
 
 /// How a life ended.
@@ -55,27 +55,28 @@ pub(super) enum End {
         left: bool,
     },
     StartOver,
-    /// The cluster has been founded again, says its file, which is read into these settings. What this node held, where the cluster goes on from it.
+    /// The cluster's file says that the cluster has been founded again; these are the settings read from it. With it the state that this node held, if the
+    /// cluster continues from this node.
     MovesOn(Box<Settings>, Option<Gathered>),
-    /// As this earlier life, of which the disk has the log.
+    /// Begin again as this earlier life, whose log the disk has.
     ComeBackAs(u64),
     DiskFailed(WalError),
     /// The view's feature level is one that this build cannot work at.
     Unsuited(u8),
-    /// It has met only nodes of builds that do not understand it. With it the reason for which the latest connection was refused.
+    /// It has met only nodes of builds that do not understand it. The text says why the latest connection was refused.
     Misfit(String),
     /// Its machine could not read an entry of the log.
     Unreadable(UnreadableEntry),
 }
 
-/// For how long a node that knows no view, and has met only nodes of builds that it does not understand, waits for others, in nanoseconds.
+/// How long a node that knows no view, and has met only nodes of builds that do not understand it, waits for others, in nanoseconds.
 const MISFIT_PATIENCE_NS: u64 = 5_000_000_000;
-/// How often it looks whether that is so, in nanoseconds.
+/// How often it looks whether this is the case, in nanoseconds.
 const MISFIT_INTERVAL_NS: u64 = 100_000_000;
-/// How old the latest refusal may be.
+/// How old the latest refusal may be to count.
 const MISFIT_FRESH: Duration = Duration::from_secs(2);
 
-/// Whether this node meets only nodes of other builds.
+/// Whether this node meets only nodes of other builds, and since when.
 #[derive(Debug, Default)]
 struct Misfits {
     next: Time,
@@ -83,7 +84,8 @@ struct Misfits {
 }
 
 impl Misfits {
-    /// Why this node cannot belong to anything, once that has lasted. `refusal`: the latest refusal of that kind, if no node of its own build is there.
+    /// Why this node cannot belong to anything, once the condition has lasted long enough. `refusal`: the latest refusal of that kind, if no node of its own
+    /// build is there.
     fn verdict(&mut self, now: Time, refusal: impl FnOnce() -> Option<String>) -> Option<String> {
         if now < self.next {
             return None;
@@ -95,7 +97,7 @@ impl Misfits {
     }
 }
 
-/// What is told of this life's milestones, and what has been.
+/// The hook that is told of this life's milestones, and which it has been told.
 #[derive(Default)]
 pub(super) struct Milestones {
     pub(super) hook: Option<OnMilestone>,
@@ -117,7 +119,7 @@ impl Milestones {
     }
 }
 
-/// What goes on into the next life.
+/// What is carried over into the next life.
 pub(super) struct Parts<E, A: Application> {
     pub app: A,
     pub machine: A::Machine,
@@ -129,22 +131,22 @@ pub(super) struct Parts<E, A: Application> {
 pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     pub(super) agent: Agent<F, E, A>,
     rehearsals: Rehearsals<F, E, A>,
-    /// This thread acts for it; `None` once it does not any more.
+    /// Says that this thread acts for the process; `None` once it no longer does.
     acting: Option<ActingThread>,
     pub(super) me: ProcessId,
     gaps: Gaps,
-    /// Its log on disk, where there is one.
+    /// Its log on disk, if it has one.
     keeper: Option<Keeper>,
-    /// Whether it is an earlier life's process, come back with its log.
+    /// Whether it is an earlier life's process, returning with its log.
     pub(super) returns: bool,
-    /// The lives on its disk that it could come back as.
+    /// The lives on its disk as which it could return.
     lives: Vec<u64>,
-    /// It has founded the cluster for others, who have to learn that from it.
+    /// It has founded the cluster for others, which have to learn that from it.
     pub(super) founds_for_others: bool,
     misfits: Misfits,
-    /// The warden of this host, where the node may have one.
+    /// The registration with the warden of this host, if the node has one.
     warden: Option<Rc<Registration>>,
-    /// When what the fabric counts was last brought to the counters.
+    /// When what the fabric counts was last copied into the counters.
     counted: Time,
     pub(super) milestones: Milestones,
     /// Whether this process has held the cluster's state in an earlier life.
@@ -153,7 +155,7 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// # Errors
-    /// Before anybody is let in only: nobody has heard of this process then.
+    /// Only before any other process is let in: none has heard of this process then.
     pub(super) fn begin(
         settings: &Settings,
         birth: &Birth<'_>,
@@ -175,7 +177,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             Returned::store(returned.as_ref(), region);
         }
 
-        // What others rely on stands before anybody is let in.
+        // What others rely on must be in place before any of them is let in.
         let acting = threads.begin(fabric.own_region(LIFE)).map_err(|error| RunError::DeathWords { node, error })?;
         let lives = birth.lives()?;
         birth.announce()?;
@@ -197,7 +199,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
         let returns = birth.returns();
         if let Some(gathered) = birth.gathered {
-            // Before anybody is let in: nobody is to take this node for one that has no view.
+            // Before any other process is let in: none may take this node for one that has no view.
             let roles = entry.role_set().with(Roles::COORDINATOR);
             let member = Member { levels, address: entry.redis.clone(), ..Member::new(me, roles) };
             tracing::warn!(view = gathered.first_view().0, last = %gathered.last, "{me} founds the cluster again, with all that it holds");
@@ -237,7 +239,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         self.has_held_before || self.agent.host.member.core.has_counted()
     }
 
-    /// Turns, until it is over.
+    /// Gives turns until the life is over.
     pub(super) fn live(
         &mut self,
         settings: &Settings,
@@ -259,7 +261,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let shares_host = cluster.config().fabric.traits().certain_deaths;
         let mut posture = Posture::new(placement.class, shares_host, E::TRAITS.elects() && cluster.watches_closely(), clock::now());
         loop {
-            // A call that was made after the end had been asked for is not executed, also when that was in the last look before a sleep.
+            // A call that was made after the end was requested is not executed, even if the request came during the last look before a sleep.
             if self.is_asked_to_end(stop) {
                 return Ok(self.end_in_order(stop));
             }
@@ -305,7 +307,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 return Ok(End::StartOver);
             }
             if self.agent.host.unfit {
-                // It is still listed, and has stopped acting: the others need not wait for its lease.
+                // The process is still listed, but has stopped acting: the others need not wait for its lease.
                 self.leave(stop);
                 return Ok(End::StartOver);
             }
@@ -313,30 +315,31 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             posture.after_turn(&turn, leads);
             if !turn.worked {
                 second.tend(turn.now);
-                // A backup may lead at any moment, and whoever comes then must not wait.
+                // A backup may lead at any moment, and clients that come then must not wait.
                 bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
                 if self.rehearsals.play(turn.now, settings, &mut self.agent, bed) {
                     continue;
                 }
             }
-            // Were a new primary to sleep before its clients have come, the dead one would get the core that they share, and end what it has begun:
-            // connections close, which wakes everybody's helpers, on the core of those very clients.
+            // If a new primary slept before its clients have come, the dead process would get the core that the two share, and finish its exit: that closes
+            // connections, which wakes helpers of every process, on the core that those very clients need.
             let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
             let busy = turn.worked || awaited;
             let rest = self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, busy, leads));
             let rest = match rest {
-                // That one is dead this turn has seen in memory, and the next one acts on it: those that it would give way to are what the dead one has left.
+                // This turn has seen in memory that a process is dead, and the next turn acts on it: yielding would only give way to what the dead process has
+                // left.
                 Rest::Yield if !self.agent.waits_for_permission(&turn) && bed.has_seen_death(&self.agent.host.member.fabric) => Rest::None,
                 rest => rest,
             };
             match posture.rest(rest, busy, leads) {
-                // Others may wait for this core to get their disks on with it.
+                // Others may be waiting for this core to finish their disk writes.
                 Rest::None if self.keeper.as_ref().is_some_and(Keeper::is_waiting) => std::thread::yield_now(),
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
                     let due = founding.as_ref().map_or(Time(u64::MAX), Founding::<F>::due);
-                    // A client that is heard of in memory is heard sooner by a sleep there.
+                    // A client that uses memory is heard sooner by a sleep on that memory.
                     let at_sockets = leads && !self.agent.app.is_heard_in_memory() && bed.hears_at_sockets();
                     self.park(due, bed, at_sockets, fifo.as_mut());
                 }
@@ -372,7 +375,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             instruments.counters.set(Counter::RefusedBuilds, connections.misfits);
             instruments.counters.set(Counter::MalformedDatagrams, host.member.fabric.malformed_datagrams());
             if let Some(warden) = &self.warden {
-                // The cluster's file need not list them.
+                // The cluster's file need not list all of them.
                 warden.watch(host.member.members.iter().map(|(_, process)| process.node));
                 instruments.counters.set(Counter::Warden, u64::from(warden.is_registered()));
             }
@@ -383,7 +386,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         turn
     }
 
-    /// Takes what the warden of this host says of the dead. Returns whether it has said anything.
+    /// Takes the warden's certificates of deaths. Returns whether there were any.
     fn take_certificates(&mut self) -> bool {
         let Some(warden) = &self.warden else { return false };
         let Agent { host, instruments, .. } = &mut self.agent;
@@ -402,27 +405,27 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         is_news
     }
 
-    /// Why this node, which knows no view, never will: every node that is there runs a build that does not understand this one.
+    /// Why this node, which knows no view, never will: every other node that is there runs a build that does not understand this one.
     fn misfit(&mut self, now: Time) -> Option<String> {
         let host = &self.agent.host.member;
         let alone = host.members.is_empty() && host.core.view().is_none();
         self.misfits.verdict(now, || alone.then(|| host.fabric.misfit(MISFIT_FRESH)).flatten())
     }
 
-    /// A turn of a node that waits for others: they may need this core.
+    /// A turn of a node that waits for others, which may need this core.
     pub(super) fn patient_turn(&mut self) {
         if !self.turn().worked {
             std::thread::yield_now();
         }
     }
 
-    /// Whether a later life of this node is listed: this one would never be let in.
+    /// Whether a later life of this node is listed: then this one would never be let in.
     fn is_outlived(&self) -> bool {
         let core = &self.agent.host.member.core;
         !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
     }
 
-    /// Founds the cluster if it falls to this process. Returns what is to be done, or has been.
+    /// Founds the cluster if that falls to this process. Returns what is to be done, or has been.
     fn found(&mut self, founding: &mut Option<Founding<F>>, settings: &Settings, now: Time) -> io::Result<Verdict> {
         let cluster = settings.cluster();
         let host = &mut self.agent.host.member;
@@ -436,7 +439,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node, self.returns), &mut host.fabric, &host.members)?;
         let awaited = looking.awaited().iter().fold(0, |nodes, node| nodes | 1_u64 << (node % 64));
         self.agent.instruments.counters.set(Counter::Awaited, awaited);
-        // Only on one host does it help to be told that all would be seen.
+        // The hint about nodes that may run unseen helps only on one host.
         let hint = if awaited != 0 && !F::FIXED_CLAIM && !settings.all_here() { ALL_HERE_HINT } else { "" };
         let hint = if looking.is_lost() { LOST_HINT } else { hint };
         if let Some(why) = looking.poll_reason() {
@@ -464,7 +467,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 let Refounding { number, ref members, .. } = again;
                 let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
                 tracing::info!(view = number.0, "no node has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
-                // What the others run is theirs to say.
+                // Only the others themselves can say what they run.
                 let levels = Levels::only(host.core.level());
                 let member = |id: ProcessId| {
                     let entry = cluster.node(id.node)?;
@@ -480,8 +483,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         Ok(Verdict::Found(None))
     }
 
-    /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
-    /// this thread is looked at there.
+    /// Sleeps until there is something to do. Between announcing the sleep and sleeping, the thread takes a whole turn: so it looks at everything that can wake
+    /// it.
     fn park(&mut self, due: Time, bed: &mut F::Rest, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
         let host = &mut self.agent.host;
         if std::mem::take(&mut host.member.members_changed) {
@@ -504,15 +507,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             instruments.counters.add(Counter::Demotions, 1);
         }
         bed.sleep(&mut host.member.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
-        // A thread that slept through its deadline was stalled; one that was woken before it was not.
+        // A thread that slept past its deadline was stalled; one that was woken earlier was not.
         self.gaps.slept(clock::now(), until);
     }
 
-    /// The end: the application is told, the death words are given back while the memory still stands, the endpoint goes, and what has been handed over
-    /// is brought to the disk; the error is what came of that.
+    /// Ends the life: the application is told, the death words are given back while the memory still exists, the endpoint goes away, and what has been handed
+    /// over to the disk is written; the error is the result of that.
     pub(super) fn end(mut self) -> (u64, Parts<E, A>, Result<(), WalError>) {
         self.agent.end_life();
-        // A clean end: whoever still waits for this process sees that it acts no more.
+        // A clean end: a process that still waits for this one sees that it no longer acts.
         if let Some(acting) = self.acting.take() {
             acting.end_life();
         }

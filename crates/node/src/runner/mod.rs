@@ -41,44 +41,44 @@ use disk::{Birth, birth_after};
 use life::{End, Life};
 use recovery::{FileWatch, goes_on_from};
 
-/// How many trips between two cores measure the difference of their clocks at the start.
+/// How many round trips between two cores measure the difference between their clocks at the start.
 const SKEW_ROUNDS: u32 = 64;
-/// Of how many cores the clocks are compared at most.
+/// How many cores' clocks are compared at most.
 const SKEW_CORES: usize = 16;
 
-/// Told how a node has been set up.
+/// Called with how a node has been set up.
 pub type OnStart = Box<dyn FnOnce(&Started)>;
 
-/// What a node has come to, which its process may have to tell others on its host.
+/// What a node has reached, which its process may have to tell others on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// A view lists it, and not as one that is being taught: it counts. Told once a life.
+    /// A view lists it as a full member, and not as one that is still being taught. Told once per life.
     Counts,
     /// It has been asked to end, and begins to leave.
     Leaves,
 }
 
-/// Is told of milestones, on the node's own thread: it must not wait for anything.
+/// Called with milestones, on the node's own thread: it must not wait for anything.
 pub type OnMilestone = Box<dyn FnMut(Milestone)>;
 
-/// What a program gives a node beside its configuration and its application.
+/// What a program gives a node besides its configuration and its application.
 pub struct Hooks {
-    /// By which the node is asked to end. Keep a clone.
+    /// The handle by which the node is asked to end. Keep a clone.
     pub stop: Stop,
-    /// The application's epoll instance: readable when it has something to do that nobody on the fabric tells it of. It wakes a sleeping
-    /// node. The application looks at it itself in each turn, and sleeps there as primary (`Application::sleep`); the node puts descriptors of
-    /// its own there, with [`NODES_OWN`](martlet_protocol::replica::NODES_OWN) as their data.
+    /// The application's epoll instance: readable when the application has something to do of which nothing on the fabric tells it. It wakes a sleeping node.
+    /// The application looks at it itself in each turn, and sleeps on it as primary (`Application::sleep`); the node adds descriptors of its own, with
+    /// [`NODES_OWN`](martlet_protocol::replica::NODES_OWN) as their data.
     pub wake: Option<OwnedFd>,
     /// Called once, when the node is on the fabric and before its first turn.
     pub started: Option<OnStart>,
-    /// Told what the node has come to.
+    /// Called with the milestones that the node reaches.
     pub milestone: Option<OnMilestone>,
-    /// What the node may change of this process.
+    /// What the node may change in this process.
     pub policy: ProcessPolicy,
 }
 
 impl Hooks {
-    /// No wake-ups, no report, a stop handle that nobody else has yet; and the process is [not the node's](ProcessPolicy::GUEST).
+    /// No wake-ups, no report, and a fresh stop handle; the node may change [nothing in the process](ProcessPolicy::GUEST).
     ///
     /// # Errors
     /// When the system has no descriptors left.
@@ -87,23 +87,23 @@ impl Hooks {
     }
 }
 
-/// How a node has been set up: for its log, since a figure without its placement means little.
+/// How a node has been set up. It belongs in the program's log, since a measurement means little without the placement.
 #[derive(Clone, Debug)]
 pub struct Started {
     /// Which life of which node it is.
     pub process: ProcessId,
     /// Where the acting thread runs, and how.
     pub placement: Placement,
-    /// How far the clocks of two cores may differ, in nanoseconds; it has been subtracted from leases.
+    /// How far the clocks of two cores may differ, in nanoseconds; this has been subtracted from leases.
     pub skew_ns: u64,
-    /// By which further threads of the process act for the node.
+    /// The handle by which further threads of the process act for the node.
     pub threads: ActingThreads,
 }
 
-/// How a node ended that was asked to.
+/// How a node ended that was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Whether the others had removed it from their view when it ended. If not, they learn it from its death words.
+    /// Whether the others had removed it from their view when it ended. If not, they learn of the end from its death words.
     pub left: bool,
     /// How often it had been excluded and started over.
     pub resets: u64,
@@ -129,7 +129,7 @@ pub enum RunError {
         #[source]
         error: StartError,
     },
-    /// The kernel does not take the words by which others see this process die.
+    /// The kernel does not accept the words by which others see this process die.
     #[error("node {node}: cannot register death words: {error}")]
     DeathWords {
         /// Which node.
@@ -138,7 +138,7 @@ pub enum RunError {
         #[source]
         error: ActingError,
     },
-    /// The node is to register with the warden of its host, and cannot.
+    /// The node has to register with the warden of its host, and cannot.
     #[error("node {node}: warden.use is \"on\": {error}")]
     Warden {
         /// Which node.
@@ -147,12 +147,12 @@ pub enum RunError {
         #[source]
         error: martlet_warden::client::Error,
     },
-    /// The disk refuses, or what stands on it is not what was written. Nothing more is written after it.
+    /// The disk refuses, or what is on it is not what was written. Nothing more is written after that.
     #[error("node {node}: {error}")]
     Disk {
         /// Which node.
         node: NodeId,
-        /// The file, what was tried of it, and what the system said.
+        /// The file, what was attempted, and what the system said.
         #[source]
         error: DiskError,
     },
@@ -173,7 +173,7 @@ pub enum RunError {
     Build {
         /// Which node.
         node: NodeId,
-        /// How the latest connection came to nothing: it names both builds.
+        /// Why the latest connection failed: it names both builds.
         why: String,
     },
     /// Another build has written an entry of the log that this one cannot read.
@@ -186,12 +186,12 @@ pub enum RunError {
         /// This build.
         build: Protocol,
     },
-    /// The cluster's file does not list it any more, as it saw when it was to begin a new life.
+    /// The cluster's file no longer lists the node. The node saw this when it was about to begin a new life.
     #[error("node {node}: {why}")]
     Removed {
         /// Which node.
         node: NodeId,
-        /// The file, and whom it lists.
+        /// The file, and which nodes it lists.
         why: String,
     },
     /// The cluster is to be founded again from this node, which does not hold the whole state.
@@ -207,9 +207,9 @@ pub enum RunError {
     Cores {
         /// Which node.
         node: NodeId,
-        /// What is named.
+        /// The cores that are named.
         named: Vec<u16>,
-        /// What may be.
+        /// The cores that may be used.
         allowed: Vec<u16>,
     },
     /// A limit of this process is too low for a node.
@@ -217,7 +217,7 @@ pub enum RunError {
     Limit {
         /// Which node.
         node: NodeId,
-        /// Which limit, what it is, and what it takes.
+        /// Which limit, what it is, and what is needed.
         why: String,
     },
     /// The system refuses something else.
@@ -225,7 +225,7 @@ pub enum RunError {
     System {
         /// Which node.
         node: NodeId,
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -234,7 +234,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether what a file or a program asks for cannot be had with this program or on this host, so that the same node does not start until its settings are changed.
+    /// Whether a file or a program asks for something that cannot be had with this program or on this host, so that the same node will not start until its
+    /// settings are changed.
     pub fn is_of_settings(&self) -> bool {
         matches!(self, RunError::OnCommit { .. } | RunError::Cores { .. })
     }
@@ -242,10 +243,10 @@ impl RunError {
 
 /// Runs a node on the calling thread until it is asked to end.
 ///
-/// `machine` is the application's state, empty. It is emptied again whenever the node is excluded by the others, which happens to a node
-/// that was paused for too long: it then starts over as a new incarnation and receives the state from them.
+/// `machine` is the application's state, empty. It is emptied again whenever the others exclude the node, as happens to a node that was paused for too long:
+/// the node then starts over as a new incarnation and receives the state from them.
 ///
-/// Of the process it changes what the [policy](ProcessPolicy) in `hooks` allows.
+/// In the process it changes only what the [policy](ProcessPolicy) in `hooks` allows.
 ///
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.
@@ -300,12 +301,12 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     tracing::info!("node {node} runs {build}");
     counters.set(Counter::Protocol, build.version.into());
     counters.set(Counter::LevelMost, build.levels.most.into());
-    // After the undertaker, who would keep the directory locked for longer than this process lives.
+    // After the undertaker, which would otherwise keep the directory locked for longer than this process lives.
     let disk = |error| RunError::Disk { node, error };
     let mut store = Store::open(settings).map_err(disk)?;
     let file = FileWatch::start(settings);
     let mut engine = None;
-    // What the machine shows already, where the cluster is founded again from this node.
+    // The state that the machine already has, if the cluster is founded again from this node.
     let mut gathered = match &store {
         Some(store) if goes_on_from(settings) => {
             machine.clear();
@@ -313,10 +314,10 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         }
         _ => None,
     };
-    // The newest incarnation that is known of, and where the next life begins.
+    // The newest incarnation that is known; the next life begins after it.
     let mut newest = 0;
     let mut may_return = true;
-    // As which life, if others have said so.
+    // The life as which it is to return, if others have said so.
     let mut known_as = None;
     let mut has_held = false;
     let mut report = hooks.started;
@@ -352,7 +353,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             .map_err(system("cannot tell which nodes are running"))?;
         drop(bed);
         milestone = life.milestones.hook.take();
-        // A node that has come back and has not seen a view comes back again; one that knows a view joins those who have it.
+        // A node that has returned and has not seen a view returns again; a node that knows a view joins those that have it.
         may_return = life.agent.host.member.core.view().is_none();
         has_held = life.has_held();
         let (old, parts, written) = life.end();
@@ -401,7 +402,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     }
 }
 
-/// Larger than every earlier one of this node, and than `last`, the newest that the cluster is known to know.
+/// A number larger than every earlier incarnation of this node, and than `last`, the newest that the cluster is known to know.
 fn next_incarnation<F: Backend>(last: u64) -> u64 {
     F::incarnation().max(last + 1)
 }

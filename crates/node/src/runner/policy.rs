@@ -14,29 +14,29 @@ use crate::stop::Stop;
 use crate::undertaker::Undertaker;
 use crate::{sched, signals, warm};
 
-/// What a node may change of the process that it runs in. A process that is a node and nothing else gives it [everything](ProcessPolicy::OWN); in another program's
-/// process it changes [nothing](ProcessPolicy::GUEST) unless that program asks for it.
+/// What a node may change in the process that it runs in. A process that is a node and nothing else allows [everything](ProcessPolicy::OWN). In another
+/// program's process the node changes [nothing](ProcessPolicy::GUEST) unless that program asks for it.
 ///
-/// Whatever the policy is, nothing that the node promises depends on it, only how fast a failover is.
+/// Nothing that the node promises depends on the policy, only how fast a failover is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessPolicy {
-    /// Core dumps are turned off: others see a death only when the core has been written, 155 ms for 64 MiB.
+    /// Core dumps are turned off. Otherwise others see a death only when the core has been written: 155 ms for 64 MiB.
     pub core_dumps_off: bool,
-    /// The limit of file descriptors is raised as far as it may be.
+    /// The limit on file descriptors is raised as far as allowed.
     pub raise_descriptor_limit: bool,
-    /// SIGTERM, SIGINT and the end of the processor time that the process may use (SIGXCPU) make the node leave in order; SIGHUP and others that mean nothing to a node
+    /// SIGTERM, SIGINT and the approach of the limit on processor time (SIGXCPU) make the node leave in order; SIGHUP and others that mean nothing to a node
     /// are ignored, unless something else has set them.
     pub signals: bool,
-    /// The allocator gives no memory back, and the program's code is mapped at the start: a takeover meets no page fault.
+    /// The allocator gives no memory back, and the program's code is mapped at the start, so that a takeover meets no page fault.
     pub keep_memory: bool,
-    /// A second process (`martlet-mourner`) shares the memory, so that connections of a process that was killed end at once.
+    /// A second process (`martlet-mourner`) shares the memory, so that the connections of a process that was killed end at once.
     pub second_process: bool,
     /// The calling thread is bound to a core and scheduled as `threads` says.
     pub place_thread: bool,
 }
 
 impl ProcessPolicy {
-    /// The process is the node's.
+    /// The process belongs to the node.
     pub const OWN: ProcessPolicy = ProcessPolicy {
         core_dumps_off: true,
         raise_descriptor_limit: true,
@@ -46,7 +46,7 @@ impl ProcessPolicy {
         place_thread: true,
     };
 
-    /// The process is another program's, which has asked for nothing.
+    /// The process belongs to another program, which has asked for nothing.
     pub const GUEST: ProcessPolicy = ProcessPolicy {
         core_dumps_off: false,
         raise_descriptor_limit: false,
@@ -56,7 +56,7 @@ impl ProcessPolicy {
         place_thread: false,
     };
 
-    /// What comes first. Checks the limits, too, whatever the policy.
+    /// What comes first. Also checks the limits, whatever the policy.
     pub(super) fn begin<F: Backend>(&self, settings: &Settings, stop: &Stop) -> Result<(), RunError> {
         let node = settings.id();
         let system = |what| move |error| RunError::System { node, what, error };
@@ -73,7 +73,7 @@ impl ProcessPolicy {
         check_limits::<F>(settings).map_err(|why| RunError::Limit { node, why })
     }
 
-    /// What comes once the thread is placed. Returns how many bytes of code were mapped.
+    /// What comes after the thread is placed. Returns how many bytes of code were mapped.
     pub(super) fn keep_memory(&self) -> io::Result<usize> {
         if !self.keep_memory {
             return Ok(0);
@@ -84,12 +84,12 @@ impl ProcessPolicy {
     }
 }
 
-/// The least that a node of so many starts with, beside what its clients take.
+/// The fewest descriptors with which a node of a cluster of `nodes` nodes starts, not counting those of its clients.
 fn descriptors_needed(nodes: usize) -> u64 {
     48 + 16 * nodes as u64
 }
 
-/// What a node cannot run with is said now and by its name.
+/// Reports a limit that a node cannot run with now, and by name.
 fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     let current = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
     let nodes = settings.cluster().config().nodes.len();
@@ -122,7 +122,7 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
             memory.all_bytes
         ));
     }
-    // What these run into later ends the process: an allocation cannot fail, and the system kills.
+    // Limits that would end the process later: an allocation cannot fail, and the system kills.
     for (resource, what) in [(Resource::As, "the limit of address space (ulimit -v)"), (Resource::Data, "the limit of data (ulimit -d)")] {
         if let Some(most) = getrlimit(resource).current {
             tracing::warn!("{what} is {most} bytes: a node that reaches it ends; keep redis.maxmemory well below it");
@@ -134,7 +134,7 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the processor time of this process is limited, has it told of that early enough to leave in order: at the hard limit it is killed.
+/// If the processor time of this process is limited, arranges to be told of the limit early enough to leave in order: at the hard limit the process is killed.
 fn leave_before_the_time_is_up() -> io::Result<()> {
     let limit = getrlimit(Resource::Cpu);
     let Some(least) = limit.current.into_iter().chain(limit.maximum).min() else { return Ok(()) };
@@ -146,7 +146,7 @@ fn leave_before_the_time_is_up() -> io::Result<()> {
 /// How often a node looks whether its second process lives.
 const LOOK_FOR_UNDERTAKER_NS: u64 = 500_000_000;
 
-/// The second process, where the policy has one: replaced when it has died.
+/// The second process, if the policy allows one. It is replaced when it has died.
 pub(super) struct SecondProcess {
     undertaker: Option<Undertaker>,
     next_look: Time,
@@ -158,12 +158,12 @@ impl SecondProcess {
         SecondProcess { undertaker, next_look: Time(0) }
     }
 
-    /// Without it everything works, but connections of clients end only after the memory of a dead node has been taken down.
+    /// Everything works without it, but then connections of clients end only after the memory of a dead node has been torn down.
     fn undertaker() -> Option<Undertaker> {
         Undertaker::start().inspect_err(|error| tracing::warn!(%error, "cannot start the second process")).ok()
     }
 
-    /// To be called now and then, when there is nothing else to do. One that could not be had at the start is not tried again.
+    /// Must be called now and then, when there is nothing else to do. If it could not be started at first, it is not tried again.
     pub(super) fn tend(&mut self, now: Time) {
         if now < self.next_look {
             return;
@@ -171,7 +171,7 @@ impl SecondProcess {
         self.next_look = now.after(LOOK_FOR_UNDERTAKER_NS);
         if self.undertaker.as_ref().is_some_and(Undertaker::has_ended) {
             tracing::warn!("the second process has ended, and is replaced");
-            // The old one's stack goes first.
+            // The old one's stack is unmapped first.
             self.undertaker = None;
             self.undertaker = Self::undertaker();
         }

@@ -1,4 +1,5 @@
-//! A cluster that has lost its majority for good is founded again from one node: what its nodes do when their cluster's file says so (`docs/membership.md`, "Founded again by an operator").
+//! How nodes act when their cluster's file says that the cluster is founded again from one node, having lost its majority for good (`docs/membership.md`,
+//! "Founded again by an operator").
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,16 +24,16 @@ use crate::version;
 /// How often the cluster's file is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Looks at the cluster's file on threads of their own, since a file can keep its reader waiting.
+/// Watches the cluster's file on threads of its own, since a file can keep its reader waiting.
 #[derive(Debug)]
 pub(super) struct FileWatch {
-    /// The newest generation that the file has been seen to say.
+    /// The newest generation that the file has been seen to name.
     generation: Arc<AtomicU64>,
     _looks: Option<Standing>,
 }
 
 impl FileWatch {
-    /// Of a cluster that a program has made there is no file, and nothing is seen.
+    /// A cluster that a program has made has no file, so nothing is watched.
     pub fn start(settings: &Settings) -> FileWatch {
         let generation = Arc::new(AtomicU64::new(0));
         let looks = Look::at(settings, &generation).map(|look| errand::repeat("martlet-file", LOOK, Arc::new(move || look.look())));
@@ -45,7 +46,8 @@ impl FileWatch {
         self.generation.load(Ordering::Relaxed) > cluster.generation()
     }
 
-    /// What it says. `None`: it cannot be read just now, or does not list this node, or says what it said before. Nothing is given up then, until it changes.
+    /// Reads the file again. `None`: it cannot be read at the moment, or does not list this node, or says what it said before. Nothing is given up in that
+    /// case, until the file changes.
     pub fn read_again(&self, settings: &Settings) -> Option<Settings> {
         let read = settings.moved_on();
         let moved =
@@ -58,7 +60,7 @@ impl FileWatch {
     }
 }
 
-/// What a look at the file needs.
+/// What is needed to look at the file.
 struct Look {
     file: PathBuf,
     generation: Arc<AtomicU64>,
@@ -75,7 +77,7 @@ impl Look {
     fn look(&self) {
         let now = std::fs::metadata(&self.file).and_then(|about| Ok((about.modified()?, about.len()))).ok();
         let seen = std::mem::replace(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner), now);
-        // What is not there, or not valid, says nothing; it is looked at again when it changes.
+        // A file that is missing or not valid says nothing; it is looked at again when it changes.
         if now.is_some()
             && now != seen
             && let Ok(cluster) = Cluster::load(&self.file)
@@ -85,21 +87,21 @@ impl Look {
     }
 }
 
-/// Whether the cluster goes on from this node.
+/// Whether the cluster continues from this node.
 pub(super) fn goes_on_from(settings: &Settings) -> bool {
     let recovery = settings.cluster().config().recovery.as_ref();
     recovery.is_some_and(|recovery| recovery.from == settings.id().0)
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
-    /// Brings the state that stands on this node's disk, of an earlier generation of the cluster, into the machine. `None`: there is none to go on from.
+    /// Loads the state of an earlier generation of the cluster from this node's disk into the machine. `None`: the disk has none from which to continue.
     pub(super) fn gather_from_disk(settings: &Settings, store: &Store, machine: &mut A::Machine) -> Result<Option<Gathered>, RunError> {
         let node = settings.id();
         let disk = |error: DiskError| RunError::Disk { node, error };
         let Some(life) = store.life_to_go_on_from(|life, left| belonged::<E>(settings, life, left)).map_err(disk)? else { return Ok(None) };
         let me = ProcessId { node, incarnation: Incarnation(store.incarnation(life).map_err(disk)?) };
         let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
-        // Its log needs memory to stand in. It lets nobody in.
+        // The engine's log needs memory for this. No other process is let in.
         let mut fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
         let birth = Birth { me, disk: Some((store, Origin::Return { life })), gathered: None, has_held: false };
         let (mut engine, keeper) = Self::equip(settings.cluster(), &birth, None, machine, &fabric)?;

@@ -7,15 +7,15 @@ use crate::idle::Rest;
 use crate::sched::{self, Class};
 use martlet_protocol::duty::Turn;
 
-/// How long a new role lasts before the thread's schedule is suited to it, in nanoseconds.
+/// How long a new role lasts before the thread's scheduling is adapted to it, in nanoseconds.
 const SETTLE_NS: u64 = 1_000_000;
 
-/// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
+/// How the thread is scheduled in its role. The adaptation to a new role comes a while after the change: it is not urgent, and a failover is.
 pub(super) struct Posture {
     class: Class,
-    /// Whether the others run on this host, so that the dead one and this one may have shared a core.
+    /// Whether the other nodes run on this host, so that the dead one and this one may have shared a core.
     shares_host: bool,
-    /// Whether the others elect who leads by a heart that they watch closely.
+    /// Whether the others elect the leader by a heartbeat that they watch closely.
     watched: bool,
     leads: bool,
     /// The end of the last turn in which the posture suited the role.
@@ -23,24 +23,24 @@ pub(super) struct Posture {
 }
 
 impl Posture {
-    /// Of a thread that got `class` and has no role yet.
+    /// The posture of a thread that got `class` and has no role yet.
     pub(super) fn new(class: Class, shares_host: bool, watched: bool, now: Time) -> Posture {
         Posture { class, shares_host, watched, leads: false, since: now }
     }
 
-    /// Whether the thread leads, and has done so for less than `SETTLE_NS`, where that makes a difference. Between hosts it does not: the dead one has had a core of another host, and what a
-    /// new primary waits for are answers of others, which wake it.
+    /// Whether the thread leads, and has for less than `SETTLE_NS`, on a cluster where that makes a difference. Between hosts it does not: the dead leader ran
+    /// on a core of another host, and a new primary waits for others' answers, which wake it.
     pub(super) fn is_new(&self, leads: bool) -> bool {
         leads && !self.leads && self.shares_host
     }
 
-    /// What the thread does in place of `rest`, its usual one; `busy`: there is work, or is to be expected at once.
+    /// What the thread does in place of `rest`, which it would usually do. `busy`: there is work, or work is expected at once.
     ///
-    /// A new primary whose clients come by sockets lets the dead one have the core that they may share, since it is the end of a connection that tells
-    /// those clients; and it is awake when they come. A sleep would cost its own waking then, and that of a helper that listens meanwhile, on a
-    /// core that the clients need.
+    /// A new primary whose clients come by sockets yields the core that it may share with the dead leader, because the end of a connection is what tells those
+    /// clients of the death. Yielding also keeps the primary awake for when they come. A sleep would cost its own wake-up then, and that of a helper that
+    /// listens meanwhile, on a core that the clients need.
     pub(super) fn rest(&self, rest: Rest, busy: bool, leads: bool) -> Rest {
-        // A thread of SCHED_FIFO yields to nobody of the normal class.
+        // A SCHED_FIFO thread does not yield to threads of the normal class.
         if !busy && self.is_new(leads) && self.class != Class::Fifo { Rest::Yield } else { rest }
     }
 
@@ -58,7 +58,7 @@ impl Posture {
 
 /// The gaps between turns in which the thread did not mean to sleep.
 pub(super) struct Gaps {
-    /// The end of the last turn, or the moment at which the thread meant to be awake again.
+    /// The end of the last turn, or the time at which the thread meant to be awake again.
     last: Time,
     stall_ns: u64,
 }
@@ -68,7 +68,7 @@ impl Gaps {
         Gaps { last: now, stall_ns }
     }
 
-    /// A turn has ended. Returns the gap if it is a stall.
+    /// A turn has ended. Returns the gap before it if that was a stall.
     pub(super) fn turn(&mut self, now: Time, counters: &mut Counters) -> Option<u64> {
         let gap = now.since(self.last);
         self.last = now;
@@ -82,7 +82,7 @@ impl Gaps {
         Some(gap)
     }
 
-    /// The thread is awake again, and meant to be at `until` at the latest.
+    /// The thread is awake again; it meant to be awake at `until` at the latest.
     pub(super) fn slept(&mut self, now: Time, until: Time) {
         self.last = now.min(until);
     }
