@@ -1,8 +1,9 @@
-//! How a keeper gives a successor what it keeps: sockets, in messages of some.
+//! How a keeper gives a successor what it keeps: sockets, some in each message.
 //!
-//! The kernel may take no message just now: since the successor has not taken those before, or is stopped, or since the user's processes have as many descriptors on their way as one may have open.
-//! A successor that was given a part only would take the rest for lost. So what has not gone goes later; and the keeper, which another successor may ask meanwhile, waits in no call for
-//! that. What is called here allocates nothing, as [`keeper`](super::keeper) has it, and a message that is not taken leaves no mark in errno.
+//! The kernel may refuse a message at the moment: because the successor has not taken the earlier ones, or is stopped, or because the user's processes have as
+//! many descriptors in flight as one process may have open. A successor that was given only a part would take the rest for lost. So what has not been sent is
+//! sent later, and the keeper, which another successor may ask meanwhile, blocks in no call for it. Nothing that is called here allocates, as
+//! [`keeper`](super::keeper) requires, and a message that is refused leaves no mark in errno.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -17,50 +18,51 @@ use super::socket;
 
 /// Sockets in one message. The kernel takes 253 at most.
 pub(super) const SOCKETS_A_MESSAGE: usize = if cfg!(test) { 4 } else { 128 };
-/// Numbers of descriptors that the kernel is asked about at once.
+/// How many descriptor numbers the kernel is asked about at once.
 const LOOKED_AT_ONCE: usize = 256;
-/// So many numbers above the highest of a connection that is known another may stand which has just been accepted: it has the lowest that was free.
+/// A connection that has just been accepted may have a number that is higher, by up to this much, than the highest that is known to be a connection's: it has
+/// the lowest that was free.
 pub(super) const NEWEST: RawFd = 64;
 /// How long after the kernel has refused a message the next attempt is made, in milliseconds.
 pub(super) const AGAIN_MS: i32 = 1;
-/// After so many refusals of one message the successor is given no more: its end of the connection says so.
+/// After so many refusals of one message the successor is given nothing more: its end of the connection says so.
 const MOST_REFUSALS: u32 = 10_000;
 
-/// How far a keeper is with what it gives the successor that has asked last.
+/// How far a keeper has got in giving its sockets to the successor that asked last.
 pub(super) struct Handover {
     keeps: Keeps,
-    /// The port of the service, or 0; the pipe, and the memory that goes with the connections, or -1.
+    /// The port of the service, or 0; the pipe, and the memory that belongs to the connections, or -1.
     port: u16,
     pipe: RawFd,
     ledger: RawFd,
-    /// The first number that has not been given, and the last one of all.
+    /// The first number that has not been given, and the last number of all.
     next: RawFd,
     last: RawFd,
     /// How often in a row the kernel has refused a message.
     refusals: u32,
 }
 
-/// What has come of an attempt to give a successor what it lacks.
+/// The outcome of an attempt to give a successor what it lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// It has all.
+    /// The successor has everything.
     All,
-    /// It takes no more until it has taken a message.
+    /// The successor accepts no more until it has taken a message.
     Full,
-    /// The kernel takes none just now.
+    /// The kernel accepts no message at the moment.
     Refused,
-    /// It is not there any more, or can be given nothing.
+    /// The successor is gone, or can be given nothing.
     Ended,
 }
 
-/// What the kernel says to a message.
+/// How the kernel answers a message.
 enum Sent {
     Taken,
     Full,
     Refused,
-    /// Something in it cannot be sent: it has been closed, say.
+    /// Something in it cannot be sent, for example because it has been closed.
     Unfit,
-    /// There is nobody at the other end.
+    /// No process is at the other end.
     Gone,
 }
 
@@ -79,7 +81,7 @@ impl Handover {
         }
     }
 
-    /// Sends what the successor lacks, as far as the kernel takes it; and behind all of it an empty message.
+    /// Sends what the successor lacks, as far as the kernel accepts it, and an empty message after everything.
     pub fn go_on(&mut self, client: RawFd) -> Came {
         let (mut sockets, mut most) = ([0; SOCKETS_A_MESSAGE], SOCKETS_A_MESSAGE);
         loop {
@@ -92,7 +94,7 @@ impl Handover {
                     self.refusals += 1;
                     return Came::Refused;
                 }
-                // It must not take others along.
+                // One socket that cannot be sent must not keep others from being sent.
                 Sent::Unfit if count > 1 => most = count / 2,
                 Sent::Unfit if count == 1 => self.next = after,
                 _ => return Came::Ended,
@@ -100,9 +102,9 @@ impl Handover {
         }
     }
 
-    /// Puts the next sockets that are wanted into `sockets`. Returns how many there are, and the number behind the last of them.
+    /// Puts the next sockets that are wanted into `sockets`. Returns how many there are, and the number after the last of them.
     ///
-    /// The kernel tells of many at once: a successor waits, and most numbers have nothing.
+    /// The kernel reports on many numbers at once: a successor waits for this, and most numbers are not in use.
     fn find(&self, sockets: &mut [RawFd]) -> (usize, RawFd) {
         let mut count = 0;
         for first in (self.next..=self.last).step_by(LOOKED_AT_ONCE) {
@@ -110,7 +112,7 @@ impl Handover {
                 std::array::from_fn(|at| libc::pollfd { fd: first + at as RawFd, events: 0, revents: 0 });
             // SAFETY: the pointer is to so many values.
             let looked = unsafe { libc::syscall(libc::SYS_poll, looks.as_mut_ptr(), looks.len(), 0) };
-            // Where the kernel refuses, each may be open.
+            // If the kernel refuses, each of them may be open.
             let is_open = |look: &&libc::pollfd| look.fd <= self.last && (looked < 0 || look.revents & libc::POLLNVAL == 0);
             for look in looks.iter().filter(is_open).filter(|look| self.is_wanted(look.fd)) {
                 sockets[count] = look.fd;
@@ -124,7 +126,7 @@ impl Handover {
     }
 }
 
-/// Says something of one byte, with no more sockets than a message has room for. `false`: the kernel has not taken it.
+/// Sends a message of one byte, with no more sockets than a message has room for. `false`: the kernel has not accepted it.
 pub(super) fn say(client: RawFd, byte: u8, sockets: &[RawFd]) -> bool {
     matches!(send(client, byte, sockets), Sent::Taken)
 }
@@ -132,7 +134,7 @@ pub(super) fn say(client: RawFd, byte: u8, sockets: &[RawFd]) -> bool {
 fn send(client: RawFd, byte: u8, sockets: &[RawFd]) -> Sent {
     // SAFETY: they are open for as long as this takes; if one is not, the kernel says so.
     let borrowed = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
-    // Behind those that are sent stands what is no socket to be sent.
+    // Numbers after those that are sent fill the array and are not sent.
     let all: [BorrowedFd<'_>; SOCKETS_A_MESSAGE] = std::array::from_fn(|at| borrowed(sockets.get(at).copied().unwrap_or(client)));
     let sockets = &all[..sockets.len()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_A_MESSAGE))];
@@ -143,14 +145,15 @@ fn send(client: RawFd, byte: u8, sockets: &[RawFd]) -> Sent {
     match sendmsg(borrowed(client), &[IoSlice::new(&[byte])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(_) => Sent::Taken,
         Err(Errno::AGAIN) => Sent::Full,
-        // As many descriptors of this user are on their way as a process may have open, or there is no memory.
+        // Either this user has as many descriptors in flight as a process may have open, or there is no memory.
         Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Sent::Refused,
         Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Sent::Gone,
         Err(_) => Sent::Unfit,
     }
 }
 
-/// A connection, or a socket that is about to be one. Among those over Unix sockets may be some of the process's own: who is given them tells them by their addresses.
+/// Whether this is a connection, or a socket that is about to be one. Some of those over Unix sockets may be the process's own: the successor that is given
+/// them recognises them by their addresses.
 fn is_connection(fd: RawFd) -> bool {
     let option = |name: i32| -> i32 {
         let (mut value, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);

@@ -1,10 +1,11 @@
 //! Keeps a process's sockets for its successor.
 //!
-//! The kernel closes a process's descriptors when it dies, and so ends its connections. So a process has a second one, its *keeper*, which shares its memory and its
-//! table of descriptors and does nothing: `kill -9` of the process leaves both. The one that succeeds asks it for the sockets, and lets it go when it has
-//! no more use for it. A socket that was accepted just before the death is there as well, since there is no copying that it could be too early for.
+//! The kernel closes a process's descriptors when the process dies, and so ends its connections. So a process has a second one, its *keeper*, which shares its
+//! memory and its table of descriptors and does nothing else: it outlives a `kill -9` of the process, and with it both are kept. The successor asks the keeper
+//! for the sockets, and dismisses it when it has no more use for it. Even a socket that was accepted just before the death is there, since nothing is copied
+//! that could have been copied too early.
 //!
-//! What stands for one of these in the process is static: a process has one keeper.
+//! The state that represents a keeper in its process is static: a process has one keeper.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -22,44 +23,47 @@ use super::{Holder, sys};
 
 const NAME: &std::ffi::CStr = c"martlet-keeper";
 const STACK_BYTES: usize = 64 << 10;
-/// How often it looks whether its process is still there, in milliseconds.
+/// How often a keeper looks whether its process is still there, in milliseconds.
 pub(super) const LOOK_MS: i32 = 1_000;
-/// After so many looks without a successor the keeper of a replica ends: there is none.
+/// The keeper of a replica ends after so many looks without a successor: there is none.
 pub const PATIENCE: u32 = 30;
-/// The same of a service's: the store's failovers are quicker than births.
+/// The same for the keeper of a service's process: the store's failovers are quicker than births of replicas.
 pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
-/// Connections that have asked for nothing so far. Each of a cluster's nodes may have one; one more takes the place of the first, whose process has died or is no node.
+/// How many connections that have asked for nothing yet are kept. Each of a cluster's nodes may have one. One more replaces the oldest, whose process has died
+/// or is not a node.
 const MOST_SILENT: usize = 16;
-/// Descriptors that a keeper gives up for connections where its process has no more: as many as may wait for it to accept them.
+/// How many spare descriptors a keeper holds, to give up for new connections when its process has no more descriptors: as many as connections may wait to be
+/// accepted.
 const SPARES: usize = 5;
-/// For how long one whose process lives, and has no more descriptors, accepts nothing, in milliseconds: those that connect need not be heard at once.
+/// How long a keeper accepts nothing when its process lives and has no more descriptors, in milliseconds. Processes that connect then need not be heard at
+/// once.
 const REST_MS: i32 = 50;
-/// What a successor asks for: connections, and the memory that belongs to them.
+/// A successor's request: connections, and the memory that belongs to them.
 const CONNECTIONS: u8 = b'c';
-/// What a newcomer asks for: the listener of the service.
+/// A newcomer's request: the listener of the service.
 const LISTENER: u8 = b'l';
-/// What a successor says that has no more use for it.
+/// What a successor says when it has no more use for the keeper.
 const DISMISSED: u8 = b'd';
-/// What one asks that ends in order: whether the keeper's process ends too, or is dead.
+/// The question of a process that ends in order: whether the keeper's process ends too, or is dead.
 const ENDS: u8 = b'e';
-/// What the last of a service's processes says that ends in order: nobody will ask for the connections.
+/// What the last of a service's processes says when it ends in order: no process will ask for the connections.
 const OVER: u8 = b'o';
-/// Begins an answer that holds what was asked for.
+/// The first byte of an answer that holds what was asked for.
 pub(super) const GIVEN: u8 = b'+';
-/// The answer where that is not given: the process lives and has not let go of it, or there is none.
+/// The answer when that is not given: the process lives and has not let go, or there is nothing of the kind.
 const NOT_NOW: u8 = b'-';
-/// For how long memory waits to be taken down when a keeper ends that is one of a service, in milliseconds: that occupies a core which the successor may need.
+/// How long a service's keeper waits, when it ends, before its memory is torn down, in milliseconds: the tear-down occupies a core that the successor may need.
 const MOURNING_MS: i64 = 10;
-/// What a keeper of a service is sent when its process dies. It has a handler of its own, and is blocked but for its sleep.
+/// The signal that a service's keeper is sent when its process dies. The keeper has a handler of its own for it, and blocks it except while it sleeps.
 const DEATH_SIGNAL: i32 = libc::SIGUSR2;
 
 /// The highest descriptor of a connection so far, in this process.
 pub static HIGHEST: AtomicI32 = AtomicI32::new(0);
 
-/// Where the pipe is read through which this process's output goes into Unix sockets; -1: it has none.
+/// The read end of the pipe through which this process's output goes into Unix sockets; -1: it has none.
 pub static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// The memory that goes with the connections; -1: there is none.
+/// The memory that belongs to the connections; -1: there is none.
 pub static LEDGER: AtomicI32 = AtomicI32::new(-1);
 
 /// The listener of the service; -1: there is none.
@@ -68,48 +72,48 @@ pub static SERVICE: AtomicI32 = AtomicI32::new(-1);
 /// Whether this process may hold connections.
 pub static HOLDS: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process, which lives, touches none of its connections until it has taken this back.
+/// Whether this process, which lives, leaves its connections alone until it has taken this back.
 pub static LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// Whether a successor has all of them, since this process has let go.
 pub static SUCCEEDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process ends in order, and takes part in the service no more.
+/// Whether this process is ending in order, and no longer takes part in the service.
 pub static LEAVES: AtomicBool = AtomicBool::new(false);
 
 /// Which descriptors a keeper keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// All, and hands out those that are connections: its process has no others that anybody waits for.
+    /// All, and hands out those that are connections: no process waits for the end of any other descriptor of its process.
     All,
-    /// Connections to the port of the [service](SERVICE). It closes all others as soon as its process is dead.
+    /// Connections to the port of the [service](SERVICE). The keeper closes all other descriptors as soon as its process is dead.
     Service,
 }
 
-/// The keeper of this process; 0: there is none, or it is dead and has been taken note of.
+/// The keeper of this process; 0: there is none, or it is dead and that has been noted.
 static OWN: AtomicI32 = AtomicI32::new(0);
 
-/// What that goes by; null: there has been none.
+/// What that keeper was started with; null: there has been none.
 static CHARGE: AtomicPtr<Charge> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What the keeper's process goes by.
+/// What the keeper's process is started with.
 #[derive(Clone, Copy)]
 struct Charge {
     /// The upper end of its stack.
     stack: *mut libc::c_void,
     listener: RawFd,
-    /// Others for the same.
+    /// More descriptors of the listener, to be given up.
     spares: [RawFd; SPARES],
     replica: libc::pid_t,
     keeps: Keeps,
 }
 
-/// What has become of a keeper whose process lives.
+/// What has become of a keeper that has died while its process lives.
 #[derive(Debug)]
 pub enum Mended {
-    /// It has died, and another one is in its place.
+    /// Another keeper has taken its place.
     Replaced,
-    /// It has died, and there is none in its place: the connections end with the process.
+    /// No other could take its place: the connections end with the process.
     Lost(io::Error),
 }
 
@@ -126,7 +130,7 @@ pub fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-/// A socket for messages, which may wait or not.
+/// A socket for messages, in blocking mode.
 ///
 /// # Errors
 /// As `socket`.
@@ -135,12 +139,13 @@ pub fn message_socket() -> io::Result<OwnedFd> {
     open(|| unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) })
 }
 
-/// The name under which the keeper of a process is found; `kind` says of what.
+/// The name under which the keeper of a process is found; `kind` says what it keeps the sockets of.
 pub fn name_of(kind: &str, holder: Holder) -> String {
     format!("martlet-{kind}-{}-{}", holder.pid, holder.started)
 }
 
-/// Gives this process a keeper, which ends with it or, where it leaves connections behind, when its successor has them. To be called by the thread that lives longest.
+/// Gives this process a keeper, which ends with the process or, if the process leaves connections behind, when a successor has them. To be called by the thread
+/// that lives longest.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -157,7 +162,7 @@ pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
     if stack == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // One of a service has room as soon as its process is dead: it closes all others then.
+    // A service's keeper has free descriptors as soon as its process is dead, because it closes all others then.
     let spare = || if keeps == Keeps::All { duplicate(&listener).map_or(-1, IntoRawFd::into_raw_fd) } else { -1 };
     let spares = [(); SPARES].map(|()| spare());
     // SAFETY: it is the end of what has just been mapped.
@@ -166,15 +171,16 @@ pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
     let charge = Box::into_raw(Box::new(charge));
     begin(charge)?;
     CHARGE.store(charge, Ordering::Release);
-    // The keeper's, and closed by nobody.
+    // It belongs to the keeper, and is never closed.
     std::mem::forget(listener);
     Ok(())
 }
 
-/// Starts the process of a keeper that does not run. To be called by the thread that lives longest.
+/// Starts the process of a keeper that is not running. To be called by the thread that lives longest.
 fn begin(charge: *mut Charge) -> io::Result<()> {
-    // SAFETY: the sets are initialised by the calls that take them; the stack is large enough for what `keep` calls, and is never unmapped, nor is what it goes by
-    // freed. `keep` argues for what is shared beside that. All signals are blocked in it: a handler would run on memory that the process believes its own.
+    // SAFETY: the sets are initialised by the calls that take them; the stack is large enough for what `keep` calls and is never unmapped, nor is the charge
+    // freed. `keep` argues for everything else that is shared. All signals are blocked in the keeper: a handler would run on memory that the process believes
+    // to be its own.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -190,14 +196,14 @@ fn begin(charge: *mut Charge) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process's keeper, which has none of its own to end while that lives, is dead.
+/// Whether this process's keeper is dead. A keeper never ends by itself while its process lives.
 fn is_dead() -> bool {
     let own = OWN.load(Ordering::Acquire);
     if own == 0 {
         return !CHARGE.load(Ordering::Acquire).is_null();
     }
     let flags = libc::WNOHANG | libc::__WALL;
-    // SAFETY: a plain system call; null is allowed. It waits for a child that nobody else waits for, since it sends no signal at its end.
+    // SAFETY: a plain system call; null is allowed. It waits for a child that nothing else waits for, since that sends no signal at its end.
     let waited = unsafe { libc::syscall(libc::SYS_wait4, own, 0usize, flags, 0usize) };
     if waited == 0 || waited < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD) {
         return false;
@@ -206,26 +212,27 @@ fn is_dead() -> bool {
     true
 }
 
-/// Whether this process's keeper has died; it is not replaced. `false` from then on.
+/// Whether this process's keeper has died. It is not replaced. Returns `false` from then on.
 pub fn has_died() -> bool {
     OWN.load(Ordering::Acquire) != 0 && is_dead()
 }
 
-/// Gives this process another keeper in the place of one that is dead, under the same name. `None`: it lives, or there has been none. To be called, every now and then, by the thread that has
-/// [started](start) it, of a process whose keeper keeps [all](Keeps::All).
+/// Replaces this process's keeper, if it is dead, by another under the same name. `None`: it lives, or there has been none. To be called every now and then, by
+/// the thread that [started](start) it, in a process whose keeper keeps [all](Keeps::All).
 pub fn mend() -> Option<Mended> {
     if !is_dead() {
         return None;
     }
     let charge = CHARGE.load(Ordering::Acquire);
-    // SAFETY: it was leaked, and is read only, by this thread and by a keeper that is dead.
+    // SAFETY: it was leaked, and is only read: by this thread, and by a keeper that is dead.
     let listener = unsafe { (*charge).listener };
     close_accepted(listener);
-    // Its spare descriptors are as they were: it gives none up while its process lives. So is its stack.
+    // The spare descriptors are all still there, since a keeper gives none up while its process lives; and so is the stack.
     Some(begin(charge).map_or_else(Mended::Lost, |()| Mended::Replaced))
 }
 
-/// Closes the connections that a dead keeper has accepted: whoever asks at one of them would wait for as long as this table of descriptors is there. They connect again.
+/// Closes the connections that a dead keeper has accepted: a process that asks over one of them would wait for as long as this table of descriptors exists.
+/// Such processes connect again.
 fn close_accepted(listener: RawFd) {
     let name = |fd: RawFd| {
         // SAFETY: all zeros are a valid value; the pointers are to a place for an address and to its length.
@@ -246,16 +253,16 @@ fn close_accepted(listener: RawFd) {
     let Some(own) = name(listener) else { return };
     for fd in 0..=HIGHEST.load(Ordering::Relaxed).max(listener) + NEWEST {
         if name(fd) == Some(own) && !listens(fd) {
-            // SAFETY: the dead keeper has accepted it, and nothing else of this process knows of it.
+            // SAFETY: the dead keeper has accepted it, and nothing else in this process knows of it.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
 }
 
-/// Has the kernel end this process's sleep when the one that started it dies.
+/// Makes the kernel end this process's sleep when the process that started it dies.
 ///
 /// # Safety
-/// For a process of its own signal handlers, which shares nobody's.
+/// Only for a process that has signal handlers of its own, and shares no other's.
 unsafe fn wake_at_death() {
     extern "C" fn woken(_: libc::c_int) {}
     // SAFETY: all zeros are a valid action. The handler does nothing.
@@ -269,8 +276,8 @@ unsafe fn wake_at_death() {
 
 /// The keeper's whole life.
 ///
-/// It shares its process's memory, the thread-local storage of the thread that started it included. So it calls nothing that allocates or panics; and while the process
-/// lives it makes only calls that do not fail, so that it leaves no mark in that thread's errno.
+/// The keeper shares its process's memory, including the thread-local storage of the thread that started it. So it calls nothing that allocates or panics; and
+/// while the process lives it makes only calls that do not fail, so that it leaves no mark in that thread's errno.
 extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     // SAFETY: it was leaked for this process.
     let Charge { listener, mut spares, replica, keeps, .. } = unsafe { *charge.cast::<Charge>() };
@@ -280,26 +287,26 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
         // SAFETY: it was started without CLONE_SIGHAND.
         unsafe { wake_at_death() };
     }
-    // As the kernel has it: a signal is a bit.
+    // In the kernel's form: each signal is a bit.
     let asleep: u64 = match keeps {
         Keeps::All => u64::MAX,
         Keeps::Service => !(1 << (DEATH_SIGNAL - 1)),
     };
     let patience = if keeps == Keeps::Service { PATIENCE_OF_SERVICE } else { PATIENCE };
     let (mut looks, mut is_alone) = (0, false);
-    // In the order in which they came. None is waited for alone: should its process die before it asks, that one's own keeper has its end of this open until a next successor dismisses
-    // it, which is waiting for this one's answer.
+    // Silent connections, in the order in which they came. The keeper does not wait for any one of them alone: should that connection's process die before it
+    // asks, its own keeper holds its end open until the next successor dismisses it, and that successor is waiting for an answer from this keeper.
     let mut silent = [-1; MOST_SILENT];
-    // The one that has been given the connections, and has yet to say that it has them. Should it die before, the keeper of that one has its end of this open, so only the
-    // next one says so by asking.
+    // The successor that has been given the connections and has yet to say that it has them. Should it die before, its own keeper holds its end of this
+    // connection open, so this keeper learns of the death only when the next successor asks.
     let mut given: RawFd = -1;
-    // What that one lacks so far; and what the last attempt to send it has come to.
+    // What that successor still lacks, and the outcome of the last attempt to send it.
     let mut handover: Option<(Handover, Came)> = None;
-    // There was no descriptor more for the last that was to be accepted, and it waits.
+    // The last connection that was to be accepted found no free descriptor, and waits.
     let mut is_full = false;
     loop {
         let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2 + MOST_SILENT];
-        // A number below 0 is none that is waited for.
+        // A number below 0 is ignored by the call.
         waits.iter_mut().zip([listener, given].into_iter().chain(silent)).for_each(|(wait, fd)| wait.fd = fd);
         if matches!(handover, Some((_, Came::Full))) {
             waits[1].events |= libc::POLLOUT;
@@ -317,7 +324,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
         let mut time = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
         // SAFETY: plain system calls on this process's own table, with pointers to live values.
         unsafe {
-            // What comes between this look and the sleep ends the sleep.
+            // A death after this look ends the sleep.
             let came = if lives(replica) || is_alone || keeps == Keeps::All {
                 libc::syscall(libc::SYS_ppoll, waits.as_mut_ptr(), waits.len(), &mut time, &asleep, size_of::<u64>())
             } else {
@@ -357,7 +364,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 let service = SERVICE.load(Ordering::Acquire);
                 let is_over = keeps == Keeps::Service && (!lives || LEAVES.load(Ordering::SeqCst));
                 if said == Some(CONNECTIONS) && (!lives || LET_GO.load(Ordering::SeqCst)) {
-                    // It asks since the one before it is dead.
+                    // It asks because the successor before it is dead.
                     let before = std::mem::replace(&mut given, client);
                     if before >= 0 {
                         libc::syscall(libc::SYS_close, before);
@@ -365,7 +372,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     handover = Some((Handover::new(keeps), Came::Full));
                     continue;
                 } else if said == Some(LISTENER) && service >= 0 {
-                    // Where it is not taken the end of the connection says so, and it asks again.
+                    // If the kernel does not take it, the end of the connection says so, and the newcomer asks again.
                     say(client, GIVEN, &[service]);
                 } else if said == Some(OVER) && is_over {
                     HOLDS.store(false, Ordering::SeqCst);
@@ -391,7 +398,7 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     Ok(client) => {
                         libc::syscall(libc::SYS_close, client);
                     }
-                    // It is accepted at the next attempt. Where the process lives, that could take what is given up for it.
+                    // It is accepted at the next attempt. Nothing is given up while the process lives: the process could take the number that is given up.
                     Err(Errno::MFILE | Errno::NFILE) => is_full = lives || !give_up_one(&mut spares, &mut silent),
                     Err(_) => {}
                 }
@@ -417,14 +424,15 @@ fn lives(replica: libc::pid_t) -> bool {
     unsafe { libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica) }
 }
 
-/// Accepts a connection, which has come.
+/// Accepts a connection that is waiting.
 fn accept(listener: RawFd, replica: libc::pid_t) -> Result<RawFd, Errno> {
     // SAFETY: it is open for as long as its keeper lives.
     let listener = unsafe { BorrowedFd::borrow_raw(listener) };
     open_beside(|| lives(replica), || rustix::net::accept_with(listener, SocketFlags::CLOEXEC))
 }
 
-/// Closes a descriptor that nobody needs as much as one that connects: a spare one, or else the connection that has said nothing for the longest. Returns whether there was one.
+/// Closes a descriptor that is needed less than a new connection: a spare one, or else the connection that has been silent for the longest. Returns whether
+/// there was one.
 fn give_up_one(spares: &mut [RawFd], silent: &mut [RawFd]) -> bool {
     let Some(least) = spares.iter_mut().chain(silent).find(|fd| **fd >= 0) else { return false };
     // SAFETY: nothing else of the keeper's uses it.
@@ -432,17 +440,17 @@ fn give_up_one(spares: &mut [RawFd], silent: &mut [RawFd]) -> bool {
     true
 }
 
-/// The byte that was said at a connection where something has come; `None`: its other end is closed.
+/// The byte that was said on a connection that has something to read; `None`: its other end is closed.
 fn hear(client: RawFd) -> Option<u8> {
     let mut said = 0u8;
     // SAFETY: the pointer is to one byte.
     (unsafe { libc::syscall(libc::SYS_read, client, &mut said, 1) } == 1).then_some(said)
 }
 
-/// Puts one behind all others. Returns the first of them, if there was no room; else -1, as for each free place.
+/// Puts a connection after all others. Returns the first of them if there was no room; else -1, as in each free place.
 fn queue(silent: &mut [RawFd; MOST_SILENT], client: RawFd) -> RawFd {
     let mut dropped = client;
-    // From behind each moves up, until one finds a free place.
+    // From the end on, each moves up one place, until one finds a free place.
     for place in silent.iter_mut().rev() {
         dropped = std::mem::replace(place, dropped);
         if dropped < 0 {
@@ -452,12 +460,12 @@ fn queue(silent: &mut [RawFd; MOST_SILENT], client: RawFd) -> RawFd {
     dropped
 }
 
-/// Ends the keeper's process; the memory that it shared goes with it.
+/// Ends the keeper's process; its share of the memory goes with it.
 fn end(keeps: Keeps) -> ! {
     // SAFETY: plain system calls, with pointers to live values.
     unsafe {
         if keeps == Keeps::Service {
-            // Nobody waits for its table's sockets any more; its successor has them.
+            // No process waits for the sockets of this table any more: the successor has them.
             libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
             stand_aside();
             let time = libc::timespec { tv_sec: 0, tv_nsec: MOURNING_MS * 1_000_000 };
@@ -478,7 +486,7 @@ pub fn is_ours(client: RawFd) -> bool {
     }
 }
 
-/// Closes all that is not the service's, nor waited for, once the process is dead: somebody may wait for the end of it.
+/// Closes everything that is neither the service's nor waited for, once the process is dead: another process may be waiting for one of these to end.
 fn close_others(waits: &[libc::pollfd]) {
     let service = SERVICE.load(Ordering::Acquire);
     let port = if service >= 0 { local_port(service) } else { 0 };
@@ -488,7 +496,7 @@ fn close_others(waits: &[libc::pollfd]) {
     let last = highest + NEWEST;
     for fd in 0..=last {
         if !is_own(fd) && !is_of_service(fd, port) {
-            // SAFETY: nobody uses the table any more but this process.
+            // SAFETY: only this process uses the table any more.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
@@ -503,11 +511,12 @@ impl Control {
     const BYTES: usize = 64 + 4 * SOCKETS_A_MESSAGE;
 }
 
-/// The sockets that another process left, and its keeper, which keeps them until it is [dismissed](Left::dismiss), or whoever holds this dies.
+/// The sockets that another process left, and its keeper, which keeps them until it is [dismissed](Left::dismiss), or until the process that holds this value
+/// dies.
 #[derive(Debug)]
 pub struct Left {
     keeper: OwnedFd,
-    /// The sockets, some of them perhaps twice; and a pipe, or the memory that goes with them.
+    /// The sockets, some of them perhaps twice; and a pipe, or the memory that belongs to them.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -521,8 +530,8 @@ fn ask_by(keeper: OwnedFd, what: u8) -> io::Result<Left> {
     Ok(Left { keeper, sockets: Vec::new() })
 }
 
-/// A connection to a keeper that has been asked for nothing so far: one that may succeed its process has it beforehand, and then asks by one call. The keeper may have ended it, to
-/// make room for others.
+/// A connection to a keeper that has not been asked for anything yet. A process that may become the successor opens it in advance, and then asks with one call.
+/// The keeper may have closed it, to make room for others.
 #[derive(Debug)]
 pub struct Connection(OwnedFd);
 
@@ -530,7 +539,7 @@ impl Connection {
     /// Connects, without waiting.
     ///
     /// # Errors
-    /// When the keeper has no room just now, and as [`ask`].
+    /// When the keeper has no room at the moment, and as [`ask`].
     pub fn new(name: &str) -> io::Result<Connection> {
         let socket = message_socket()?;
         rustix::io::ioctl_fionbio(&socket, true)?;
@@ -542,13 +551,13 @@ impl Connection {
     /// As [`begin_to_ask`].
     ///
     /// # Errors
-    /// When the keeper has ended it, or has ended itself.
+    /// When the keeper has closed it, or has itself ended.
     pub fn begin_to_ask(self) -> io::Result<Left> {
         ask_by(self.0, CONNECTIONS)
     }
 }
 
-/// A connection to a keeper, which is one of this user's.
+/// Connects to a keeper, which must run as the same user.
 fn connect(name: &str) -> io::Result<OwnedFd> {
     connect_by(message_socket()?, name)
 }
@@ -560,23 +569,23 @@ fn connect_by(keeper: OwnedFd, name: &str) -> io::Result<OwnedFd> {
     if is_ours(keeper.as_raw_fd()) { Ok(keeper) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Asks the keeper of a process that is dead, or may have let go, for its connections. `None`: it lives, and has not.
+/// Asks the keeper of a process that is dead, or may have let go, for its connections. `None`: the process lives, and has not let go.
 ///
 /// # Errors
-/// When it has none any more: then its connections are lost. So they are where a process of another user has taken its name since.
+/// When there is no keeper any more: then the connections are lost. They are also lost if a process of another user has taken the keeper's name since.
 pub fn ask(name: &str) -> io::Result<Option<Left>> {
     begin_to_ask(name)?.receive()
 }
 
-/// The first half of [`ask`]: no descriptor of the other process is here so far, and none of this process's own is opened after it.
+/// The first half of [`ask`]: no descriptor of the other process has arrived yet, and this process opens none of its own after it.
 ///
 /// # Errors
-/// When it has no keeper any more.
+/// When the process has no keeper any more.
 pub fn begin_to_ask(name: &str) -> io::Result<Left> {
     ask_for(name, CONNECTIONS)
 }
 
-/// Asks the keeper of a process for the listener of the service. `None`: it has none so far.
+/// Asks the keeper of a process for the listener of the service. `None`: the process has none yet.
 ///
 /// # Errors
 /// When there is no such keeper any more.
@@ -586,10 +595,10 @@ pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
     Ok(left.sockets.pop())
 }
 
-/// For how long a keeper may leave one without an answer that ends, or a connection waiting.
+/// How long a keeper may leave a process that ends without an answer, or its connection waiting.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// Says something to a keeper. Returns whether it agrees, or has ended.
+/// Says something to a keeper. Returns whether the keeper agrees, or has ended.
 fn tell(name: &str, what: u8) -> io::Result<bool> {
     let socket = message_socket()?;
     for timeout in [Timeout::Recv, Timeout::Send] {
@@ -605,12 +614,13 @@ fn tell(name: &str, what: u8) -> io::Result<bool> {
     }
 }
 
-/// Whether the keeper's process ends in order too, or is dead. One that does not answer counts as one that goes on.
+/// Whether the keeper's process is ending in order too, or is dead. If the keeper does not answer, its process counts as one that goes on.
 pub(super) fn ends(name: &str) -> bool {
     tell(name, ENDS).unwrap_or(false)
 }
 
-/// Tells a keeper that nobody will ask for its connections: it ends with its process, or now if that is dead. Where that lives and goes on nothing comes of it.
+/// Tells a keeper that no process will ask for its connections: the keeper ends with its process, or now if that is dead. If the process lives and goes on,
+/// this has no effect.
 pub(super) fn is_over(name: &str) {
     let _ = tell(name, OVER);
 }
@@ -619,7 +629,7 @@ impl Left {
     /// The second half of [`ask`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`ask`].
     pub fn receive(mut self) -> io::Result<Option<Left>> {
         loop {
             match self.take()? {
@@ -630,7 +640,7 @@ impl Left {
         }
     }
 
-    /// Takes one message. Returns how it begins, and whether it held something.
+    /// Takes one message. Returns its first byte, and whether it held any descriptors.
     fn take(&mut self) -> io::Result<(u8, bool)> {
         let (mut byte, mut control) = (0u8, Control([0; Control::BYTES]));
         let mut vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -662,7 +672,7 @@ impl Left {
         }
     }
 
-    /// All that the process held is here, or of no use: the keeper of a dead one ends, and its memory goes.
+    /// Everything that the process held is here, or is of no use: the keeper of a dead process ends, and its memory goes.
     pub fn dismiss(self) {
         // SAFETY: the pointer is to one byte.
         unsafe { libc::syscall(libc::SYS_sendto, self.keeper.as_raw_fd(), &DISMISSED, 1, libc::MSG_NOSIGNAL, 0usize, 0usize) };

@@ -1,4 +1,4 @@
-//! Processes: who they are, and that they are dead.
+//! Processes: how they are identified, and how to make sure that they are dead.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,7 +10,7 @@ use super::{Holder, sys};
 /// How long a process that was sent SIGKILL may take to die, in milliseconds.
 const DEATH_MS: i32 = 10_000;
 
-/// When a process started, in clock ticks since the host did: with its number that names it beyond doubt.
+/// When a process started, in clock ticks since the host started. Together with the process's number this identifies it beyond doubt.
 ///
 /// # Errors
 /// When there is none of that number.
@@ -20,12 +20,12 @@ pub fn started(pid: i32) -> io::Result<u64> {
 }
 
 fn started_by(stat: &str) -> Option<u64> {
-    // The name stands in parentheses and may hold anything; behind it the state is field 3.
+    // The name is in parentheses and may contain anything; the state, which follows it, is field 3.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether a process that started then may run. One that has ended and waits for its parent to notice does not; nor is one taken for dead because this process could not ask, for
-/// want of a descriptor or of memory.
+/// Whether the process that started at that time may be running. A process that has ended and waits for its parent to notice is not running. A process is not
+/// taken for dead because this one could not ask, for want of a descriptor or of memory.
 pub fn runs(pid: i32, started: u64) -> bool {
     runs_by(std::fs::read_to_string(format!("/proc/{pid}/stat")), started)
 }
@@ -40,26 +40,27 @@ fn runs_by(stat: io::Result<String>, started: u64) -> bool {
     }
 }
 
-/// Whether a failure to read what the kernel says of a process means that there is none. It may go between the file's opening and its reading.
+/// Whether a failure to read what the kernel says of a process means that the process does not exist. It may vanish between the opening of the file and its
+/// reading.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
-/// What a process was at when it was seen to its death.
+/// What state a process was found in when its death was made sure of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It had died, or was about to.
     Dead,
-    /// It was stopped, as by SIGSTOP.
+    /// It was stopped, for example by SIGSTOP.
     Stopped,
-    /// It ran, or waited for something.
+    /// It was running, or waiting for something.
     AtWork,
 }
 
 impl Found {
     /// What the kernel says of a process's first thread.
     fn parse(stat: &str) -> Option<Found> {
-        /// The kernel's marks of one that ends, and of one that a signal ends.
+        /// The kernel's flags of a process that is ending, and of one that a signal is ending.
         const ENDS: u64 = 0x4 | 0x400;
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
@@ -73,7 +74,7 @@ impl Found {
     }
 }
 
-/// A process that lived, and what the kernel calls it by, so that its death can be made sure of at once.
+/// A process that lived, and a descriptor for it, so that its death can be made sure of at once.
 #[derive(Debug)]
 pub struct Watched {
     holder: Holder,
@@ -81,7 +82,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Watches a process; `None`: it is dead, and its number free or another one's.
+    /// Watches a process; `None`: it is dead, and its number is free or belongs to another process.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -103,7 +104,7 @@ impl Watched {
     }
 }
 
-/// A descriptor for this process; `None`: it is dead, and its number free or another one's.
+/// A descriptor for this process; `None`: it is dead, and its number is free or belongs to another process.
 fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
     let pidfd = match descriptors::open(|| unsafe { sys::owned(libc::syscall(libc::SYS_pidfd_open, holder.pid, 0)) }) {
@@ -111,7 +112,7 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
+    // The descriptor keeps its meaning, but the number may have been given to another process before the descriptor was opened.
     match started(holder.pid) {
         Ok(ticks) => Ok((ticks == holder.started).then_some(pidfd)),
         Err(error) if is_gone(&error) => Ok(None),
@@ -119,7 +120,7 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sees to it that this process is dead with all its threads: it is killed, unless it has died, and waited for. Returns what it was at before.
+/// Makes sure that this process is dead with all its threads: kills it, unless it has died, and waits for its death. Returns what state it was found in.
 ///
 /// # Errors
 /// When it does not die, or the kernel refuses.
@@ -131,7 +132,7 @@ pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
 }
 
 fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
-    // Mostly it is dead: that its thread is was known before.
+    // Usually it is dead already: that its thread is dead was known before.
     if has_ended(pidfd) {
         return Ok(Found::Dead);
     }
@@ -152,7 +153,7 @@ fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
     }
 }
 
-/// Whether this process is dead with all its threads. One that cannot be asked for counts as alive.
+/// Whether this process is dead with all its threads. A process that the kernel cannot be asked about counts as alive.
 pub fn is_dead(holder: Holder) -> bool {
     let pidfd = match open(holder) {
         Ok(Some(pidfd)) => pidfd,

@@ -14,19 +14,19 @@ use super::keeper::{self, Keeps};
 use super::ledger::Ledger;
 use super::{Holder, keeper::name_of};
 
-/// For how long connections stay while no node leads.
+/// How long connections are kept while no node leads.
 pub const HELD: Duration = Duration::from_millis(keeper::LOOK_MS as u64 * keeper::PATIENCE_OF_SERVICE as u64);
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long the listener is waited for that another process has, or has just had: longer than keepers keep it that nobody succeeds, as those of a cluster that was ended
-/// while it had clients.
+/// How long to wait for a listener that another process has, or has just had: longer than keepers without a successor keep it, such as those of a cluster that
+/// was ended while it had clients.
 const PATIENCE: Duration = Duration::from_millis(keeper::LOOK_MS as u64 * (keeper::PATIENCE_OF_SERVICE as u64 + 3));
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Why there is no service.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// Its address is not to be had.
+    /// The address cannot be had.
     #[error("cannot listen on {address}, the service's address: {source}; no node of this cluster holds it")]
     Listen {
         /// Which.
@@ -44,17 +44,17 @@ pub enum ServiceError {
 pub struct Service {
     /// This process.
     pub holder: Holder,
-    /// Where clients come to.
+    /// The address where clients connect.
     pub address: SocketAddr,
-    /// The listener: whoever leads takes connections from it.
+    /// The listener, from which the node that leads takes connections.
     pub listener: OwnedFd,
     /// What it notes of connections.
     pub ledger: Ledger,
-    /// What the keepers of its processes are called.
+    /// The first part of the names of its processes' keepers.
     kind: String,
 }
 
-/// What the keepers of a service are called: names have little room, and another cluster's have other ones.
+/// The first part of the names of a service's keepers. It is short, because names have little room, and differs from other clusters'.
 pub(super) fn kind(cluster: &str, address: SocketAddr) -> String {
     let mut hasher = SipHasher13::new();
     (cluster, address).hash(&mut hasher);
@@ -62,7 +62,8 @@ pub(super) fn kind(cluster: &str, address: SocketAddr) -> String {
 }
 
 impl Service {
-    /// Takes part in the service of that cluster at that address, as this node: with the listener of a process that has it, or a new one. To be called by the thread that lives longest.
+    /// Takes part in the service of that cluster at that address, as this node: with the listener of a process that already has it, or with a new one. To be
+    /// called by the thread that lives longest.
     ///
     /// # Errors
     /// When another program listens there, or the kernel refuses.
@@ -88,7 +89,7 @@ impl Service {
         Ok(Service { holder, address, listener, ledger, kind })
     }
 
-    /// What it takes to end this process's part in order, when the rest of it is gone.
+    /// What is needed to end this process's part in order, when the rest of the service's state here is gone.
     pub fn ending(&self) -> Ending {
         Ending { kind: self.kind.clone(), own: self.keeper_of(self.holder) }
     }
@@ -99,7 +100,8 @@ impl Service {
     }
 }
 
-/// The end in order of a process's part in a service. Those that end last, of all that there are, leave nobody who would go on with a connection; so none is kept.
+/// The orderly end of a process's part in a service. If all processes that there are end, no process is left that would continue a connection; so the last ones
+/// to end keep none.
 #[derive(Debug)]
 pub struct Ending {
     pub(super) kind: String,
@@ -107,9 +109,9 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// To be called when this process has let go of all connections and holds none any more but for a successor.
+    /// To be called when this process has let go of all connections, and holds none any more except for a successor.
     pub fn end(self) {
-        // In this order: of two that end at once at least one learns of the other.
+        // In this order: if two processes end at once, at least one of them learns of the other.
         keeper::LEAVES.store(true, Ordering::SeqCst);
         let others = keepers(&self.kind).unwrap_or_default();
         let others: Vec<&String> = others.iter().filter(|name| **name != self.own).collect();
@@ -120,7 +122,8 @@ impl Ending {
     }
 }
 
-/// Ends what keeps connections for dead processes of that cluster's service at that address: for whoever has ended all of them, and starts none again.
+/// Ends the keepers that keep connections for dead processes of that cluster's service at that address. For a process that has ended all of those, and does not
+/// start any again.
 pub fn let_go(cluster: &str, address: SocketAddr) {
     keepers(&kind(cluster, address)).unwrap_or_default().iter().for_each(|name| keeper::is_over(name));
 }
@@ -128,18 +131,18 @@ pub fn let_go(cluster: &str, address: SocketAddr) {
 fn new_listener(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
-    // Connections of before may linger there.
+    // Connections from before may linger at that address.
     sockopt::set_socket_reuseaddr(&fd, true)?;
     bind(&fd, &address)?;
     listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
-/// The listener of another process of the service, or of one that is dead and whose keeper is still there.
+/// Gets the listener from another process of the service, or from a dead one whose keeper is still there.
 fn listener_of_others(kind: &str, own: &str) -> io::Result<Option<OwnedFd>> {
     let names = keepers(kind)?;
     let mut names = names.iter().filter(|name| *name != own);
-    // One that has just gone is not asked.
+    // A keeper that has just gone is skipped.
     Ok(names.find_map(|name| keeper::ask_for_listener(name).ok().flatten()))
 }
 
@@ -149,7 +152,7 @@ fn keepers(kind: &str) -> io::Result<Vec<String>> {
     let known = std::fs::read_to_string("/proc/net/unix")?;
     let names = known.lines().filter_map(|line| line.split_ascii_whitespace().last()).filter(|name| name.starts_with(&start));
     let mut names: Vec<String> = names.map(|name| name[1..].to_owned()).collect();
-    // A connection to one has its name as well.
+    // A connection to a keeper is listed under the keeper's name as well.
     names.sort_unstable();
     names.dedup();
     Ok(names)

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection, whoever holds it.
+//! What the kernel knows of a connection, whichever process holds it.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,18 +23,18 @@ pub const SIOCOUTQ: u64 = 0x5411;
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
-    /// Both directions can be told to the byte.
+    /// How far both directions have come is known to the byte.
     Exact {
-        /// Bytes that have been read out of the kernel.
+        /// Bytes that have been read from the kernel.
         read: u64,
         /// Bytes that have been written into it.
         written: u64,
     },
-    /// The connection is over, or has been shut down on this side: there is nothing to go on with.
+    /// The connection is over, or has been shut down on this side: it cannot be continued.
     Over,
 }
 
-/// A socket's cookie: the kernel gives each its own, and none twice.
+/// A socket's cookie. The kernel gives each socket one of its own, and none twice.
 ///
 /// # Errors
 /// When it is no socket.
@@ -53,10 +53,10 @@ pub fn queued(fd: RawFd, request: u64) -> io::Result<u64> {
     Ok(bytes as u64)
 }
 
-/// How far a TCP connection has come that nobody reads or writes any more.
+/// How far a TCP connection has come that no process reads or writes any more.
 ///
-/// Its state is taken before and after the queues' lengths, until nothing has come between: an acknowledgement would shift the sums. A FIN that was received counts as one
-/// byte.
+/// Its state is taken before and after the queues' lengths, and again until nothing has come between: an acknowledgement in between would falsify the sums. A
+/// FIN that was received counts as one byte.
 ///
 /// # Errors
 /// When it is no TCP connection.
@@ -88,10 +88,10 @@ pub fn counts(fd: RawFd) -> io::Result<Counts> {
     }
 }
 
-/// Whose address.
+/// Which side's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The other one's.
+    /// The other side's.
     Peer,
     /// Its own.
     Local,
@@ -108,7 +108,7 @@ pub fn address(fd: RawFd, side: Side) -> Vec<u8> {
     address
 }
 
-/// The port in an address of the internet's families.
+/// The port in an address of the internet families.
 pub fn port(address: &[u8]) -> Option<u16> {
     let family = u16::from_ne_bytes([*address.first()?, *address.get(1)?]);
     let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);

@@ -1,4 +1,4 @@
-//! System calls as results. What is asked here goes to the kernel by `syscall`, so that a library that interposes the C library's functions can use it.
+//! System calls as results. Calls made here go to the kernel by `syscall`, so that a library that interposes the C library's functions can use them.
 
 use std::ffi::{c_int, c_long};
 use std::io;
@@ -18,14 +18,14 @@ pub fn checked(result: c_long) -> io::Result<c_long> {
 /// As [`checked`].
 ///
 /// # Safety
-/// `result` is what a system call has returned that makes a descriptor, and the caller gives that to nobody else.
+/// `result` is the result of a system call that makes a descriptor, and the caller gives that descriptor to nothing else.
 pub unsafe fn owned(result: c_long) -> io::Result<OwnedFd> {
     let fd = checked(result)? as RawFd;
-    // SAFETY: the caller promises that nobody else has it.
+    // SAFETY: the caller promises that nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What an option of a socket can be: all bytes are a value.
+/// What an option of a socket can be: any bytes are a valid value.
 pub trait Plain: Copy + sealed::Sealed {}
 
 impl Plain for i32 {}

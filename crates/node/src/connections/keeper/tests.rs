@@ -9,12 +9,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::super::service::{Ending, Service, kind};
 use super::*;
 
-/// What keepers go by is this process's, so that one test at a time has them.
+/// A keeper's static state belongs to the whole process, so one test at a time uses it.
 static TURN: Mutex<()> = Mutex::new(());
-/// Other tests have no more descriptors.
+/// The descriptors of other tests are below this number.
 const ABOVE_OTHERS: RawFd = 300;
 
-/// A keeper of a process that lives and has let go of its connections, which are one many times.
+/// A keeper of a process that lives and has let go of its connections, which are many descriptors of one connection.
 struct Kept {
     name: String,
     keeper: i32,
@@ -24,7 +24,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// So many sockets, and a keeper to which the kernel's limit of descriptors that are on their way applies, as to one of any user but root.
+    /// So many sockets, and a keeper to which the kernel's limit on descriptors in flight applies, as it does to one of any user but root.
     fn new(kind: &str, count: usize) -> Kept {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -32,7 +32,7 @@ impl Kept {
         let (accepted, _) = listener.accept().expect("it has connected");
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("as many as it may have");
-        // A successor is this process, too: what it is given has lower numbers, and is not given again.
+        // The successor is this process, too: what it is given has lower numbers, and is not given again.
         let lowest = ABOVE_OTHERS + count as RawFd;
         let sockets: Vec<OwnedFd> = (0..count).map(|_| fcntl_dupfd_cloexec(&accepted, lowest).expect("a descriptor")).collect();
         drop((accepted, client));
@@ -41,7 +41,7 @@ impl Kept {
         LET_GO.store(true, Ordering::SeqCst);
         let name = format!("martlet-{kind}-test-{}", std::process::id());
         let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
-        // What is that thread's own the keeper shares.
+        // The keeper shares that thread's own storage.
         std::thread::spawn(move || {
             drop_privileges();
             start(&own, Keeps::Service).expect("a keeper");
@@ -55,7 +55,7 @@ impl Kept {
         Kept { name, keeper, sockets, _listener: listener, _turn: turn }
     }
 
-    /// The number of the system call in which it waits; `None`: it runs.
+    /// The number of the system call in which the keeper waits; `None`: it runs.
     fn waits_in(&self) -> Option<libc::c_long> {
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.keeper)).expect("it lives");
         call.split(' ').next()?.parse().ok()
@@ -77,18 +77,18 @@ impl Drop for Kept {
         SERVICE.store(-1, Ordering::SeqCst);
         LET_GO.store(false, Ordering::SeqCst);
         SUCCEEDED.store(false, Ordering::SeqCst);
-        // SAFETY: a plain system call. It is this process's child, which nobody has waited for.
+        // SAFETY: a plain system call. It is this process's child, which nothing has waited for.
         unsafe { libc::syscall(libc::SYS_kill, self.keeper, libc::SIGKILL) };
     }
 }
 
-/// This thread's: may not exceed limits, nor administer the system.
+/// Removes this thread's privileges to exceed limits and to administer the system.
 fn drop_privileges() {
     const VERSION: u32 = 0x2008_0522;
     const SYS_ADMIN: u32 = 21;
     const SYS_RESOURCE: u32 = 24;
     let mut header = [VERSION, 0];
-    // Those that are in force, permitted and inherited; the upper halves behind them.
+    // The effective, permitted and inheritable sets; their upper halves follow.
     let mut data = [[0u32; 3]; 2];
     // SAFETY: the pointers are to what the kernel reads and writes in this version of the call.
     unsafe {
@@ -111,7 +111,7 @@ fn a_successor_is_given_all_sockets_though_the_kernel_refuses_to_have_more_on_th
     const LIMIT: u64 = 24;
     let kept = Kept::new("refused", 60);
     let keeper = connect(&kept.name).expect("it listens");
-    // By then it has accepted the one before, and needs no descriptor more.
+    // By then the keeper has accepted the connection before, and needs no further descriptor.
     assert!(ask_for_listener(&kept.name).expect("it answers").is_some());
     let limit = libc::rlimit64 { rlim_cur: LIMIT, rlim_max: LIMIT };
     // SAFETY: the pointer is to a limit; the process is a child of this one.
@@ -138,10 +138,10 @@ fn a_keeper_serves_the_next_successor_while_the_one_before_it_takes_nothing() {
     let room = std::fs::read_to_string("/proc/sys/net/core/wmem_default").expect("the kernel says it");
     let messages = room.trim().parse::<usize>().expect("a number") / LEAST_BYTES + 2;
     let kept = Kept::new("stopped", messages * SOCKETS_A_MESSAGE);
-    // As of a successor that has died, whose own keeper has its descriptors.
+    // As of a successor that has died, and whose own keeper holds its descriptors.
     let first = kept.ask_and_take_nothing();
     let name = kept.name.clone();
-    // Not waited for where this fails: it may wait for ever.
+    // Not joined if this fails: it might wait for ever.
     let asks = std::thread::spawn(move || ask(&name).expect("it answers").expect("it has let go"));
     while !asks.is_finished() {
         assert_ne!(kept.waits_in(), Some(libc::SYS_sendmsg), "the keeper waits for one that takes nothing, and another one asks");
@@ -151,7 +151,7 @@ fn a_keeper_serves_the_next_successor_while_the_one_before_it_takes_nothing() {
     drop(first);
 }
 
-/// Whether a keeper of this process waits for what one other says, and for nothing else.
+/// Whether a keeper of this process waits for what one other process says, and for nothing else.
 fn is_in_read() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").expect("the kernel lists threads").flatten();
     let children: Vec<String> = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
@@ -167,7 +167,7 @@ fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing()
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("martlet-keeper-test-{}", std::process::id());
     let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
-    // What is that thread's own the keeper shares.
+    // The keeper shares that thread's own storage.
     std::thread::spawn(move || {
         tell.send(start(&own, Keeps::All)).expect("it is waited for");
         loop {
@@ -177,10 +177,11 @@ fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing()
     started.recv().expect("it starts").expect("a keeper");
     assert!(ask(&name).expect("it answers").is_none(), "its process lives, and has let go of nothing");
     LET_GO.store(true, Ordering::SeqCst);
-    // As of successors that have died, whose own keepers have their descriptors: before they could ask, which more than there is room for have, and before they had all.
+    // As of successors that have died, and whose own keepers hold their descriptors: some died before they could ask, more than there is room for, and some
+    // before they had everything.
     let mut silent: Vec<Connection> = Vec::new();
     for _ in 0..=MOST_SILENT {
-        // Until it has accepted those before there may be no room.
+        // Until the keeper has accepted those before, there may be no room.
         silent.push(loop {
             match Connection::new(&name) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -210,10 +211,10 @@ fn a_keeper_serves_the_next_successor_while_the_one_before_it_has_said_nothing()
     SUCCEEDED.store(false, Ordering::SeqCst);
 }
 
-/// What a process is told that is to have a keeper, and no descriptor more.
+/// Tells a process that it is to have a keeper, and no further descriptor.
 const FULL: &str = "MARTLET_TEST_FULL";
 
-/// A process that [`FULL`] names, and its keeper's.
+/// A process that [`FULL`] names, and that process's keeper.
 struct Full {
     name: String,
     process: std::process::Child,
@@ -259,14 +260,14 @@ impl Full {
         }
     }
 
-    /// A number in the kernel's account of the keeper.
+    /// A number from the kernel's account of the keeper.
     fn count(&self, what: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.keeper)).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("the kernel says it");
         line.trim_start_matches(':').trim().parse().expect("a number")
     }
 
-    /// It sleeps now and then. A keeper that tries over and over is at work all the time, and is not once at rest by itself.
+    /// The keeper sleeps now and then. A keeper that tries over and over is busy all the time, and is never at rest by itself.
     fn assert_at_rest(&self) {
         let ticks = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.keeper)).expect("it lives");
@@ -285,7 +286,7 @@ impl Drop for Full {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // SAFETY: a plain system call; where the keeper has ended, nobody has its number so soon.
+        // SAFETY: a plain system call; if the keeper has ended, no other process has its number so soon.
         unsafe { libc::syscall(libc::SYS_kill, self.keeper, libc::SIGKILL) };
     }
 }
@@ -296,7 +297,7 @@ fn a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_succes
         Full::fill(&name);
     }
     let mut full = Full::new("a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_successors");
-    // As of followers that have theirs beforehand. There is none for them in the process, which lives.
+    // As of followers that connect in advance. The process, which lives, has no descriptors for them.
     let beforehand = [(); 2].map(|()| Connection::new(&full.name).expect("there is room to wait"));
     full.assert_at_rest();
     full.process.kill().expect("it lives");
@@ -327,10 +328,10 @@ fn those_that_say_nothing_stand_in_the_order_in_which_they_came_and_the_first_ma
     assert!(silent.iter().copied().eq([101, 102, 103].into_iter().chain(105..100 + MOST_SILENT as RawFd).chain([200, 201])));
 }
 
-/// Which service a process of this test's program is to take part in: its cluster's name and its address.
+/// Names the service in which a process of this test's program is to take part: its cluster's name and its address.
 const PART: &str = "MARTLET_KEEPER_TEST_PART";
 
-/// A process that takes part in a service and holds connections, and how its keeper is called.
+/// A process that takes part in a service and holds connections, and its keeper's name.
 struct Part {
     process: std::process::Child,
     keeper: String,
@@ -438,7 +439,7 @@ fn a_keeper_that_dies_is_replaced_and_leaves_nobody_waiting() {
             let after = child();
             assert_ne!(std::mem::replace(&mut before, after.clone()), after);
         }
-        // It is told of, where it is not to be replaced.
+        // The process is told of the death even where the keeper is not to be replaced.
         let keeper: i32 = before.trim().parse().expect("one child");
         rustix::process::kill_process(rustix::process::Pid::from_raw(keeper).expect("a process"), rustix::process::Signal::KILL)
             .expect("ours");

@@ -1,10 +1,12 @@
-//! What a leader notes of the store's connections, in memory that outlives it: what each client has sent that is not settled, and what it is to be sent.
+//! What a leader notes of the store's connections, in memory that outlives it: what each client has sent that is not settled, and what each client is to be
+//! sent.
 //!
-//! The memory is a file without a name, which the leader's [keeper](super::keeper) hands out with the sockets. Only its own process writes it; a successor reads it when that is dead,
-//! or has let go of its connections. Every note is true before each step of its making and after it, since a death may stand anywhere.
+//! The memory is a file without a name, which the leader's [keeper](super::keeper) hands out with the sockets. Only the leader's own process writes it. A
+//! successor reads it when that process is dead, or has let go of its connections. Every note is true before and after each step in which it is made, since the
+//! process may die at any point.
 //!
-//! A connection has a *line* of words, and two streams of bytes, which stand in small rooms while few bytes are live, and else in large ones, which take memory
-//! only as they are used.
+//! A connection has a *line* of words, and two streams of bytes. A stream is in a small room while few of its bytes are live, and else in a large one, which
+//! uses memory only as it is filled.
 
 use std::fs::File;
 use std::io;
@@ -17,18 +19,18 @@ mod remains;
 
 pub use remains::{Remainder, Remains, own_file};
 
-/// Connections at once.
+/// How many connections there may be at once.
 pub const SLOTS: usize = 16 << 10;
 /// The longest state of a connection, in bytes.
 pub const MOST_STATE_BYTES: usize = 512;
-/// What one read takes at most, in bytes.
+/// The most that one read takes, in bytes.
 pub const SCRATCH_BYTES: usize = 256 << 10;
 
 const WORDS: usize = 32;
 const LINE_BYTES: usize = 8 * WORDS;
 const SMALL_BYTES: usize = 4 << 10;
 const LARGE_BYTES: usize = 128 << 20;
-/// Memory of a large room is given back in pieces of so many bytes, a power of two; what is smaller is kept.
+/// Memory of a large room is given back in pieces of so many bytes, a power of two; anything smaller is kept.
 const PIECE_BYTES: u64 = 1 << 20;
 
 const HEADER: usize = 0;
@@ -39,52 +41,53 @@ const SCRATCH: usize = SMALL + SLOTS * 2 * SMALL_BYTES;
 const LARGE: usize = (SCRATCH + SCRATCH_BYTES).next_multiple_of(LARGE_BYTES);
 const END: usize = LARGE + SLOTS * 2 * LARGE_BYTES;
 
-// Words, each written by the ledger's own process alone, with Release, and read by a successor from the file, when the writer is dead or has let go: so their order is that in
-// which a death can cut them off, and is said where they are written.
+// Words. Only the ledger's own process writes them, with Release, and a successor reads them from the file when the writer is dead or has let go. So a death
+// can cut them off only in the order in which they were written, which is explained where they are written.
 
 // Words of the header.
-/// Slots that have been used.
+/// How many slots have been used.
 const USED: usize = 0;
-/// Whose bytes are in the scratch: the cookie of a connection.
+/// Whose bytes are in the scratch, as a connection's cookie.
 const SCRATCH_OF: usize = 1;
-/// From which place of its stream on.
+/// The offset in that connection's stream at which they begin.
 const SCRATCH_FROM: usize = 2;
 
 // Words of a line.
-/// Whose line it is; 0: nobody's. Written when all else of the line stands, and taken back before anything of it goes.
+/// The cookie of the connection whose line it is; 0: of none. Written after everything else of the line, and cleared before anything of the line is
+/// overwritten.
 const COOKIE: usize = 0;
-/// Which of the two settled places counts.
+/// Which of the two settled places is valid.
 const WHICH: usize = 1;
 /// Two settled places, of three words each: those of [`Settled`].
 const SETTLED: usize = 2;
-/// Up to here the room of the input holds it.
+/// Up to where the input is in its room.
 const RECEIVED: usize = 8;
-/// For input and output: 0 while they are in their small rooms, else 1 more than the place at the beginning of the large one.
+/// For input and output: 0 while they are in their small rooms, else 1 more than the offset at which the large room begins.
 const ORIGIN: usize = 9;
-/// For two states: from which place of the input on it holds, and its length.
+/// For two states: from which offset of the input on each holds, and its length.
 const STATE: usize = 11;
-/// In the place of a state that is not there.
+/// Stands for a state that is not there.
 const NONE: u64 = u64::MAX;
 
 const INPUT: usize = 0;
 const OUTPUT: usize = 1;
 
-/// How far a connection is settled: what stands before that is committed.
+/// How far a connection is settled: everything before that is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Requests up to this place in the client's stream are executed.
+    /// Requests up to this offset in the client's stream are executed.
     pub input: u64,
-    /// The output of those that follow begins here.
+    /// The output of the requests that follow begins here.
     pub output: u64,
-    /// Up to here output may be sent. Where it is more than `output`, that is the beginning of what those that follow are answered.
+    /// Output may be sent up to here. If this is more than `output`, what lies between is the beginning of the answer to the requests that follow.
     pub sent: u64,
 }
 
-/// The mapping. It is never taken down.
+/// The mapping. It is never unmapped.
 #[derive(Clone, Copy, Debug)]
 struct Memory(*mut u8);
 
-// SAFETY: the mapping is never taken down; who may write which part of it is said where it is written.
+// SAFETY: the mapping is never unmapped; the writers state which process may write which part of it.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -120,7 +123,7 @@ pub struct Ledger {
     has_scratch: bool,
 }
 
-/// Where each read puts what it reads.
+/// The memory into which each read puts its bytes.
 #[derive(Debug)]
 pub struct Scratch {
     memory: Memory,
@@ -143,7 +146,7 @@ impl Ledger {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // No child of this process's may write it, or pay for it.
+        // No child of this process may write it, or pay for it.
         // SAFETY: the range that has just been mapped.
         unsafe { libc::madvise(base, END, libc::MADV_DONTFORK) };
         Ok(Ledger { file, memory: Memory(base.cast()), free: (0..SLOTS as u32).rev().collect(), has_scratch: true })
@@ -157,7 +160,7 @@ impl Ledger {
     /// Its scratch.
     ///
     /// # Panics
-    /// The second time: there is one.
+    /// When called a second time: there is only one scratch.
     pub fn scratch(&mut self) -> Scratch {
         assert!(std::mem::take(&mut self.has_scratch), "a ledger has one scratch");
         // SAFETY: within the mapping, which is never taken down; it is given out once.
@@ -165,8 +168,8 @@ impl Ledger {
         Scratch { memory: self.memory, bytes }
     }
 
-    /// Begins the line of a connection of that cookie, which is settled so far, of whose output the kernel has taken so much, in this state. `None`: all slots
-    /// are taken.
+    /// Begins the line of the connection with that cookie. The connection is settled up to `at`, the kernel has taken its output up to `written`, and its state
+    /// is `state`. `None`: all slots are taken.
     ///
     /// # Panics
     /// When the state is longer than [`MOST_STATE_BYTES`], or the cookie is 0.
@@ -196,7 +199,7 @@ impl Ledger {
         Some(line)
     }
 
-    /// Lets successors find a line that has been begun, with all that is live of it.
+    /// Lets successors find a line that has been begun, with everything of it that is live.
     pub fn show(line: &Line) {
         line.word(COOKIE).store(line.cookie, Ordering::Release);
     }
@@ -213,7 +216,7 @@ impl Ledger {
 }
 
 impl Scratch {
-    /// Where the bytes of this line go that are read next.
+    /// Where the bytes that are read next go, for this line.
     pub fn of(&mut self, line: &Line) -> &mut [u8] {
         self.memory.word(HEADER, SCRATCH_OF).store(0, Ordering::Release);
         self.memory.word(HEADER, SCRATCH_FROM).store(line.rooms[INPUT].end, Ordering::Release);
@@ -231,12 +234,12 @@ impl Scratch {
 /// One of a connection's streams, as its leader knows it.
 #[derive(Clone, Copy, Debug)]
 struct Room {
-    /// What is live.
+    /// The part of the stream that is live.
     start: u64,
     end: u64,
-    /// 1 more than the place where the large room begins; 0: it is in the small one.
+    /// 1 more than the offset at which the large room begins; 0: the stream is in the small room.
     origin: u64,
-    /// Up to here the large room's memory has been given back.
+    /// Up to where the large room's memory has been given back.
     given_back: u64,
 }
 
@@ -256,7 +259,7 @@ pub struct Line {
     settled: Settled,
     which: usize,
     rooms: [Room; 2],
-    /// From where on each of the two states holds.
+    /// From which offset on each of the two states holds.
     states: [u64; 2],
 }
 
@@ -285,7 +288,7 @@ impl Line {
         self.settled
     }
 
-    /// Takes input. `false`: it is more than a line holds, and successors do not find it any more.
+    /// Takes input. `false`: it is more than a line holds, and successors no longer find this line.
     #[must_use]
     pub fn receive(&mut self, bytes: &[u8]) -> bool {
         let fits = self.append(INPUT, bytes);
@@ -293,7 +296,7 @@ impl Line {
         fits
     }
 
-    /// Takes output, before it is proposed what it answers. `false`: as [`receive`](Line::receive).
+    /// Takes output, before the effects of the requests that it answers are proposed. `false`: as [`receive`](Line::receive).
     #[must_use]
     pub fn produce(&mut self, bytes: &[u8]) -> bool {
         self.append(OUTPUT, bytes)
@@ -348,7 +351,7 @@ impl Line {
         }
     }
 
-    /// Takes note that bytes before this place are of no use any more.
+    /// Notes that bytes before this offset are of no use any more.
     fn drop_before(&mut self, which: usize, place: u64) {
         let room = &mut self.rooms[which];
         room.start = room.start.max(place.min(room.end));
@@ -358,7 +361,7 @@ impl Line {
         if room.start == room.end {
             return self.leave_large(which);
         }
-        // Whole pieces, as they lie in the room.
+        // Whole pieces, as they are laid out in the room.
         let begin = room.origin - 1;
         let until = begin + (room.start - begin) / PIECE_BYTES * PIECE_BYTES;
         while self.rooms[which].given_back < until {
@@ -368,7 +371,7 @@ impl Line {
         }
     }
 
-    /// Best effort: memory that is not given back is used again.
+    /// On a best-effort basis: memory that is not given back is used again.
     fn give_back(&self, at: usize, bytes: usize) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: a plain system call on a file of this process's; what is there is of no use any more.
@@ -381,7 +384,7 @@ impl Line {
         }
     }
 
-    /// It is settled up to there: what stands before that is committed, its output is to be sent, and its input of no use any more.
+    /// The connection is settled up to there: what comes before that is committed, its output may be sent, and its input is of no use any more.
     pub fn settle(&mut self, settled: Settled) {
         if settled == self.settled {
             return;
@@ -398,18 +401,18 @@ impl Line {
         self.drop_before(OUTPUT, place);
     }
 
-    /// Whether the state of the connection may change: there is room for one that is not settled.
+    /// Whether the state of the connection may change: there is room for a state that is not settled.
     pub fn may_change(&self) -> bool {
         self.states.contains(&NONE) || self.states.iter().all(|from| *from <= self.settled.input)
     }
 
-    /// From this place of the input on this is the connection's state.
+    /// From this offset of the input on, this is the connection's state.
     ///
     /// # Panics
-    /// When it is longer than [`MOST_STATE_BYTES`].
+    /// When the state is longer than [`MOST_STATE_BYTES`].
     pub fn change(&mut self, from: u64, state: &[u8]) {
         assert!(state.len() <= MOST_STATE_BYTES, "a state of {} bytes", state.len());
-        // One of the same place goes before all, then one that is not there, then the older one.
+        // The first choice is to overwrite a state from the same offset, then an empty place, then the older state.
         let at = (0..2).find(|at| self.states[*at] == from).unwrap_or_else(|| {
             let [first, second] = self.states.map(|from| from.wrapping_add(1));
             usize::from(second < first)
@@ -421,7 +424,7 @@ impl Line {
         self.states[at] = from;
     }
 
-    /// Successors do not find it any more.
+    /// Successors no longer find this line.
     pub fn hide(&self) {
         self.word(COOKIE).store(0, Ordering::Release);
     }
@@ -435,7 +438,7 @@ fn large_room(slot: u32, which: usize) -> usize {
     LARGE + (slot as usize * 2 + which) * LARGE_BYTES
 }
 
-/// Where a place of a stream stands in the memory, and for how many bytes on.
+/// Where an offset of a stream is in the memory, and how many bytes from there on are contiguous.
 fn where_is(slot: u32, which: usize, origin: u64, place: u64) -> (usize, usize) {
     let (room, bytes, begin) = match origin {
         0 => (SMALL + (slot as usize * 2 + which) * SMALL_BYTES, SMALL_BYTES, 0),

@@ -1,4 +1,4 @@
-//! What a successor reads in the ledger of another process, when that is dead or has let go of its connections.
+//! What a successor reads in the ledger of another process that is dead or has let go of its connections.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use super::{
     SCRATCH_BYTES, SCRATCH_FROM, SCRATCH_OF, SETTLED, SLOTS, STATE, Settled, USED, WHICH, WORDS, state_room, where_is,
 };
 
-/// What another process has left: for its successor, when that is dead or has let go.
+/// What another process has left, for its successor.
 #[derive(Debug)]
 pub struct Remains {
     file: File,
@@ -23,13 +23,13 @@ pub struct Remains {
 /// A connection as it was left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Remainder {
-    /// How far it is settled: by the ledger, or by the log's word where that is further.
+    /// How far it is settled: by the ledger, or by the log if that says more.
     pub settled: Settled,
-    /// What holds of it there.
+    /// The state that holds at that place.
     pub state: Vec<u8>,
-    /// What its client has sent from there on and has been read out of the kernel.
+    /// What its client has sent from there on and what had been read from the kernel.
     pub input: Vec<u8>,
-    /// What is to be sent that the kernel has not.
+    /// What is to be sent and the kernel has not got yet.
     pub output: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl Remains {
     /// Reads which lines there are. `file` is a ledger's.
     ///
     /// # Errors
-    /// When it is none, or cannot be read.
+    /// When it is not a ledger's, or cannot be read.
     pub fn read(file: OwnedFd) -> io::Result<Remains> {
         let file = File::from(file);
         if file.metadata()?.len() != END as u64 {
@@ -62,16 +62,16 @@ impl Remains {
         Ok(Remains { file, scratch_of: word(SCRATCH_OF), scratch_from: word(SCRATCH_FROM), lines })
     }
 
-    /// Whether it has a line of that connection.
+    /// Whether there is a line of that connection.
     pub fn has(&self, cookie: u64) -> bool {
         self.lines.contains_key(&cookie)
     }
 
-    /// A connection, of which the kernel says that so many bytes have been read and written, and the log that it is executed up to `mark`: a place in its input, and one in its
-    /// output.
+    /// A connection. The kernel says that so many bytes have been read and written, and the log says that the connection is executed up to `mark`: an offset in
+    /// its input, and one in its output.
     ///
     /// # Errors
-    /// When that does not go together with what is noted: it cannot be gone on with.
+    /// When this does not fit what is noted: the connection cannot be continued.
     pub fn of(&self, cookie: u64, (read, written): (u64, u64), mark: Option<(u64, u64)>) -> io::Result<Remainder> {
         let wrong = |why: String| Err(io::Error::other(why));
         let Some((slot, words)) = self.lines.get(&cookie) else { return wrong("nothing is noted of it".into()) };
