@@ -279,7 +279,7 @@ mod tests {
         };
         leads(&mut body, |agent| {
             let rounds = |agent: &OfCount<'_>| agent.host.member.core.renewals_by_majority();
-            // Its clock stands still, so its lease wants no renewal.
+            // The node's clock stands still, so its lease needs no renewal.
             let before = rounds(agent);
             agent.turn();
             assert_eq!(rounds(agent), before, "nobody waits");

@@ -47,14 +47,14 @@ enum Source {
 }
 
 impl Builder {
-    /// The cluster that the replica belongs to: the same for all of them.
+    /// The cluster that the replica belongs to. It must be the same for all replicas.
     #[must_use]
     pub fn cluster(mut self, cluster: Cluster) -> Builder {
         self.cluster = Some(Source::Cluster(Box::new(cluster)));
         self
     }
 
-    /// The cluster's configuration file, such as `martlet cluster up` writes: see `docs/operating.md`.
+    /// The cluster's configuration file, such as the one that `martlet cluster up` writes: see `docs/operating.md`.
     #[must_use]
     pub fn cluster_file(mut self, file: impl Into<PathBuf>) -> Builder {
         self.cluster = Some(Source::File(file.into()));
@@ -83,7 +83,7 @@ impl Builder {
         self
     }
 
-    /// How commands are replicated: the same for all replicas of the cluster. Without it, as the cluster's configuration says.
+    /// How commands are replicated. It must be the same for all replicas of the cluster. Without it, the cluster's configuration decides.
     #[must_use]
     pub fn engine(mut self, engine: EngineKind) -> Builder {
         self.engine = Some(engine);
@@ -194,7 +194,7 @@ impl Builder {
             .spawn(move || {
                 signals::expect_full_files();
                 let started: OnStart = Box::new(move |started: &Started| {
-                    // The thread that started the replica waits for this.
+                    // The thread that starts the replica waits for this.
                     let _ = report.send(on_start(started));
                 });
                 prepared.serve(started, None)
@@ -205,7 +205,7 @@ impl Builder {
                 replica.0.adopt(thread);
                 Ok(replica)
             }
-            // It ended without a report.
+            // The thread ended without a report.
             Err(_) => match thread.join() {
                 Ok(Err(StopError::Run(error))) => Err(error.into()),
                 Ok(Err(error)) => Err(StartError::Panicked(error.to_string())),

@@ -245,7 +245,7 @@ impl<M, L: FnOnce(&M) -> R, R, F: ?Sized + FnOnce(Result<R, CallError>)> ReadJob
     }
 }
 
-/// Where calls wait for the replica's thread.
+/// The queue in which calls wait for the replica's thread.
 pub(super) struct Inbox<M> {
     sender: Sender<Call<M>>,
     aside: Sender<Aside<M>>,

@@ -26,7 +26,7 @@ use crate::counters::Reading;
 use crate::runner::Ended;
 use crate::stop::Stop;
 
-/// What a program's turn came to.
+/// The outcome of a program's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The program had something to do, and may have more at once: the replica does not rest.
@@ -93,7 +93,7 @@ impl<M: StateMachine> Direct<M> {
     }
 }
 
-/// A replica in the middle of a turn, whichever engine and fabric it has.
+/// A replica in the middle of a turn, whichever engine and fabric it uses.
 pub(super) trait Inside<M> {
     fn propose(&mut self, proposal: Proposal<'_>, done: DoneHere<Vec<u8>>);
     fn ask(&mut self, task: Task<M>);
@@ -204,7 +204,7 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.inside.leads()
     }
 
-    /// What the replica is just now.
+    /// What the replica's role is at the moment.
     pub fn role(&self) -> RoleChange {
         self.handle.role()
     }

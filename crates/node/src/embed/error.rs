@@ -63,7 +63,7 @@ pub enum CallError {
     /// The time allowed ran out on a read, or on a handover of leadership, which may still take effect.
     #[error("no answer in the time allowed")]
     TimedOut,
-    /// This replica is shutting down, or has.
+    /// This replica is shutting down, or has shut down.
     #[error("this replica is shutting down")]
     ShuttingDown,
     /// This was a blocking call from a completion callback, where it would wait for itself.
@@ -82,7 +82,7 @@ pub enum CallError {
         session: u64,
         /// The command's number.
         seq: u64,
-        /// The number whose turn it is.
+        /// The number that is next.
         next: u64,
     },
     /// The client has confirmed the reply to this session's command, so the reply is not kept any more. The command took effect once.
@@ -163,7 +163,7 @@ pub enum StartError {
     /// The system has no descriptors or threads left.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// Why it failed.
         #[source]

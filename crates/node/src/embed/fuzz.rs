@@ -6,7 +6,7 @@ use martlet_protocol::replica::{StateMachine as _, UnreadablePart};
 use super::entry::Entry;
 use super::machine::{Lent, Replicated, StateMachine};
 
-/// Keeps every command behind the last byte of its index, and replies how many bytes that makes in all.
+/// Keeps every command, preceded by the last byte of its index, and replies with the total number of bytes.
 #[derive(Default)]
 struct List(Vec<u8>);
 
@@ -42,7 +42,7 @@ impl<'a> Rest<'a> {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 
-    /// Mostly small; after 255 a whole word.
+    /// Usually small; after a 255, a whole word.
     fn number(&mut self) -> u64 {
         match self.byte() {
             255 => self.bytes(8).iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),

@@ -24,7 +24,7 @@ pub trait StateMachine: Send + 'static {
     /// command is kept until it is confirmed, if it has no more than [`MAX_KEPT_REPLY_BYTES`](super::MAX_KEPT_REPLY_BYTES); a longer one goes out once.
     fn apply(&mut self, index: LogIndex, command: &[u8], reply: &mut Vec<u8>);
 
-    /// Answers a question without changing anything, for [`Replica::query`](super::Replica::query). Not needed where
+    /// Answers a question without changing anything, for [`Replica::query`](super::Replica::query). Not needed if
     /// [`Replica::read`](super::Replica::read) is used.
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
         let _ = (query, reply);

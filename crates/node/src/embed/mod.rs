@@ -12,7 +12,7 @@
 //! | `entry` | the contents of a log entry |
 //! | `call` | calls on their way to the replica's thread, and back |
 //! | `bell` | what wakes that thread |
-//! | `direct` | calls of a program that has its turns on that thread |
+//! | `direct` | calls of a program that has turns on that thread |
 //! | `served` | the replica's side of calls, whichever way they come |
 //! | `verdict` | which replica leads, and the outcome of handing leadership over |
 //! | `app` | what a node runs: the two ways in |
@@ -282,7 +282,7 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.0.shared.inbox.put(Call::HandOver { to, done }), CallError::TimedOut)
     }
 
-    /// What the replica is just now.
+    /// What the replica's role is at the moment.
     pub fn role(&self) -> RoleChange {
         self.0.shared.roles.now()
     }

@@ -63,7 +63,7 @@ impl RoleChanges {
         waits.unwrap_or_else(PoisonError::into_inner).0.changes.pop_front()
     }
 
-    /// The next change, if it is there.
+    /// The next change, if there is one by now.
     pub fn try_next(&self) -> Option<RoleChange> {
         self.feed.lock().changes.pop_front()
     }

@@ -91,7 +91,7 @@ impl<M> Answer<M> {
     fn give_up(self, leader: Option<Leader>) {
         let elsewhere = CallError::NotLeader { leader };
         match self {
-            // It was executed, here or under an earlier leader.
+            // The command was executed, here or under an earlier leader.
             Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. }))
             | Answer::Applied(done, _)
             | Answer::Known(done, _) => {
@@ -486,7 +486,7 @@ impl<M: StateMachine> Served<M> {
     {
         self.tell_answered();
         let mut sent = 0;
-        // In order: what was executed behind a read by quorum waits with it.
+        // In order: what was executed after a read by quorum waits with it.
         while self.waiting.front().is_some_and(|waiting| waiting.is_released(replica)) {
             let Some(Waiting { answer, .. }) = self.waiting.pop_front() else { break };
             answer.tell(replica.machine_mut().0);
