@@ -1,4 +1,4 @@
-//! What a node's disk holds, for an operator: of a node whose process does not run.
+//! What is on a node's disk, for an operator. For a node whose process is not running.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -17,18 +17,18 @@ use crate::engine::NodeEngine;
 pub struct OnDisk {
     /// The generation of the cluster in which it was written.
     pub generation: u64,
-    /// As whom it would come back.
+    /// The process as which it would return.
     pub process: ProcessId,
-    /// The log with which it would.
+    /// The log with which it would return.
     pub log: Returned,
     /// When something was last written there; `None`: the system does not say.
     pub written: Option<SystemTime>,
 }
 
-/// Looks at the disk of a node that does not run. `None`: nothing stands there that a node could come back with, or the cluster writes nothing to disks.
+/// Looks at the disk of a node that is not running. `None`: there is nothing with which a node could return, or the cluster writes nothing to disks.
 ///
 /// # Errors
-/// When its process has the directory open, and as for that process: see [`DiskError`].
+/// When a process has the directory open, and in the cases in which the node's own process would fail: see [`DiskError`].
 pub fn on_disk(settings: &Settings) -> Result<Option<OnDisk>, DiskError> {
     with_engine!(settings.cluster().config().engine, E => look::<E>(settings))
 }

@@ -19,14 +19,14 @@ const PART_BYTES: usize = 64 << 10;
 /// No further part is taken while so many are on their way to the disk.
 const PARTS_UNDER_WAY: u64 = 16;
 
-/// What a snapshot has come to.
+/// How far a snapshot has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// There is none on its way.
+    /// No snapshot is on its way.
     None,
     /// Parts of so many bytes in all have been handed over.
     Parts(u64),
-    /// All of it has; it is not stable yet.
+    /// All of it has been handed over; it is not stable yet.
     Whole(u64),
 }
 
@@ -38,18 +38,18 @@ pub(crate) struct Keeper {
     directory: Arc<Directory>,
     segment_bytes: u64,
     max_pending_bytes: u64,
-    /// What the engine has been told to be stable.
+    /// How far the engine has been told that the log is stable.
     told: u64,
     snapshot: Progress,
-    /// Snapshots that were stable at the last look, and the bytes of the last one.
+    /// How many snapshots were stable at the last look, and the bytes of the last one.
     snapshots: u64,
     snapshot_bytes: u64,
-    /// Bytes of the log since the last snapshot began.
+    /// How many bytes of the log there are since the last snapshot began.
     since: u64,
-    /// When the last snapshot was given up since a part of the state is too long, if it was. Until [`REST_NS`] later the next one is begun only when it would be
-    /// for the log's length.
+    /// When the last snapshot was abandoned because a part of the state was too long, if it was. For [`REST_NS`] after that, the next snapshot is begun only
+    /// when the log's length requires it.
     sprawled: Option<Time>,
-    /// The logs of other lives have been given up.
+    /// The logs of other lives have been removed.
     settled: bool,
     part: Vec<u8>,
 }
@@ -61,12 +61,12 @@ impl Keeper {
         Keeper::start(store, me, log, bell)
     }
 
-    /// What a life has left, for the process that comes back as it.
+    /// What a life has left, for the process that returns as it.
     pub fn recover(store: &Store, me: ProcessId, bell: Box<dyn Fn() + Send>) -> Result<(Recovered, Keeper), DiskError> {
         let life = Store::life_of(me);
         let (recovered, log) = store.recover(life)?;
         let mut keeper = Keeper::start(store, me, log, bell)?;
-        // What this start had to read counts: or a node that keeps losing its power would read ever more.
+        // What this start had to read counts: otherwise a node that keeps losing power would have more to read each time.
         keeper.since = recovered.frames.iter().map(|frame| frame.len() as u64).sum();
         keeper.snapshot_bytes = recovered.snapshot.as_ref().map_or(0, Snapshot::bytes);
         Ok((recovered, keeper))
@@ -113,7 +113,7 @@ impl Keeper {
         news
     }
 
-    /// After a turn: hands over what it has brought, and gets on with a snapshot. Returns whether there is more to do.
+    /// After a turn: hands over what the turn has produced, and continues a snapshot. Returns whether there is more to do.
     pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>, counters: &mut Counters) -> bool {
         let Host { engine, machine, member: Member { fabric, core, now, .. }, .. } = host;
         self.take(engine);
@@ -122,14 +122,14 @@ impl Keeper {
             Progress::Parts(bytes) => self.step(*now, bytes, engine, machine),
             Progress::Whole(_) => false,
         };
-        // By its own log alone nobody knows that he still belongs to the group: a newer life may be what the others count.
+        // Its own log alone does not tell a node that it still belongs to the group: the others may count a newer life of it.
         if !self.settled && core.is_member() && engine.is_settled() {
             self.settled = true;
             let (directory, life) = (Arc::clone(&self.directory), self.life);
             self.wal.run(move || directory.keep_only(life));
         }
         self.count(engine, counters);
-        // A node that is not rid of everything must not sleep.
+        // A node that has not handed over everything must not sleep.
         moved | !self.wal.hand_over()
     }
 
@@ -160,7 +160,7 @@ impl Keeper {
     }
 
     fn step<E: NodeEngine, S: StateMachine>(&mut self, now: Time, bytes: u64, engine: &mut E, machine: &S) -> bool {
-        // The disk's thread rings when it has written one.
+        // The disk's thread rings when it has written a part.
         if self.wal.unwritten_parts() >= PARTS_UNDER_WAY {
             return false;
         }
@@ -201,17 +201,17 @@ impl Keeper {
     /// Writes what has been handed over, and ends.
     ///
     /// # Errors
-    /// When the disk has failed, and that has not been said.
+    /// When the disk has failed, and that has not been reported yet.
     pub fn close(self) -> Result<(), WalError> {
         self.wal.close()
     }
 
-    /// Why the disk has failed, if it has. Nothing becomes stable any more then.
+    /// Why the disk has failed, if it has. Nothing becomes stable after that.
     pub fn failure(&mut self) -> Option<WalError> {
         if self.wal.has_failed() { self.wal.take_error() } else { None }
     }
 
-    /// Shows how it is.
+    /// Counts the state of the log and the snapshots.
     fn count<E: NodeEngine>(&self, engine: &E, counters: &mut Counters) {
         counters.set(Counter::DiskPendingBytes, self.wal.unstable_bytes());
         counters.set(Counter::DiskSyncs, self.wal.syncs());

@@ -1,6 +1,6 @@
-//! A node and its disk (`docs/durability.md`): what it writes while it runs, and what it comes back with.
+//! A node and its disk (`docs/durability.md`): what the node writes while it runs, and what it returns with after a restart.
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
 //! | `keeper` | [`Keeper`]: takes the engine's journal to the log's thread in each turn, and takes snapshots in steps |
 //! | `inspect` | what a node that does not run has on its disk |
@@ -27,30 +27,30 @@ use crate::wal::disk::SystemDisk;
 use crate::wal::format::Owner;
 use crate::wal::{Directory, Log, Recovered, Style, WalError};
 
-/// Why a node cannot begin with its directory, or cannot go on.
+/// Why a node cannot begin with its directory, or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// The disk, or what stands on it.
+    /// The disk fails, or its content is wrong.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// What stands there makes no log, though every byte of it is as it was written.
+    /// The content makes no valid log, although every byte of it is as it was written.
     #[error("{}: {error}; {}", path.display(), advice(error))]
     Log {
-        /// The directory of the life that was to be come back as.
+        /// The directory of the life as which the node was to return.
         path: PathBuf,
         /// What does not fit.
         #[source]
         error: RecoverError,
     },
-    /// Numbers for processes that come back with one log have run out.
+    /// The numbers for processes that return with the same log are used up.
     #[error("{}: nodes have come back with it {most} times, the most that is possible; start the node with an empty directory, and the others send it the state", path.display())]
     WornOut {
         /// The directory of the life.
         path: PathBuf,
-        /// How often that can be.
+        /// How many there are.
         most: u64,
     },
-    /// The system has no chance to give.
+    /// The system has no random numbers to give.
     #[error("no random numbers: {0}")]
     Chance(std::io::Error),
 }
@@ -69,7 +69,7 @@ fn advice(error: &RecoverError) -> &'static str {
 pub(crate) enum Origin {
     /// With nothing.
     Afresh,
-    /// With the log of an earlier life, as the process that it was.
+    /// With the log of an earlier life, as that process.
     Return {
         /// That life.
         life: u64,
@@ -80,7 +80,7 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: Arc<Directory>,
-    /// The generation of the cluster: what was written in an earlier one is not come back with.
+    /// The generation of the cluster. A node does not return with what was written in an earlier one.
     generation: u64,
     segment_bytes: u64,
     max_pending_bytes: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the directory; `None` where nothing is written to a disk.
+    /// Opens the directory; `None` if nothing is written to a disk.
     pub fn open(settings: &Settings) -> Result<Option<Store>, DiskError> {
         let Some(path) = settings.data_directory() else { return Ok(None) };
         let cluster = settings.cluster();
@@ -102,13 +102,13 @@ impl Store {
         Ok(Some(Store { directory: Arc::new(directory), generation, segment_bytes, max_pending_bytes, snapshot_bytes_per_s }))
     }
 
-    /// Where to begin when nobody is known to have a view. `belongs` says of what a life has left whether it belongs to its group.
+    /// Where to begin when no process is known to have a view. `belongs` tells, from what a life has left, whether it belongs to its group.
     pub fn origin(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Origin, DiskError> {
         let life = self.choose(&self.lives()?, belongs)?;
         Ok(life.map_or(Origin::Afresh, |life| Origin::Return { life }))
     }
 
-    /// The lives that could be come back as, the oldest first.
+    /// The lives as which the node could return, the oldest first.
     pub fn lives(&self) -> Result<Vec<u64>, DiskError> {
         let mut lives = Vec::new();
         for life in self.directory.lives_to_recover()? {
@@ -124,8 +124,8 @@ impl Store {
         self.generation = generation;
     }
 
-    /// The life of an earlier generation that a cluster that is founded again from this disk goes on from: of the newest generation that has left one. `None` where this
-    /// generation has begun here before, however little it has left: others may have gone on from that.
+    /// When a cluster is founded again from this disk, the earlier generation's life from which it continues: one of the newest generation that has left any.
+    /// `None` if this generation has begun here before, however little it has left: others may have continued from that.
     pub fn life_to_go_on_from(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Option<u64>, DiskError> {
         for life in self.directory.lives()? {
             if self.directory.generation(life)? >= self.generation {
@@ -136,7 +136,7 @@ impl Store {
         self.choose(&lives, &belongs)
     }
 
-    /// The lives of the newest generation that has left any that could be come back as, the oldest first.
+    /// The lives as which the node could return, of the newest generation that has left any, the oldest first.
     fn newest_generation(&self) -> Result<Vec<u64>, DiskError> {
         let mut newest: (u64, Vec<u64>) = (0, Vec::new());
         for life in self.directory.lives_to_recover()? {
@@ -157,7 +157,7 @@ impl Store {
         })
     }
 
-    /// What a life has left. A torn tail has been cut off, and is said.
+    /// What a life has left. A torn tail has been cut off, and this is reported.
     fn recover(&self, life: u64) -> Result<(Recovered, Log<SystemDisk>), DiskError> {
         let (recovered, log) = self.directory.recover(life)?;
         if let Some((file, at)) = &recovered.torn {
@@ -167,12 +167,12 @@ impl Store {
         Ok((recovered, log))
     }
 
-    /// The newest life that stands there: a host's clock may have begun anew, and a fresh life has to be newer.
+    /// The newest life that is there. A host's clock may have been set back, and a fresh life has to be newer than this.
     pub fn newest_life(&self) -> Result<u64, DiskError> {
         Ok(self.directory.lives()?.into_iter().max().unwrap_or(0))
     }
 
-    /// The incarnation with which to come back as that life: a number that nobody has seen. It has to be [counted](Self::count_return) before anybody does.
+    /// The incarnation with which to return as that life: a number that no process has seen. It has to be [counted](Self::count_return) before any does.
     pub fn incarnation(&self, life: u64) -> Result<u64, DiskError> {
         let count = self.directory.next_return(life)?;
         let most = (1 << RETURN_BITS) - 1;
@@ -182,14 +182,14 @@ impl Store {
         Ok(life + count)
     }
 
-    /// This process has come back, and others are about to hear of it: its number does not come again. A start that ends before this, whatever ends it, uses
-    /// none up: a node may be started again and again with a log that is refused.
+    /// This process has returned, and others are about to hear of it: its number will not be used again. A start that ends before this, for whatever reason,
+    /// uses up no number: a node may be started again and again with a log that is refused.
     pub fn count_return(&self, me: ProcessId) -> Result<(), DiskError> {
         let life = Store::life_of(me);
         Ok(self.directory.count_return(life, me.incarnation.0 - life)?)
     }
 
-    /// A log whose bytes are good, and which the engine cannot take.
+    /// The error for a log whose bytes are good, but which the engine cannot accept.
     pub fn unfit(&self, life: u64, error: RecoverError) -> DiskError {
         DiskError::Log { path: self.directory.life_path(life), error }
     }

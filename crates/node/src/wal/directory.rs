@@ -1,7 +1,7 @@
-//! A node's data directory: one process at a time has it open, and each life of the node has a log of its own there.
+//! A node's data directory. One process at a time has it open, and each life of the node has a log of its own there.
 //!
-//! A new life begins with nothing and is taught by the others. Until they have taken it in, the older life's log is the one that counts; so it stays
-//! until [`Directory::keep_only`] says that it is superfluous. If the power goes before, several have left something, and their logs say which of them counts.
+//! A new life begins with nothing and is taught by the others. Until they have accepted it, the older life's log is the valid one; so that log stays until
+//! [`Directory::keep_only`] says that it is superfluous. If power is lost before that, several lives have left logs, and the logs say which is valid.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ fn return_name(life: u64, count: u64) -> String {
     format!("return-{life:016x}-{count:04x}")
 }
 
-/// Of which life a file of [`Directory::count_return`] is, and what it counts.
+/// The life to which a file of [`Directory::count_return`] belongs, and the number in its name.
 fn parse_return(name: &str) -> Option<(u64, u64)> {
     let (life, count) = name.strip_prefix("return-")?.split_once('-')?;
     let (life, count) = (u64::from_str_radix(life, 16).ok()?, u64::from_str_radix(count, 16).ok()?);
     (return_name(life, count) == name).then_some((life, count))
 }
 
-/// The file that says in which generation of the cluster a life began; none: before any recovery.
+/// The file that says in which generation of the cluster a life began; if there is none, it began before any recovery.
 fn generation_name(life: u64, generation: u64) -> String {
     format!("generation-{life:016x}-{generation}")
 }
 
-/// Of which life such a file is, and what it says.
+/// The life to which such a file belongs, and the generation in its name.
 fn parse_generation(name: &str) -> Option<(u64, u64)> {
     let (life, generation) = name.strip_prefix("generation-")?.split_once('-')?;
     let (life, generation) = (u64::from_str_radix(life, 16).ok()?, generation.parse().ok()?);
     (generation_name(life, generation) == name).then_some((life, generation))
 }
 
-/// An open data directory. It is given up when this is dropped.
+/// An open data directory. It is released when this is dropped.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -53,8 +53,8 @@ fn parse_life(name: &str) -> Option<u64> {
     (life_name(life) == name).then_some(life)
 }
 
-/// Makes the directory and those above it that are missing, each stable in the one that holds it: an entry in a directory that is gone with the power is
-/// gone too.
+/// Makes the directory, and those above it that are missing, and makes each stable in the directory that holds it: otherwise the loss of a directory's entry at
+/// a power failure would also lose everything in it.
 fn make_stable(path: &Path) -> Result<(), WalError> {
     let missing: Vec<&Path> = path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::create_dir_all(path).map_err(refused(path, Operation::Create))?;
@@ -66,7 +66,7 @@ fn make_stable(path: &Path) -> Result<(), WalError> {
 }
 
 impl Directory {
-    /// Opens it; it is made if it is not there.
+    /// Opens the directory; makes it if it is not there.
     ///
     /// # Errors
     /// When the disk refuses, or another process has it open.
@@ -86,7 +86,7 @@ impl Directory {
         &self.path
     }
 
-    /// Where the log of a life stands.
+    /// The directory of the log of a life.
     pub fn life_path(&self, life: u64) -> PathBuf {
         self.path.join(life_name(life))
     }
@@ -100,7 +100,7 @@ impl Directory {
         Ok(names.iter().filter_map(|name| parse_life(name)).collect())
     }
 
-    /// The lives that a node could come back as after all have lost their power, the oldest first: those with a whole snapshot.
+    /// The lives as which a node could return after all nodes have lost power, the oldest first: those with a whole snapshot.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -121,7 +121,7 @@ impl Directory {
     /// # Errors
     /// When the disk refuses.
     pub fn begin(&self, life: u64, generation: u64) -> Result<Log<SystemDisk>, WalError> {
-        // First: what stands there without it is of a cluster that was never founded again.
+        // This comes first: a log without this file belongs to a cluster that was never founded again.
         if generation > 0 {
             let path = self.path.join(generation_name(life, generation));
             SystemDisk.create(&path).map_err(refused(&path, Operation::Create))?;
@@ -130,7 +130,7 @@ impl Directory {
         Log::create(SystemDisk, &self.life_path(life), self.style, life)
     }
 
-    /// In which generation of the cluster a life began.
+    /// The generation of the cluster in which a life began.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -145,7 +145,7 @@ impl Directory {
         Ok(names.iter().filter_map(|name| parse_return(name)).filter(|(of, _)| *of == life).map(|(_, count)| count).collect())
     }
 
-    /// The number of the next return with the log of this life, from 1 on. The same again and again, until it is [counted](Self::count_return).
+    /// The number of the next return with the log of this life, from 1 on. It stays the same until it is [counted](Self::count_return).
     ///
     /// # Errors
     /// When the disk refuses.
@@ -153,7 +153,7 @@ impl Directory {
         Ok(self.returns(life)?.into_iter().max().map_or(1, |last| last + 1))
     }
 
-    /// Counts that return: whatever happens next, its number does not come again.
+    /// Counts that return: whatever happens next, its number is not used again.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -168,7 +168,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads the log of a life, and opens it to go on.
+    /// Reads the log of a life, and opens it to continue.
     ///
     /// # Errors
     /// See [`recover`].
@@ -183,7 +183,7 @@ impl Directory {
     pub fn keep_only(&self, life: u64) -> Result<(), WalError> {
         for other in self.lives()?.into_iter().filter(|other| *other != life) {
             let dir = self.life_path(other);
-            // Snapshots first: without one it is nothing to come back with, wherever this is interrupted, be it by a loss of power.
+            // Snapshots first: without a snapshot a node cannot return with a log, wherever this is interrupted, even by a loss of power.
             let names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
             let (snapshots, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.starts_with("snapshot"));
             for names in [snapshots, others] {

@@ -1,43 +1,43 @@
-//! What the log asks of the system, as a trait: so that tests can lose power, fill the disk and break it at any point.
+//! What the log needs of the system, as a trait, so that tests can cut the power, fill the disk and break it at any point.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-/// The operations on files that the log uses. What one of them has written is stable when [`Disk::sync`] has returned without an error;
-/// names are stable after [`Disk::sync_dir`] of their directory.
+/// The operations on files that the log uses. What has been written is stable when [`Disk::sync`] has returned without an error; names are stable after
+/// [`Disk::sync_dir`] of their directory.
 pub trait Disk: Send + 'static {
     /// An open file.
     type File: Send;
 
-    /// Makes an empty file, which must not be there.
+    /// Makes an empty file; it must not exist yet.
     ///
     /// # Errors
-    /// As the system says; like all others.
+    /// As the system says, here and in all other methods.
     fn create(&mut self, path: &Path) -> io::Result<Self::File>;
     /// Appends some of `bytes`, and returns how many.
     ///
     /// # Errors
     /// As the system says.
     fn write(&mut self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
-    /// Makes stable what has been written. Never to be asked again after an error: the kernel may have dropped the pages and report success.
+    /// Makes stable what has been written. Never called again after an error: the kernel may have dropped the pages and report success.
     ///
     /// # Errors
     /// As the system says.
     fn sync(&mut self, file: &mut Self::File) -> io::Result<()>;
-    /// Has what was written from this byte of the file on brought to the device, and waits for that. It is not stable then. Like a sync it is never
-    /// asked again after an error, which the kernel tells once.
+    /// Has everything from this byte of the file on written to the device, and waits for that. This does not make it stable. Like a sync it is never called
+    /// again after an error, which the kernel reports only once.
     ///
     /// # Errors
     /// As the system says.
     fn push(&mut self, file: &mut Self::File, from: u64) -> io::Result<()>;
-    /// Cuts a file to so many bytes, and makes that stable.
+    /// Cuts a file down to so many bytes, and makes that stable.
     ///
     /// # Errors
     /// As the system says.
     fn shorten(&mut self, path: &Path, bytes: u64) -> io::Result<()>;
-    /// Gives a file another name in the same directory, in place of whatever has that name.
+    /// Gives a file another name in the same directory, replacing any file of that name.
     ///
     /// # Errors
     /// As the system says.
@@ -47,7 +47,7 @@ pub trait Disk: Send + 'static {
     /// # Errors
     /// As the system says.
     fn remove(&mut self, path: &Path) -> io::Result<()>;
-    /// Makes a directory, if it is not there.
+    /// Makes a directory, if it does not exist.
     ///
     /// # Errors
     /// As the system says.
@@ -62,7 +62,7 @@ pub trait Disk: Send + 'static {
     /// # Errors
     /// As the system says.
     fn sync_dir(&mut self, dir: &Path) -> io::Result<()>;
-    /// The names in a directory, in order; none when it is not there.
+    /// The names in a directory, in order; none when it does not exist.
     ///
     /// # Errors
     /// As the system says.

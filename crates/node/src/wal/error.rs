@@ -1,4 +1,4 @@
-//! What can be wrong with a disk and what stands on it.
+//! What can be wrong with a disk and with its content.
 
 use std::fmt;
 use std::io;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::format::Owner;
 
-/// Why the log cannot be read, or written any further.
+/// Why the log cannot be read, or cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum WalError {
-    /// The system refuses an operation: the disk is full, broken, or not ours to write. Nothing more is written after it.
+    /// The system refuses an operation: the disk is full or broken, or this process may not write it. Nothing more is written after that.
     #[error("{}: cannot {operation}: {error}{}", path.display(), martlet_fabric::limits::hint(error))]
     Disk {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         operation: Operation,
         /// What the system said.
         #[source]
@@ -27,7 +27,7 @@ pub enum WalError {
         /// The log's directory.
         path: PathBuf,
     },
-    /// What was stable once is not what it was. A torn tail, which a crash leaves, is none of this.
+    /// Something that was stable has changed. A torn tail, which a crash leaves, is not this.
     #[error("{}: corrupt at byte {offset}: {what}; replace this node's data by that of the others: start it with an empty directory", path.display())]
     Corrupt {
         /// The file.
@@ -50,7 +50,7 @@ pub enum WalError {
         /// Those that this build reads, as ASCII digits.
         known: RangeInclusive<u8>,
     },
-    /// The directory holds somebody else's log.
+    /// The directory holds another node's log.
     #[error("{}: it belongs to node {} of cluster {:016x}; this is node {} of {:016x}", path.display(), found.node, found.cluster, own.node, own.cluster)]
     Foreign {
         /// The file.
@@ -78,16 +78,16 @@ impl WalError {
     }
 }
 
-/// What was tried of a disk.
+/// What was attempted on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// To make a file or directory.
     Create,
     /// To write to one.
     Write,
-    /// To make stable what was written.
+    /// To make what was written stable.
     Sync,
-    /// To cut a torn tail off.
+    /// To cut off a torn tail.
     Shorten,
     /// To give a file its name.
     Rename,

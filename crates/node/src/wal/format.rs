@@ -21,9 +21,9 @@
 //! | 12 to 15 | CRC-32 of the salt, the number, the length and the payload |
 //! | 16 on | the payload, and zeros up to a multiple of 8 |
 //!
-//! A frame is what one write and one sync brought: the next one is written only when it is stable. So nothing but the last frame of the last
-//! segment can be *torn*, that is, cut or mixed with what stood there before. What else does not check is *corrupt*: it was stable once.
-//! The salt keeps what a client has put into a command from being taken for a frame.
+//! A frame is what one write and one sync have brought: the next is written only when it is stable. So only the last frame of the last segment can be *torn*,
+//! that is, cut short or mixed with what was there before. Anything else that fails its checksum is *corrupt*: it was stable once. The salt prevents anything
+//! that a client has put into a command from being taken for a frame.
 
 use std::ops::RangeInclusive;
 
@@ -33,7 +33,7 @@ use martlet_protocol::replica::MAX_PART_BYTES;
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 16;
-/// What stands before a part of a snapshot in its frame: a byte that says what it is.
+/// What precedes a part of a snapshot in its frame: a byte that says what it is.
 pub const TAG_BYTES: usize = 1;
 /// The longest payload of a frame, in bytes: the longest part of a snapshot, with its tag.
 pub const MAX_PAYLOAD_BYTES: usize = TAG_BYTES + MAX_PART_BYTES;
@@ -57,8 +57,8 @@ impl FileKind {
         }
     }
 
-    /// The formats that this build reads; it writes the last one. A build that knows less must not take a file for a damaged one: whatever an entry
-    /// says that was not said before, a new kind of entry too, is a new format.
+    /// The formats that this build reads; it writes the last one. An older build must not take a file for a damaged one: so whatever an entry says that was not
+    /// said before, including a new kind of entry, makes a new format.
     pub fn formats(self) -> RangeInclusive<u8> {
         match self {
             // 3 has entries that say what a snapshot shows.
@@ -73,7 +73,7 @@ impl FileKind {
         Some((FileKind::ALL.into_iter().find(|kind| kind.stem() == stem)?, format))
     }
 
-    /// What a file is that another build has written, in a format that this one does not read.
+    /// What a file is that another build has written, in a format that this build does not read.
     pub fn of_another_build(file: &[u8]) -> Option<(FileKind, char)> {
         FileKind::of(file)
             .filter(|(kind, format)| format.is_ascii_digit() && !kind.formats().contains(format))
@@ -81,10 +81,10 @@ impl FileKind {
     }
 }
 
-/// Whose files they are.
+/// The owner of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Tells clusters apart: of the cluster's name and key.
+    /// Identifies the cluster, from its name and key.
     pub cluster: u64,
     /// The node's number.
     pub node: u16,
@@ -95,7 +95,7 @@ pub struct Owner {
 pub struct Header {
     /// What it is.
     pub kind: FileKind,
-    /// Whose it is.
+    /// The node that it belongs to.
     pub owner: Owner,
     /// The life whose log it is.
     pub life: u64,
@@ -108,7 +108,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As it stands on disk.
+    /// The header as it is on disk.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..7].copy_from_slice(self.kind.stem());
@@ -122,7 +122,7 @@ impl Header {
         bytes
     }
 
-    /// Reads it from the start of a file; `None` when none stands there.
+    /// Reads the header from the start of a file; `None` when there is none.
     pub fn decode(file: &[u8]) -> Option<Header> {
         let bytes = file.first_chunk::<HEADER_BYTES>()?;
         let (kind, _) = FileKind::of(bytes).filter(|(kind, format)| kind.formats().contains(format))?;
@@ -134,12 +134,12 @@ impl Header {
     }
 }
 
-/// Bytes that a frame of this payload takes on disk.
+/// How many bytes a frame with this payload takes on disk.
 pub const fn frame_bytes(payload: usize) -> usize {
     (FRAME_HEAD_BYTES + payload).next_multiple_of(8)
 }
 
-/// Of a payload in pieces.
+/// The checksum of a payload in pieces.
 fn checksum(salt: u64, number: u64, payload: &[&[u8]]) -> u32 {
     let bytes: usize = payload.iter().map(|piece| piece.len()).sum();
     let mut hasher = crc32fast::Hasher::new();
@@ -155,7 +155,7 @@ pub fn encode_frame(salt: u64, number: u64, payload: &[u8], out: &mut Vec<u8>) {
     encode_frame_of(salt, number, &[payload], out);
 }
 
-/// Appends a frame whose payload is these pieces, one behind the other. Panics as [`encode_frame`].
+/// Appends a frame whose payload is these pieces, one after the other. Panics as [`encode_frame`].
 pub fn encode_frame_of(salt: u64, number: u64, payload: &[&[u8]], out: &mut Vec<u8>) {
     let bytes: usize = payload.iter().map(|piece| piece.len()).sum();
     martlet_fabric::invariant!(bytes <= MAX_PAYLOAD_BYTES, "a frame of {bytes} bytes; at most {MAX_PAYLOAD_BYTES}");
@@ -168,7 +168,7 @@ pub fn encode_frame_of(salt: u64, number: u64, payload: &[&[u8]], out: &mut Vec<
     out.resize(end, 0);
 }
 
-/// The payload of the frame with this number at the start of `bytes`; `None` when there is none, or it does not check.
+/// The payload of the frame with this number at the start of `bytes`; `None` when there is none, or its checksum does not match.
 fn decode_frame(salt: u64, number: u64, bytes: &[u8]) -> Option<&[u8]> {
     let head = bytes.first_chunk::<FRAME_HEAD_BYTES>()?;
     let half = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
@@ -183,15 +183,15 @@ fn decode_frame(salt: u64, number: u64, bytes: &[u8]) -> Option<&[u8]> {
 /// How the frames of a file end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// With the file.
+    /// At the end of the file.
     Clean,
-    /// With bytes at this offset that are no frame, and no frame behind them: what a crash leaves of the last write.
+    /// At this offset, with bytes that are no frame, and no frame after them: what a crash leaves of the last write.
     Torn(usize),
-    /// With bytes at this offset that are no frame, although one stands behind them: they were stable, and have changed.
+    /// At this offset, with bytes that are no frame, although a frame follows them: they were stable, and have changed.
     Corrupt(usize),
 }
 
-/// The frames of a file, in order. Ends where the next one is not there; [`Frames::tail`] says why.
+/// The frames of a file, in order. It ends where the next one is missing; [`Frames::tail`] says why.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     file: &'a [u8],
@@ -201,7 +201,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// Those of a file that begins with this header.
+    /// The frames of a file that begins with this header.
     pub fn new(header: &Header, file: &'a [u8]) -> Frames<'a> {
         Frames { file, at: HEADER_BYTES.min(file.len()), salt: header.salt, next: header.first }
     }
@@ -216,12 +216,12 @@ impl<'a> Frames<'a> {
         self.at
     }
 
-    /// What stands where the iterator has ended. Meaningless before that.
+    /// What is at the place where the iterator has ended. Meaningless before that.
     pub fn tail(&self) -> Tail {
         if self.at == self.file.len() {
             return Tail::Clean;
         }
-        // However many frames have gone bad: none behind them can have a higher number than there is room for.
+        // However many frames have gone bad, none after them can have a higher number than there is room for.
         let room = ((self.file.len() - self.at) / FRAME_HEAD_BYTES) as u64;
         let later = (self.at + 8..self.file.len()).step_by(8).any(|at| {
             let rest = &self.file[at..];
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(Header::decode(&of_format(format)), None);
             assert_eq!(FileKind::of_another_build(&of_format(format)), Some((FileKind::Segment, format.into())));
         }
-        // The part of the header that has to be there for that, and bytes that nobody writes.
+        // The part of the header that is needed for this, and bytes that no build writes.
         assert_eq!(FileKind::of_another_build(b"martlog9"), Some((FileKind::Segment, '9')));
         for file in [&b"martlog"[..], b"martlog\0", b"martlogx", b"martlux3", b""] {
             assert_eq!(FileKind::of_another_build(file), None);
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// As the log stages it: with its tag.
+    /// As the log stages it, with its tag.
     #[test]
     fn the_longest_part_of_a_state_fits_into_a_frame() {
         let part = vec![0; MAX_PART_BYTES];

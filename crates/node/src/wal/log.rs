@@ -1,7 +1,7 @@
 //! The log of one life, as its writer sees it: appended to, rolled, and cut off below a snapshot.
 //!
-//! Whatever returns `Ok` is stable. After the first error nothing is written any more: what the disk then holds is what was stable before, and
-//! perhaps a torn tail. In particular a sync that has failed is not asked again.
+//! When a method returns `Ok`, its effect is stable. After the first error nothing more is written: the disk then holds what was stable before, and perhaps a
+//! torn tail. In particular, a sync that has failed is not called again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ pub(super) const END: u8 = 1;
 /// See [`END`].
 pub(super) const PART: u8 = 0;
 
-/// A snapshot is written in slices of so many bytes at most, each of which is on the device before anything else is written. So a frame of the log
-/// waits for one slice, and its sync never has to bring more than that to the disk beside its own bytes. A disk of 100 MB a second takes 2.6 ms
-/// for one; with smaller slices the calls would take more of the processor than the bytes do.
+/// A snapshot is written in slices of at most so many bytes, and each slice is on the device before anything else is written. So a frame of the log waits for
+/// one slice at most, and its sync never has to write more than that besides its own bytes. A disk of 100 MB/s takes 2.6 ms for a slice; with smaller slices
+/// the calls would take more processor time than the bytes do.
 pub const SLICE_BYTES: usize = 256 << 10;
 
 const UNFINISHED: &str = "snapshot.unfinished";
@@ -27,7 +27,7 @@ pub(super) fn segment_name(number: u64) -> String {
     format!("segment-{number:016x}")
 }
 
-/// The name of the file of the snapshot that begins where this segment does.
+/// The name of the file of the snapshot that begins at the start of this segment.
 pub(super) fn snapshot_name(base: u64) -> String {
     format!("snapshot-{base:016x}")
 }
@@ -45,14 +45,14 @@ pub(super) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     canonical.then_some((kind, number))
 }
 
-/// The writer, and how it writes.
+/// For whom the log is written, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// Whose log it is.
     pub owner: Owner,
-    /// A segment that has grown to so many bytes gets a successor.
+    /// When a segment has grown to so many bytes, the next one begins.
     pub segment_bytes: u64,
-    /// Chance, of which the salts of the files are made.
+    /// Random bits from which the salts of the files are made.
     pub chance: u64,
 }
 
@@ -84,9 +84,9 @@ struct Unfinished<F> {
     base: u64,
     salt: u64,
     next: u64,
-    /// Bytes of the file.
+    /// How many bytes of the file have been written.
     written: u64,
-    /// What has been added and not written: from `at` on.
+    /// What has been added and not written: the bytes from `at` on.
     staged: Vec<u8>,
     at: usize,
 }
@@ -104,7 +104,7 @@ impl<F> Unfinished<F> {
 }
 
 impl<D: Disk> Log<D> {
-    /// Begins the log of a life, in a directory that has nothing of it: `dir` itself must be there.
+    /// Begins the log of a life, in a directory that has nothing of it. `dir` itself must exist.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -116,7 +116,7 @@ impl<D: Disk> Log<D> {
         Log::go_on(disk, dir, style, life, 1, 1, None)
     }
 
-    /// Goes on with a log, in a segment of its own whose first frame has the number `next`.
+    /// Continues a log, in a new segment whose first frame has the number `next`.
     pub(super) fn go_on(
         mut disk: D,
         dir: &Path,
@@ -150,12 +150,12 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// The segment that is written to.
+    /// The segment that is being written.
     pub fn segment(&self) -> u64 {
         self.segment
     }
 
-    /// Bytes of the segment so far.
+    /// How many bytes the segment has so far.
     pub fn segment_bytes(&self) -> u64 {
         self.written
     }
@@ -165,7 +165,7 @@ impl<D: Disk> Log<D> {
         self.snapshot
     }
 
-    /// Does something that may fail, for the last time if it does.
+    /// Attempts something that may fail, and for the last time if it does.
     fn attempt<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, WalError>) -> Result<T, WalError> {
         if self.broken {
             return Err(WalError::Broken { path: self.dir.clone() });
@@ -194,7 +194,7 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Goes on in a new segment, and returns its number.
+    /// Continues in a new segment. Returns its number.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -209,7 +209,7 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Begins a snapshot of the state as of the start of the segment `base`; one that is not finished is given up.
+    /// Begins a snapshot of the state as of the start of the segment `base`. An unfinished snapshot is abandoned.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -225,20 +225,19 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Appends a part to the snapshot that has been begun, without writing it: see [`Log::write_slice`]. Without one it does nothing.
+    /// Appends a part to the snapshot that has been begun, without writing it: see [`Log::write_slice`]. Does nothing if none has been begun.
     pub fn stage_part(&mut self, part: &[u8]) {
         if let Some(unfinished) = &mut self.unfinished {
             unfinished.stage(PART, part);
         }
     }
 
-    /// Bytes of the snapshot that have been staged and not been written.
+    /// How many bytes of the snapshot have been staged and not written.
     pub fn staged_bytes(&self) -> usize {
         self.unfinished.as_ref().map_or(0, Unfinished::unwritten)
     }
 
-    /// Writes [`SLICE_BYTES`] of what has been staged, or what there is of it, and has the disk take it. It is not stable before
-    /// [`Log::finish_snapshot`].
+    /// Writes [`SLICE_BYTES`] of what has been staged, or as much as there is, and has the disk take it. It is not stable before [`Log::finish_snapshot`].
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -252,7 +251,7 @@ impl<D: Disk> Log<D> {
             log.disk.push(&mut unfinished.file, unfinished.written).map_err(refused(&path, Operation::Sync))?;
             unfinished.written += slice.len() as u64;
             unfinished.at = end;
-            // What is left of the last part moves to the front, and a long part's rest not with every slice.
+            // What is left of the last part moves to the front, but the rest of a long part does not move with every slice.
             if unfinished.at >= unfinished.unwritten() {
                 unfinished.staged.drain(..unfinished.at);
                 unfinished.at = 0;
@@ -261,11 +260,11 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Completes the snapshot with some last words, gives it its name, and removes what it makes superfluous: segments before its base, and older
-    /// snapshots. Without one that has been begun it does nothing.
+    /// Completes the snapshot with some last words, gives it its name, and removes what it makes superfluous: segments before its base, and older snapshots.
+    /// Does nothing if none has been begun.
     ///
     /// # Errors
-    /// As [`Log::append`]. The older snapshot is there until the new one is stable under its name.
+    /// As [`Log::append`]. The older snapshot remains until the new one is stable under its name.
     pub fn finish_snapshot(&mut self, last: &[u8]) -> Result<(), WalError> {
         if let Some(unfinished) = &mut self.unfinished {
             unfinished.stage(END, last);
@@ -290,7 +289,7 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Gives the snapshot up that has been begun, if there is one.
+    /// Abandons the snapshot that has been begun, if there is one.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -304,7 +303,7 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// Different for each file, however often a number comes back after an unfinished attempt.
+/// Different for each file, even if a number is used again after an unfinished attempt.
 fn salt(style: &Style, number: u64, kind: FileKind) -> u64 {
     let mixed = style.chance ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ kind as u64;
     (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
@@ -315,7 +314,7 @@ fn segment_header(style: &Style, life: u64, segment: u64, first: u64) -> Header 
     Header { kind, owner: style.owner, life, segment, first, salt: salt(style, segment, kind) }
 }
 
-/// A new file with these bytes, which are stable; its name is not yet.
+/// A new file with these bytes, which are stable; its name is not stable yet.
 fn begin<D: Disk>(disk: &mut D, dir: &Path, name: &str, bytes: &[u8]) -> Result<(D::File, PathBuf), WalError> {
     let path = dir.join(name);
     let mut file = disk.create(&path).map_err(refused(&path, Operation::Create))?;

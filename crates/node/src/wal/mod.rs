@@ -1,16 +1,16 @@
-//! A replica's log on disk (`docs/durability.md`): checksummed segments, a snapshot below which they are removed, and what is left of both after a
-//! crash. What stands in the frames is the replica's business, not the log's.
+//! A replica's log on disk (`docs/durability.md`): checksummed segments, a snapshot below which segments are removed, and what is left of both after a crash.
+//! The content of the frames is the replica's business, not the log's.
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
 //! | [`format`](mod@format) | bytes: headers, frames, how a file ends; pure |
-//! | [`disk`] | what is asked of the system, as a trait |
+//! | [`disk`] | what the log needs of the system, as a trait |
 //! | `log` | [`Log`]: appends, segments, snapshots |
 //! | `recovery` | [`recover`]: what a crash has left |
 //! | `directory` | [`Directory`]: the lives of a node |
 //! | `pace` | [`Pace`]: when the next slice of a snapshot is due; pure |
-//! | `queue` | what has been handed over, and what of it is next; pure |
-//! | `thread` | [`Wal`]: a log with a thread of its own, so that nobody else waits for the disk |
+//! | `queue` | what has been handed over, and which of it is next; pure |
+//! | `thread` | [`Wal`]: a log with a thread of its own, so that no other thread waits for the disk |
 
 mod directory;
 pub mod disk;

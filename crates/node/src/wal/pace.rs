@@ -1,12 +1,12 @@
-//! How fast a snapshot may be written: when the next slice of it is due. Pure: the time comes in.
+//! How fast a snapshot may be written: when its next slice is due. Pure: the time is an argument.
 
 use martlet_protocol::basics::Time;
 
-/// Slices are due so that no more than a budget of bytes is written in a second.
+/// Makes slices due at such times that no more than a budget of bytes is written per second.
 ///
-/// A disk that is given a whole state at once has its queue full of it, and whatever the log asks for waits at the end of that queue. So each slice
-/// puts the next one off by the time that its bytes take at the budget, and between the two the disk is the log's. Time in which nothing was
-/// written is not saved up: a burst after a pause is the very thing that is not to be.
+/// If a disk is given a whole state at once, its queue is full of it, and anything that the log writes waits at the end of that queue. So each slice puts the
+/// next one off by the time that its bytes take at the budget, and between the two the disk is free for the log. Time in which nothing was written is not saved
+/// up: that would allow a burst after a pause, which is the very thing to avoid.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     bytes_per_s: u64,
@@ -14,7 +14,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most so many bytes a second, at least 1. The first slice is due at once.
+    /// At most so many bytes per second, at least 1. The first slice is due at once.
     pub fn new(bytes_per_s: u64) -> Pace {
         Pace { bytes_per_s: bytes_per_s.max(1), due: Time(0) }
     }
@@ -29,8 +29,8 @@ impl Pace {
         self.due
     }
 
-    /// So many bytes begin to be written at `now`. What the disk takes for them counts as part of their time, or a slow disk would be left alone
-    /// for longer than the budget says.
+    /// So many bytes begin to be written at `now`. The time that the disk takes for them counts as part of their share: otherwise a slow disk would be left
+    /// alone for longer than the budget says.
     pub fn spend(&mut self, now: Time, bytes: u64) {
         let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
         self.due = now.after(u64::try_from(ns).unwrap_or(u64::MAX));
@@ -65,7 +65,7 @@ mod tests {
             }
             now = now.after(3 * MS);
         }
-        // 19 waits of 100 ms, each seen up to 3 ms late; never early.
+        // 19 waits of 100 ms, each noticed up to 3 ms late; never early.
         let took = now.since(Time(77));
         assert!((1900 * MS..=1960 * MS).contains(&took), "{took}");
     }

@@ -1,9 +1,8 @@
-//! What has been handed over to the log's thread, and what of it is next. Pure: the time comes in.
+//! What has been handed over to the log's thread, and which of it is next. Pure: the time is an argument.
 //!
-//! There are two lines. In the one stands what makes the log: frames, and the places at which a snapshot begins. In the other stands what may wait:
-//! the parts of snapshots, their ends, and errands. The log goes before the rest, so that a commit waits for no more than the one slice that
-//! is being written when it comes. A snapshot gets on all the same: when a slice of it is due, the log has one turn, with all that has gathered, and
-//! then it is the slice's.
+//! There are two lines. One holds what makes up the log: frames, and the places at which a snapshot begins. The other holds what may wait: the parts of
+//! snapshots, their ends, and errands. The log goes before the rest, so that a commit waits at most for the one slice that is being written when it arrives. A
+//! snapshot makes progress all the same: when a slice of it is due, the log has one turn, with all that has gathered, and then it is the slice's turn.
 
 use std::collections::VecDeque;
 
@@ -12,24 +11,24 @@ use martlet_protocol::basics::Time;
 use super::error::WalError;
 use super::log::SLICE_BYTES;
 
-/// A frame takes no further append beyond so many bytes.
+/// A frame that has more bytes than this takes no further append.
 const FRAME_BYTES: usize = 4 << 20;
-/// A frame is gathered in pieces of so many bytes. One buffer that grows would be moved each time that it is doubled, megabytes of it when the disk has
-/// let the log wait, into memory that the kernel has to clear first: that is where a leader spent 2 ms of a turn.
+/// A frame is gathered in pieces of so many bytes. A single growing buffer would be moved each time that it is doubled: megabytes of it when the disk has made
+/// the log wait, into memory that the kernel has to clear first. That is where a leader spent 2 ms of a turn.
 const PIECE_BYTES: usize = 64 << 10;
-/// Buffers of each kind that are kept for what comes next: the pieces of a whole frame, and as many parts as a node has under way and those of a slice
-/// beside them.
+/// How many buffers of each kind are kept for what comes next: the pieces of a whole frame, and as many parts as a node has on their way, plus those of a
+/// slice.
 const SPARE_PIECES: usize = FRAME_BYTES / PIECE_BYTES;
 const SPARE_PARTS: usize = 24;
 /// A buffer that has grown beyond so many bytes is not kept: some parts are as long as the longest value.
 const LONGEST_SPARE_BYTES: usize = 1 << 20;
 
-/// Something for the disk that has to do with the log and is not written into it.
+/// A task for the disk that belongs to the log but is not written into it.
 pub(super) type Errand = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
 /// What is handed over.
 pub(super) enum Job {
-    /// Bytes of the log, and how many appends there have been with them.
+    /// Bytes of the log, and how many appends there have been, including these.
     Append {
         count: u64,
         bytes: Vec<u8>,
@@ -55,7 +54,7 @@ enum Entry {
 /// Appends that become a frame.
 #[derive(Default)]
 pub(super) struct Frame {
-    /// How many appends there have been with these.
+    /// How many appends there have been, including these.
     pub count: u64,
     /// Their bytes, in order.
     pub pieces: Vec<Vec<u8>>,
@@ -81,16 +80,16 @@ impl Frame {
     }
 }
 
-/// What is next.
+/// What is to be done next.
 pub(super) enum Next {
     Frame(Frame),
     Begin,
-    /// These parts are to be staged, and a slice of what is staged is to be written.
+    /// To stage these parts, and write a slice of what is staged.
     Slice(Vec<Vec<u8>>),
     Finish(Vec<u8>),
     Abandon,
     Errand(Errand),
-    /// Nothing, until something comes or, if it says when, a slice is due.
+    /// Nothing, until something is handed over or, if a time is given, a slice is due.
     Wait(Option<Time>),
     /// Nothing any more.
     End,
@@ -100,7 +99,7 @@ pub(super) enum Next {
 #[derive(Default)]
 pub(super) struct Queue {
     log: VecDeque<Entry>,
-    /// With how many entries of the log's line had been handed over before: none of them may be overtaken.
+    /// Each with the number of entries that had been handed over before it in the log's line: it must not overtake any of them.
     later: VecDeque<(u64, Later)>,
     handed: u64,
     taken: u64,
@@ -112,7 +111,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes something. Returns how many parts that makes superfluous.
+    /// Takes something. Returns how many parts this makes superfluous.
     pub fn hand(&mut self, job: Job) -> u64 {
         match job {
             Job::Append { count, bytes } => self.append(count, &bytes),
@@ -158,17 +157,17 @@ impl Queue {
         (before - self.later.len()) as u64
     }
 
-    /// No more comes. What has been handed over is still done, at once, but for a snapshot whose end was not: it could never be whole.
+    /// Nothing more will come. What has been handed over is still done, at once, except for a snapshot whose end was not handed over: it could never be whole.
     pub fn close(&mut self) {
         self.closed = true;
         self.drop_unfinished();
     }
 
-    /// What is next at `now`, when the next slice is `due` and so much of the snapshot is `staged`.
+    /// What is next at `now`, when the next slice is `due` and so many bytes of the snapshot are `staged`.
     pub fn next(&mut self, now: Time, due: Time, staged: usize) -> Next {
         let wanted = self.wanted(due, staged);
         let begins = matches!(self.log.front(), Some(Entry::Begin));
-        // A snapshot whose end has been handed over is to count, so it is finished before another one takes its place.
+        // A snapshot whose end has been handed over must become valid, so it is finished before another takes its place.
         if begins && self.is_next_in_order() {
             return self.take_later(staged);
         }
@@ -188,25 +187,25 @@ impl Queue {
         if self.closed && self.later.is_empty() { Next::End } else { Next::Wait(wanted) }
     }
 
-    /// Whether all of the log that the first of what may wait must not overtake has been taken.
+    /// Whether everything of the log that the first waiting entry must not overtake has been taken.
     fn is_next_in_order(&self) -> bool {
         self.later.front().is_some_and(|(after, _)| *after <= self.taken)
     }
 
-    /// When something of what may wait could be done, if there is anything.
+    /// When something in the waiting line could be done, if there is anything.
     fn wanted(&self, due: Time, staged: usize) -> Option<Time> {
         let first = self.later.front().filter(|_| self.is_next_in_order());
         match first {
             Some((_, Later::Part(_) | Later::Finish(_))) => Some(due),
             Some((_, Later::Abandon | Later::Errand(_))) => Some(Time(0)),
-            // What nobody will finish is not written on the way out.
+            // On closing, what will not be finished is not written either.
             None => (staged > 0 && !self.closed).then_some(due),
         }
     }
 
     fn take_later(&mut self, staged: usize) -> Next {
         let mut parts = Vec::new();
-        // These need none of what is staged, which may be the rest of a long part that nobody wants any more.
+        // These need nothing of what is staged, which may be the rest of a long part that is no longer wanted.
         if self.is_next_in_order() {
             match self.later.pop_front() {
                 Some((_, Later::Abandon)) => return Next::Abandon,
@@ -233,7 +232,7 @@ impl Queue {
         Next::Slice(parts)
     }
 
-    /// An empty buffer for a part, with room if one has come back.
+    /// An empty buffer for a part; one that has come back has room already.
     pub fn spare_part(&mut self) -> Vec<u8> {
         self.spare_parts.pop().unwrap_or_default()
     }
@@ -362,7 +361,7 @@ mod tests {
     fn a_snapshot_s_end_follows_everything_that_was_appended_before_it() {
         let mut queue = begun();
         append(&mut queue, 1);
-        // More than one frame takes.
+        // More than one frame holds.
         queue.append(2, &vec![0; FRAME_BYTES]);
         finish(&mut queue);
         append(&mut queue, 3);

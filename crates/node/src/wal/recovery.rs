@@ -1,4 +1,4 @@
-//! What stands in a life's directory after a crash.
+//! What is in a life's directory after a crash.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use super::error::{Operation, WalError, refused};
 use super::format::{FileKind, Frames, HEADER_BYTES, Header, Tail};
 use super::log::{END, Log, PART, Style, parse_name, segment_name, snapshot_name};
 
-/// What a log and its snapshot say.
+/// The content of a log and its snapshot.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// The newest whole snapshot.
     pub snapshot: Option<Snapshot>,
-    /// The frames from the snapshot's base on, or all without one.
+    /// The frames from the snapshot's base on, or all frames if there is no snapshot.
     pub frames: Vec<Vec<u8>>,
-    /// A torn tail has been cut off: the file's name, and where it began.
+    /// Set if a torn tail has been cut off: the file's name, and where the tail began.
     pub torn: Option<(String, u64)>,
 }
 
@@ -28,16 +28,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Its bytes.
+    /// How many bytes it has.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().chain([&self.last]).map(|part| part.len() as u64).sum()
     }
 }
 
-/// Reads the log of a life, cuts its torn tail off, removes what an interrupted removal has left, and opens it to go on.
+/// Reads the log of a life, cuts off its torn tail, removes what an interrupted removal has left, and opens the log to continue.
 ///
 /// # Errors
-/// When the disk refuses, when a file is another's, or when what was stable once does not check: which file, and where.
+/// When the disk refuses, when a file belongs to another owner, or when something that was stable does not match its checksum: which file, and where.
 pub fn recover<D: Disk>(mut disk: D, dir: &Path, style: Style, life: u64) -> Result<(Recovered, Log<D>), WalError> {
     let mut recovered = Recovered::default();
     let names = disk.list(dir).map_err(refused(dir, Operation::Read))?;
@@ -68,7 +68,7 @@ pub fn recover<D: Disk>(mut disk: D, dir: &Path, style: Style, life: u64) -> Res
         let name = segment_name(number);
         let file = reader.read(&name)?;
         let Some(header) = reader.header(&name, &file, FileKind::Segment, number)? else {
-            // Its header was not stable yet, so nothing was in it; but what a snapshot is based on was.
+            // The header was not stable yet, so the segment was empty. But the segment on which a snapshot is based was stable.
             if number < last || Some(number) == base {
                 return Err(reader.corrupt(&name, 0, "its header is missing"));
             }
@@ -103,7 +103,7 @@ pub fn recover<D: Disk>(mut disk: D, dir: &Path, style: Style, life: u64) -> Res
     Ok((recovered, log))
 }
 
-/// Where files come from.
+/// What files are read from, and for whom.
 struct Source<'a, D> {
     disk: &'a mut D,
     dir: &'a Path,
@@ -124,7 +124,7 @@ impl<D: Disk> Source<'_, D> {
         WalError::Corrupt { path: self.dir.join(name), offset: offset as u64, what }
     }
 
-    /// The header that a file must begin with; `None` when the file is not longer than one and has none: its creation was interrupted.
+    /// The header that a file must begin with; `None` when the file is no longer than a header and has none: its creation was interrupted.
     fn header(&self, name: &str, file: &[u8], kind: FileKind, number: u64) -> Result<Option<Header>, WalError> {
         let Some(header) = Header::decode(file) else {
             if let Some((kind, found)) = FileKind::of_another_build(file) {
@@ -160,7 +160,7 @@ impl<D: Disk> Source<'_, D> {
                 _ => break,
             }
         }
-        // It got its name when it was whole.
+        // A snapshot gets its name only when it is whole.
         if !ended || frames.tail() != Tail::Clean {
             return Err(self.corrupt(&name, frames.offset(), "the snapshot breaks off"));
         }

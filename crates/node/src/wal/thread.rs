@@ -1,4 +1,4 @@
-//! The log's own thread. A caller that hands something over copies it and goes on; what is stable is shown in a word that it reads.
+//! The log's own thread. A caller that hands something over copies it and goes on; a word that callers read shows what is stable.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,15 +15,15 @@ use super::queue::{Frame, Job, Later, Next, Queue};
 use crate::clock;
 use crate::sched::MakingWay;
 
-/// For what the thread sleeps.
+/// What the thread is sleeping for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asleep {
-    /// It does not.
+    /// It is awake.
     #[default]
     No,
     /// For anything.
     Idle,
-    /// For the log, or until a slice of the snapshot is due. Another part changes nothing.
+    /// For the log, or until a slice of the snapshot is due. Another part does not wake it.
     Pacing,
 }
 
@@ -38,21 +38,21 @@ struct Desk {
 struct Shared {
     desk: Mutex<Desk>,
     work: Condvar,
-    /// Appends that are stable. Written by the thread with release, when the sync that covers them has returned.
+    /// How many appends are stable. The thread writes it, with release, when the sync that covers them has returned.
     stable: AtomicU64,
-    /// Bytes of these.
+    /// The bytes of those.
     stable_bytes: AtomicU64,
-    /// Frames that are: each took one sync.
+    /// How many frames are stable: each took one sync.
     syncs: AtomicU64,
-    /// Parts of snapshots that have been taken to be written, or dropped with their snapshot.
+    /// How many parts of snapshots have been taken to be written, or dropped with their snapshot.
     parts: AtomicU64,
-    /// Snapshots that are whole and stable under their names.
+    /// How many snapshots are whole, and stable under their names.
     snapshots: AtomicU64,
     failed: AtomicBool,
 }
 
 impl Shared {
-    /// No thread panics while it holds the lock but by running out of memory, and a queue is whole between any two statements.
+    /// While a thread holds the lock it panics only if memory runs out, and the queue is consistent between any two statements: so a poisoned lock can be used.
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,10 +65,10 @@ impl Shared {
     }
 }
 
-/// A log with its thread. Dropped, it writes what has been handed over, but for a snapshot without its end, and ends.
+/// A log with its thread. When it is dropped, it writes what has been handed over, except for a snapshot without its end, and then ends.
 ///
-/// Nothing here waits for the thread, not even for the lock that both take: a system that is short of processors may stop the thread while it holds
-/// that, for milliseconds. What finds it taken is kept on this side, and goes over with the next call, or by [`Wal::hand_over`].
+/// No method here waits for the thread, not even for the lock that both take: a system that is short of processors may stop the thread for milliseconds while
+/// it holds the lock. What finds the lock taken is kept on this side, and goes over with the next call, or by [`Wal::hand_over`].
 pub struct Wal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Wal {
 }
 
 impl Wal {
-    /// Starts the thread. Snapshots are written at this `pace`; `tell` is called, there, whenever something has become stable, parts of a snapshot have
+    /// Starts the thread. Snapshots are written at this `pace`. `tell` is called on the thread whenever something has become stable, parts of a snapshot have
     /// been taken, or the disk has failed.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Wal {
         let its = Arc::clone(&shared);
         let run = move || {
             martlet_fabric::host::process::leave_core();
-            // A file that may not grow is a full disk, in whatever process.
+            // In any process, a file that may not grow is treated like a full disk.
             crate::signals::expect_full_files();
             if let Err(error) = write(log, &its, pace, &tell) {
                 its.lock().error = Some(error);
@@ -112,8 +112,8 @@ impl Wal {
         Ok(Wal { shared, thread: Some(thread), backlog: VecDeque::new(), appends: 0, bytes: 0, parts: 0 })
     }
 
-    /// Hands some bytes over; they become part of a frame as a whole. Returns how many appends there have been with this one. Does not wait for
-    /// the disk.
+    /// Hands over some bytes, which become part of one frame as a whole. Returns how many appends there have been, including this one. Does not wait for the
+    /// disk.
     pub fn append(&mut self, bytes: &[u8]) -> u64 {
         self.appends += 1;
         self.bytes += bytes.len() as u64;
@@ -128,20 +128,20 @@ impl Wal {
         count
     }
 
-    /// Begins a snapshot here: of the state that what has been appended so far makes. What is appended next must say all that the log has to
-    /// know of what came before. A snapshot whose end has not been handed over is given up.
+    /// Begins a snapshot here, of the state that results from everything appended so far. What is appended next must say everything that the log has to know of
+    /// what came before. A snapshot whose end has not been handed over is abandoned.
     pub fn begin_snapshot(&mut self) {
         self.push(Job::Begin);
     }
 
-    /// A part of the snapshot. It is taken out of `part`, where an empty buffer is left.
+    /// Hands over a part of the snapshot. It is taken out of `part`, which is left with an empty buffer.
     pub fn add_part(&mut self, part: &mut Vec<u8>) {
         self.parts += 1;
-        // What has found the lock taken goes with it, and may be of the log.
+        // What has found the lock taken goes over with it, and may belong to the log.
         let alone = self.backlog.is_empty();
         match Wal::desk(&self.shared, &mut self.backlog) {
             Some(mut desk) => {
-                // The thread gives buffers back: so neither side asks for memory, which may mean to wait for the other in the kernel.
+                // The thread gives buffers back, so neither side has to ask the kernel for memory, where one might have to wait for the other.
                 let empty = desk.queue.spare_part();
                 let part = std::mem::replace(part, empty);
                 self.shared.hand(&mut desk, Job::Later(Later::Part(part)));
@@ -151,7 +151,8 @@ impl Wal {
         }
     }
 
-    /// The snapshot's end. It counts when everything appended before is stable as well, and it makes all that precedes it superfluous.
+    /// Hands over the snapshot's end. The snapshot becomes valid when everything appended before is stable as well, and it makes everything before it
+    /// superfluous.
     pub fn finish_snapshot(&mut self, last: Vec<u8>) {
         self.push(Job::Later(Later::Finish(last)));
     }
@@ -161,7 +162,7 @@ impl Wal {
         self.push(Job::Later(Later::Abandon));
     }
 
-    /// Something else that has to do with the disk, for the log's thread: after what has been handed over so far.
+    /// Hands another task for the disk to the log's thread, to be run after everything handed over so far.
     pub fn run(&mut self, errand: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
         self.push(Job::Later(Later::Errand(Box::new(errand))));
     }
@@ -176,7 +177,7 @@ impl Wal {
         }
     }
 
-    /// Has `meanwhile` done as if the thread were at its desk for as long.
+    /// Runs `meanwhile` as if the thread held the lock all that time.
     #[cfg(test)]
     pub(super) fn while_it_is_at_its_desk(&mut self, meanwhile: impl FnOnce(&mut Wal)) {
         let shared = Arc::clone(&self.shared);
@@ -195,7 +196,7 @@ impl Wal {
         self.backlog.is_empty()
     }
 
-    /// The desk, if nobody is at it, with all of the backlog on it.
+    /// The desk, unless the thread is at it, with all of the backlog handed over.
     fn desk<'a>(shared: &'a Shared, backlog: &mut VecDeque<Job>) -> Option<MutexGuard<'a, Desk>> {
         let mut desk = match shared.desk.try_lock() {
             Ok(desk) => desk,
@@ -206,7 +207,7 @@ impl Wal {
         Some(desk)
     }
 
-    /// Wakes the thread, unless it is a mere part that has come and it would not begin with that before it wakes anyway.
+    /// Wakes the thread, unless only a part has come, and the thread would not begin with it before it wakes anyway.
     fn wake(&self, mut desk: MutexGuard<'_, Desk>, is_part: bool) {
         let wakes = match desk.asleep {
             Asleep::No => false,
@@ -222,33 +223,33 @@ impl Wal {
         }
     }
 
-    /// Appends handed over.
+    /// How many appends have been handed over.
     pub fn appends(&self) -> u64 {
         self.appends
     }
 
-    /// Appends that are stable: the first so many.
+    /// How many appends are stable: the first so many.
     pub fn stable(&self) -> u64 {
         // Pairs with the release in `write`.
         self.shared.stable.load(Ordering::Acquire)
     }
 
-    /// Bytes handed over that are not stable yet: what a loss of power costs.
+    /// How many bytes have been handed over and are not stable yet: what a loss of power costs.
     pub fn unstable_bytes(&self) -> u64 {
         self.bytes - self.shared.stable_bytes.load(Ordering::Acquire)
     }
 
-    /// How often the disk has been asked to make a frame stable, and has.
+    /// How often the disk has made a frame stable when asked to.
     pub fn syncs(&self) -> u64 {
         self.shared.syncs.load(Ordering::Relaxed)
     }
 
-    /// Parts of snapshots that have been handed over, and that the thread has not begun to write.
+    /// How many parts of snapshots have been handed over that the thread has not begun to write.
     pub fn unwritten_parts(&self) -> u64 {
         self.parts - self.shared.parts.load(Ordering::Relaxed)
     }
 
-    /// Snapshots that have been finished and are stable.
+    /// How many snapshots have been finished and are stable.
     pub fn snapshots(&self) -> u64 {
         self.shared.snapshots.load(Ordering::Acquire)
     }
@@ -263,7 +264,7 @@ impl Wal {
         self.shared.lock().error.take()
     }
 
-    /// Writes what has been handed over, but for a snapshot without its end, and ends.
+    /// Writes what has been handed over, except for a snapshot without its end, and ends.
     ///
     /// # Errors
     /// When the disk has failed.
@@ -278,7 +279,7 @@ impl Wal {
         self.backlog.drain(..).for_each(|job| self.shared.hand(&mut desk, job));
         desk.queue.close();
         self.wake(desk, false);
-        // A panic there has been printed, and what it kept from being written shows as not stable.
+        // A panic on that thread has been printed, and what it kept from being written does not count as stable.
         let _ = thread.join();
     }
 }
@@ -289,8 +290,8 @@ impl Drop for Wal {
     }
 }
 
-/// What the thread does: one thing after the other. So between a slice of a snapshot and a frame of the log the order is that of this loop, whatever
-/// priority the kernel gives to either.
+/// What the thread does, one thing after the other. So the order between a slice of a snapshot and a frame of the log is that of this loop, whatever priority
+/// the kernel gives to either.
 fn write<D: Disk>(mut log: Log<D>, shared: &Shared, mut pace: Pace, tell: &impl Fn()) -> Result<(), WalError> {
     let mut stable_bytes = 0;
     let mut bytes = Vec::new();
@@ -319,7 +320,7 @@ fn write<D: Disk>(mut log: Log<D>, shared: &Shared, mut pace: Pace, tell: &impl 
                 if taken > 0 {
                     shared.lock().queue.give_back_parts(parts);
                     shared.parts.fetch_add(taken, Ordering::Relaxed);
-                    // The thread that takes the snapshot may wait for this, and can get on with the next parts meanwhile.
+                    // The thread that takes the snapshot may be waiting for this, and can meanwhile continue with the next parts.
                     tell();
                 }
                 let from = clock::now();

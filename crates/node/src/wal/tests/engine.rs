@@ -1,4 +1,4 @@
-//! The log and the engine that it is for: a replica of `mu`, alone in its group, over losses of power.
+//! The log with the engine that it is for: a replica of `mu`, alone in its group, through losses of power.
 
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
@@ -23,7 +23,7 @@ impl StateMachine for List {
         self.0.extend_from_slice(command);
     }
     fn transfer(&self, cursor: u64, _: usize, out: &mut Vec<u8>) -> Option<u64> {
-        // In two parts, of which the second is the state.
+        // In two parts, the second of which is the state.
         if cursor == 0 {
             return Some(1);
         }
@@ -96,7 +96,7 @@ impl Alone {
         self.take();
         self.wal.hand_over();
         self.engine.handle_stable(self.wal.stable());
-        // The disk's thread goes by another clock: it must not look like a leader that gets nowhere.
+        // The disk's thread runs by another clock: the disk's delay must not look like a leader that makes no progress.
         self.world.wake_at(0, now.0 + 10);
         self.world.next_turn(u64::MAX);
         std::thread::yield_now();
@@ -139,7 +139,7 @@ impl Alone {
         self.engine.handle_snapshot_stable();
     }
 
-    /// Proposes a command as soon as it can be.
+    /// Proposes a command as soon as that is possible.
     fn propose(&mut self, command: &[u8]) -> LogIndex {
         self.until(|alone| alone.engine.standing() == Standing::Primary && alone.engine.has_room(command.len()));
         self.engine.propose(command).expect("it leads, and has room")
@@ -168,7 +168,7 @@ fn what_was_committed_is_there_after_the_power_has_gone() {
             }
         }
         let certain = alone.machine.0.len();
-        // The disk as it is at this moment, whatever its thread is at.
+        // The disk as it is at this moment, whatever its thread is doing.
         let left = disk.copy();
         left.lose_power(&mut rng);
         drop(alone);

@@ -1,4 +1,4 @@
-//! A disk in memory that can lose its power, fill up and break.
+//! A disk in memory that can lose power, fill up and break.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use super::super::disk::Disk;
 
-/// What an operation comes to in place of success.
+/// How an operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A write takes a part only, and the next one says that the disk is full.
+    /// A write takes only a part, and the next write says that the disk is full.
     Full,
     /// The operation fails, and whatever was not stable before is lost.
     Broken,
@@ -19,7 +19,7 @@ pub enum Fault {
 #[derive(Clone, Debug, Default)]
 struct Content {
     bytes: Vec<u8>,
-    /// So many are stable.
+    /// How many bytes are stable.
     stable: usize,
 }
 
@@ -27,17 +27,17 @@ struct Content {
 pub struct State {
     next: u64,
     files: BTreeMap<u64, Content>,
-    /// As processes see them, and as they would be after a loss of power.
+    /// The names as processes see them, and as they would be after a loss of power.
     names: BTreeMap<PathBuf, u64>,
     stable_names: BTreeMap<PathBuf, u64>,
-    /// Operations that change something, so far.
+    /// How many operations have changed something so far.
     pub operations: u64,
     /// The operation that fails, and how.
     pub fault: Option<(u64, Fault)>,
     pub syncs: u64,
     /// The bytes of each push.
     pub pushed: Vec<u64>,
-    /// After an operation has failed, any other that changes something is counted.
+    /// An operation has failed. From then on every operation that changes something is counted.
     failed: bool,
     pub after_failure: u64,
 }
@@ -51,12 +51,12 @@ impl MemoryDisk {
         self.0.lock().expect("no test panics within")
     }
 
-    /// Another disk that is as this one is now.
+    /// Another disk with the present content of this one.
     pub fn copy(&self) -> MemoryDisk {
         MemoryDisk(Arc::new(Mutex::new(self.state().clone())))
     }
 
-    /// What was not stable is gone, or there in part, or has other bytes.
+    /// Removes what was not stable, wholly or in part, or replaces it by other bytes.
     pub fn lose_power(&self, rng: &mut fastrand::Rng) {
         let mut state = self.state();
         let State { files, names, stable_names, failed, fault, .. } = &mut *state;
@@ -71,7 +71,7 @@ impl MemoryDisk {
         for content in files.values_mut() {
             let keep = rng.usize(content.stable..=content.bytes.len());
             content.bytes.truncate(keep);
-            // Blocks reach the disk in any order: those that did not are what they were before.
+            // Blocks reach the disk in any order: those that did not are as they were before.
             if rng.bool() {
                 for byte in &mut content.bytes[content.stable..] {
                     *byte = if rng.u8(..) < 20 { 0 } else { *byte };
@@ -102,7 +102,7 @@ impl MemoryDisk {
 }
 
 impl State {
-    /// Counts an operation. `Err` when it is the one that fails.
+    /// Counts an operation. Returns `Err` for the one that fails.
     fn begin(&mut self) -> Result<(), Fault> {
         self.operations += 1;
         self.after_failure += u64::from(self.failed);
@@ -171,7 +171,7 @@ impl Disk for MemoryDisk {
         let content = state.files.get_mut(file).expect("open");
         match done {
             Ok(()) => content.stable = content.bytes.len(),
-            // What the kernel does: the pages count as clean, and are not written.
+            // As the kernel does: the pages count as clean, but are not written.
             Err(_) => content.bytes.truncate(content.stable),
         }
         done

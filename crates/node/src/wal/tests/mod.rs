@@ -37,7 +37,7 @@ fn add_part<D: super::disk::Disk>(log: &mut Log<D>, part: &[u8]) -> Result<(), W
     Ok(())
 }
 
-/// Sees to it that the thread has everything.
+/// Repeats until the thread has everything.
 fn hand_over(wal: &mut Wal) {
     while !wal.hand_over() {
         std::thread::yield_now();
@@ -75,7 +75,7 @@ fn a_snapshot_takes_the_place_of_what_precedes_it() {
     let before = reopen(&disk).expect("an unfinished snapshot is nothing").0;
     assert_eq!((before.snapshot, before.frames.len()), (None, 21));
 
-    // The recovery has removed the unfinished one: once more, by a process that lives on.
+    // The recovery has removed the unfinished one. Once more, with a process that lives on.
     let (_, mut log) = reopen(&disk).expect("nothing is wrong");
     let base = log.roll().expect("a good disk");
     log.begin_snapshot(base).expect("a good disk");
@@ -269,7 +269,7 @@ fn a_full_disk_is_reported_with_its_file() {
     assert!(error.to_string().starts_with("/disk/life/segment-0000000000000001: cannot write to it: "), "{error}");
 }
 
-/// A directory that goes when the test ends.
+/// A directory that is removed when the test ends.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -334,7 +334,7 @@ fn appends_that_come_while_the_disk_is_busy_share_a_sync() {
     let syncs = disk.state().syncs;
     let mut wal = Wal::start(log, dir(), Pace::unbounded(), || {}).expect("a thread");
     {
-        // The thread cannot get on with the first.
+        // The thread cannot continue with the first.
         let held = disk.state();
         for n in 0..1000u64 {
             wal.append(&n.to_le_bytes());
@@ -366,7 +366,7 @@ fn the_system_s_files_behave_as_the_log_expects() {
     assert_eq!((recovered.snapshot.expect("whole").parts, recovered.frames), (vec![b"state".to_vec()], vec![b"entry".to_vec()]));
 }
 
-/// A snapshot of which the first slice is written, and the second one is due in a day or more.
+/// A log with a snapshot whose first slice is written, and whose second is due in a day or more.
 fn paced(disk: &MemoryDisk) -> Wal {
     let log = create(disk);
     let mut wal = Wal::start(log, dir(), Pace::new(1), || {}).expect("a thread");
@@ -406,7 +406,7 @@ fn what_found_the_thread_at_its_desk_wakes_it_also_when_a_part_brings_it() {
     for n in 0..50u8 {
         let mut ticket = 0;
         wal.while_it_is_at_its_desk(|wal| ticket = wal.append(&[n]));
-        // No slice is due before tomorrow, so a part alone wakes nobody.
+        // No slice is due before tomorrow, so a part alone does not wake the thread.
         wal.add_part(&mut Vec::new());
         hand_over(&mut wal);
         while wal.stable() < ticket {
@@ -467,7 +467,7 @@ fn parts_of_any_length_are_written_in_slices_and_are_the_same_afterwards() {
     let parts: Vec<Vec<u8>> = (0..12).map(|n| vec![n; rng.usize(..3 * SLICE_BYTES)]).collect();
     for part in &parts {
         log.stage_part(part);
-        // Not always as much as has come, so that there is a rest in front of the next one.
+        // Not always as much as has come, so that something is left before the next one.
         if rng.bool() {
             log.write_slice().expect("a good disk");
         }
