@@ -1,17 +1,17 @@
-//! How much of the processors this process has had.
+//! How much processor time this process has used.
 
-/// Whose time.
+/// Whose processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuOf {
     /// This process's.
     Process,
     /// The calling thread's.
     Thread,
-    /// That of processes that it started and that have ended.
+    /// That of child processes that have ended.
     Children,
 }
 
-/// That time in microseconds: in the program, and in the kernel for it. Zeros if the kernel does not tell.
+/// That time in microseconds: in the program itself, and in the kernel for it. Zeros if the kernel does not say.
 pub fn cpu_us(of: CpuOf) -> (u64, u64) {
     let who = match of {
         CpuOf::Process => libc::RUSAGE_SELF,

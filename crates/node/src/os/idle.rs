@@ -11,11 +11,11 @@ pub enum Rest {
     None,
     /// Let other threads of this core run.
     Yield,
-    /// Sleep until somebody rings or the next deadline comes.
+    /// Sleep until the thread is rung or the next deadline comes.
     Park,
 }
 
-/// Decides what an acting thread does between two turns. It knows no clock: the turn's time is an argument.
+/// Decides what an acting thread does between two turns. It reads no clock: the turn's time is an argument.
 #[derive(Clone, Debug)]
 pub struct Idler {
     idle: Idle,
@@ -24,12 +24,12 @@ pub struct Idler {
 }
 
 impl Idler {
-    /// As configured; a thread that starts at `now` counts as having worked.
+    /// An idler as configured. A thread that starts at `now` counts as having worked then.
     pub fn new(threads: &ThreadsConfig, now: Time) -> Idler {
         Idler { idle: threads.idle, spin_ns: threads.spin_us * 1_000, last_work: now }
     }
 
-    /// A turn that began at `now` found work or did not. `near`: requests come to this node, and an awake thread finds the next one sooner.
+    /// A turn that began at `now` found work (`worked`) or did not. `near`: requests are sent to this node, and an awake thread finds the next one sooner.
     #[inline]
     pub fn after_turn(&mut self, now: Time, worked: bool, near: bool) -> Rest {
         if worked {

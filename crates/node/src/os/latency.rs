@@ -1,8 +1,8 @@
 //! How soon the cores of this host wake up.
 //!
-//! A core without work halts, and in a virtual machine, or asleep as deeply as a server's core may be, it takes tens of microseconds until it runs the thread that is woken:
-//! each step of a failover that crosses processes pays for that. The kernel can be asked for less for as long as a file is held open
-//! (`Documentation/power/pm_qos_interface.rst`). It then has all cores of the host wait for work awake, which costs power, so it is done only where it is configured.
+//! A core without work halts. In a virtual machine, or in a server's deep sleep states, it then takes tens of microseconds before it runs the thread that is
+//! woken: each step of a failover that crosses processes pays for that. The kernel can be asked for less, for as long as a file is held open
+//! (`Documentation/power/pm_qos_interface.rst`). All cores of the host then wait for work awake, which costs power, so this is done only if it is configured.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,17 +10,17 @@ use std::path::Path;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// A request that no core of this host takes longer to wake up. It ends with this value, and with the process.
+/// A request that no core of this host take longer than this to wake up. It ends when this value is dropped, and with the process.
 #[derive(Debug)]
 pub struct WakeLatency {
     _request: File,
 }
 
 impl WakeLatency {
-    /// Asks for that: so many microseconds at most, and with 0 cores that do not halt at all. Of several requests the kernel heeds the strictest.
+    /// Requests at most so many microseconds; with 0, cores do not halt at all. Of several requests the kernel heeds the strictest.
     ///
     /// # Errors
-    /// When this process may not ask, or the kernel takes no such requests; the error names the device.
+    /// When this process may not make the request, or the kernel takes no such requests; the error names the device.
     pub fn at_most(us: u32) -> io::Result<WakeLatency> {
         WakeLatency::ask(Path::new(DEVICE), us)
     }

@@ -1,4 +1,5 @@
-//! This host's kernel as a node meets it: clocks, cores, how soon these wake up, and scheduling classes, sleep and wake-ups, signals, and the memory of a process that ends.
+//! This host's kernel as a node meets it: clocks; cores, how soon they wake up, and scheduling classes; sleep and wake-ups; signals; and the memory of a
+//! process that ends.
 
 pub mod clock;
 pub mod cpu;

@@ -1,9 +1,9 @@
 //! Which core a thread runs on and how the scheduler treats it.
 //!
-//! On a host with as many runnable threads as cores or more, the scheduler decides the failover time: a thread that is woken by a death has to get a core
-//! at once. A thread of the class SCHED_FIFO does; a thread of the normal class with a short time slice usually does (EEVDF: a shorter slice is
-//! an earlier virtual deadline). A runaway thread of SCHED_FIFO could freeze the machine, so RLIMIT_RTTIME stands behind it: a thread that
-//! has run for [`RT_BUDGET_US`] without sleeping is put back into the normal class, and returns when it next parks.
+//! On a host with at least as many runnable threads as cores, the scheduler decides the failover time: a thread that is woken by a death has to get a core at
+//! once. A thread of the class SCHED_FIFO does; a thread of the normal class with a short time slice usually does (EEVDF: a shorter slice is an earlier virtual
+//! deadline). A runaway SCHED_FIFO thread could freeze the machine, so RLIMIT_RTTIME guards against it: a thread that has run for [`RT_BUDGET_US`] without
+//! sleeping is put back into the normal class, and returns when it next parks.
 
 use std::fmt;
 use std::io;
@@ -18,14 +18,14 @@ use crate::config::{Idle, Pin, Priority};
 pub const MAX_CORE: u16 = CpuSet::MAX_CPU as u16 - 1;
 /// The time slice asked for, in nanoseconds: the shortest that the kernel grants.
 pub const SLICE_NS: u64 = 100_000;
-/// By how much the kernel may let a sleep with a deadline last longer to save itself an interrupt, in nanoseconds.
+/// By how much the kernel may prolong a sleep with a deadline in order to save itself an interrupt, in nanoseconds.
 const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1_000);
 /// Asks for the kernel's usual slice, some milliseconds.
 const USUAL_SLICE: u64 = 0;
-/// How long a thread of SCHED_FIFO may run without sleeping, in microseconds. Under steady load a node never parks; it then runs in the
-/// normal class, where it needs no preference.
+/// How long a SCHED_FIFO thread may run without sleeping, in microseconds. Under steady load a node never parks; it then runs in the normal class, where it
+/// needs no preference.
 pub const RT_BUDGET_US: u64 = 20_000;
-/// The lowest real-time priority: above every normal thread, below everything else that somebody has made real-time on purpose.
+/// The lowest real-time priority: above every normal thread, and below everything else that is real-time on purpose.
 const FIFO_PRIORITY: u32 = 1;
 
 /// The cores that this thread may run on, in order.
@@ -39,7 +39,7 @@ pub fn pin_current_thread(core: u16) -> io::Result<()> {
     martlet_fabric::host::process::pin_to_cpu(usize::from(core))
 }
 
-/// Binds the calling thread to one core for as long as this value lives; then it may run where it could before. For measurements: processes that
+/// Binds the calling thread to one core for as long as this value lives; after that the thread may run where it could before. For measurements: processes that
 /// the thread starts meanwhile inherit the binding.
 #[derive(Debug)]
 pub struct OnCore {
@@ -49,7 +49,7 @@ pub struct OnCore {
 }
 
 impl OnCore {
-    /// Binds.
+    /// Binds the calling thread.
     ///
     /// # Errors
     /// When the thread may not run there.
@@ -62,7 +62,7 @@ impl OnCore {
 
 impl Drop for OnCore {
     fn drop(&mut self) {
-        // It was allowed before. Should the cores have been taken away meanwhile, the thread stays where it is.
+        // The old cores were allowed before. If they have been taken away meanwhile, the thread stays where it is.
         let _ = rustix::thread::sched_setaffinity(None, &self.before);
     }
 }
@@ -73,8 +73,8 @@ pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -
     match pin {
         Pin::None => None,
         Pin::Auto if allowed.is_empty() => None,
-        // The first core is left to clients; from the last on, the others are for nodes. With two cores the nodes of a cluster share one,
-        // which suits them: only the primary has work there, and who waits for its death is woken where it died.
+        // The first core is left to clients; the others are for nodes, from the last one on. With two cores the nodes of a cluster share one, which suits them:
+        // only the primary has work there, and a node that waits for its death is woken on the core where it died.
         Pin::Auto => {
             let for_nodes = (allowed.len() - 1).max(1);
             Some(allowed[allowed.len() - 1 - (position + thread) % for_nodes])
@@ -83,8 +83,9 @@ pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -
     }
 }
 
-/// The cores that the nodes of a cluster run on, as far as one of them, at `position` of `nodes`, can tell from its own settings; its own first. What others are bound to in
-/// files of their own is not known: with cores that are named, or none, it is any that is allowed, of which up to `most` are taken, spread evenly.
+/// The cores that the nodes of a cluster run on, as far as one of them, at `position` of `nodes`, can tell from its own settings; its own core first. What the
+/// others' files bind them to is not known: when cores are named, or none are, the others may be on any allowed core, and up to `most` of those are taken,
+/// spread evenly.
 pub fn cores_of_nodes(pin: &Pin, position: usize, nodes: usize, allowed: &[u16], most: usize) -> Vec<u16> {
     let own = choose_core(pin, position, 0, allowed);
     let others: Vec<u16> = match pin {
@@ -103,7 +104,7 @@ pub fn cores_of_nodes(pin: &Pin, position: usize, nodes: usize, allowed: &[u16],
     cores
 }
 
-/// Whether a core is named that the process may not use, be it that the host does not have it.
+/// Whether a core is named that the process may not use, perhaps because the host does not have it.
 pub fn names_others(pin: &Pin, allowed: &[u16]) -> bool {
     matches!(pin, Pin::Cores(cores) if cores.iter().any(|core| !allowed.contains(core)))
 }
@@ -117,7 +118,7 @@ pub fn allowed_pins(allowed: &[u16]) -> String {
 /// The class that a thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// SCHED_FIFO behind RLIMIT_RTTIME.
+    /// SCHED_FIFO, guarded by RLIMIT_RTTIME.
     Fifo,
     /// The normal class with a short slice.
     Slice,
@@ -125,7 +126,7 @@ pub enum Class {
     Normal,
 }
 
-/// What was done for a thread, to be printed: a figure without its placement means little.
+/// What was done for a thread. To be printed, because a measurement means little without the placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The core it is bound to.
@@ -137,7 +138,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Of a thread that stays as it is.
+    /// The placement of a thread that stays as it is.
     pub const UNCHANGED: Placement = Placement { core: None, class: Class::Normal, refused: None };
 }
 
@@ -159,8 +160,8 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Places the calling thread as configured. What cannot be had is left out and named in the result, since a node on the wrong core still
-/// serves; only a core that was named and does not exist is an error.
+/// Places the calling thread as configured. What cannot be had is left out and named in the result, since a node on the wrong core still serves. Only a named
+/// core that does not exist is an error.
 ///
 /// # Errors
 /// When the thread cannot be bound to its core.
@@ -171,7 +172,7 @@ pub fn place_current_thread(core: Option<u16>, priority: Priority, idle: Idle) -
             io::Error::new(e.kind(), format!("threads.pin: core {core}: {e}; allowed: {allowed}"))
         })?;
     }
-    // A thread that sleeps until a deadline is to be awake then, and not up to 50 us later. The kernel refuses it to nobody.
+    // A thread that sleeps until a deadline is to be awake then, and not up to 50 us later. The kernel allows this to any thread.
     let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS);
     let parks = matches!(idle, Idle::Park | Idle::Adaptive);
     let mut refused = None;
@@ -247,14 +248,15 @@ fn set_attributes(tid: i32, attributes: &Attributes) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Suits the calling thread, which got `class`, to its role: whoever leads (`leads`) is to be preempted at once by whoever waits for its death.
+/// Adapts the calling thread, which got `class`, to its role: a leader (`leads`) is to be preempted at once by the threads that wait for its death.
 ///
-/// A leader that dies goes on running in the kernel for hundreds of microseconds, giving up its memory, and its successor is woken on the same
-/// processor. With a longer slice than the successor's (and never in SCHED_FIFO, which nobody of its own priority preempts) it makes way. `watched`: the
-/// others watch its heart closely, so that it must not wait for a core for longer than they do: on one core with them, they would take it for gone.
+/// A leader that dies goes on running in the kernel for hundreds of microseconds, giving up its memory, and its successor is woken on the same processor. With
+/// a longer slice than the successor's (and never in SCHED_FIFO, where threads of equal priority do not preempt each other) the dying leader makes way.
+/// `watched`: the others watch its heartbeat closely, so it must not wait for a core for longer than they wait: if it shared a core with them, they would take
+/// it for dead.
 ///
 /// # Errors
-/// When the kernel refuses. The thread then stays as it is, which costs time at a failover and nothing else.
+/// When the kernel refuses. The thread then stays as it is, which only costs time at a failover.
 pub fn suit_role(class: Class, leads: bool, watched: bool) -> io::Result<()> {
     match (class, leads) {
         (Class::Normal, _) => Ok(()),
@@ -267,12 +269,12 @@ pub fn suit_role(class: Class, leads: bool, watched: bool) -> io::Result<()> {
     }
 }
 
-/// While this lives, the calling thread of the normal class makes way for others: it preempts nobody when it wakes, and its reads and writes are the
-/// disk's last. What the kernel does not grant is left out.
+/// While this lives, the calling thread of the normal class makes way for others: it preempts no other thread when it wakes, and the disk serves its reads and
+/// writes last. What the kernel does not grant is left out.
 ///
-/// The last of the usual class, and not the idle class: a file system's commit waits for the data of all files in it, so that a write which the disk
-/// puts off until nobody else wants anything holds up the very syncs that were to go first, of this process and of all others. Nor a lower
-/// `nice`: to have that back takes a privilege, and what the thread does next may be urgent.
+/// Its I/O is in the last level of the usual class, and not in the idle class. A file system's commit waits for the data of all files in it, so a write that
+/// the disk puts off until no other thread wants anything holds up the very syncs that were to go first, of this process and of all others. Nor does it use a
+/// lower `nice` priority: to get that back takes a privilege, and what the thread does next may be urgent.
 #[derive(Debug)]
 pub struct MakingWay {
     /// A thread's priority is its own.
@@ -280,7 +282,7 @@ pub struct MakingWay {
 }
 
 impl MakingWay {
-    /// From here on.
+    /// The thread makes way from here on.
     pub fn begin() -> MakingWay {
         set_policy(libc::SCHED_BATCH);
         set_io_priority(IO_LAST);
@@ -295,12 +297,12 @@ impl Drop for MakingWay {
     }
 }
 
-/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7)`: the last level of the class that everybody is in.
+/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7)`: the last level of the class that all threads are in by default.
 const IO_LAST: libc::c_int = (2 << 13) | 7;
-/// None of its own: what follows from its `nice`.
+/// No I/O priority of its own: it follows from the thread's `nice`.
 const IO_UNSET: libc::c_int = 0;
 
-/// Puts the calling thread into this policy of the normal class, with the `nice` and the slice that it has.
+/// Puts the calling thread into this policy of the normal class, with its present `nice` and slice.
 fn set_policy(policy: libc::c_int) {
     let no_priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread.
@@ -318,8 +320,8 @@ static FIFO_THREADS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 /// How often the guard has stepped in.
 static DEMOTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// RLIMIT_RTTIME ran out: some thread of ours has had a core for too long. All of ours go back to the normal class. Called in a signal handler: atomics and
-/// system calls only.
+/// RLIMIT_RTTIME ran out: a thread of ours has had a core for too long. All of ours go back to the normal class. Called in a signal handler: atomics and system
+/// calls only.
 pub(super) fn end_budget() {
     for slot in &FIFO_THREADS {
         let tid = slot.load(Ordering::Relaxed);
@@ -341,13 +343,13 @@ fn enter_fifo() -> io::Result<()> {
     set_attributes(0, &Attributes::fifo()).inspect_err(|_| slot.store(0, Ordering::Relaxed))
 }
 
-/// Sets the soft limit, which brings the signal. The hard one would kill, so it stays where it is.
+/// Sets the soft limit, which raises the signal. The hard limit would kill, so it is left alone.
 fn set_budget() -> io::Result<()> {
     let (_, hard) = limits(libc::RLIMIT_RTTIME)?;
     set_limit(libc::RLIMIT_RTTIME, RT_BUDGET_US.min(hard), hard)
 }
 
-/// Notices that the guard has put a thread back, so that it can return to its class before it parks.
+/// Notices that the guard has demoted a thread, so that the thread can return to its class before it parks.
 #[derive(Debug)]
 pub struct FifoWatch {
     seen: u64,
@@ -360,8 +362,8 @@ impl Default for FifoWatch {
 }
 
 impl FifoWatch {
-    /// To be called by a thread of class [`Class::Fifo`] that is about to sleep: puts it back into its class if the guard has taken it out.
-    /// Returns whether it had.
+    /// To be called by a thread of class [`Class::Fifo`] that is about to sleep: puts it back into its class if the guard has demoted it. Returns whether the
+    /// guard had.
     pub fn before_sleep(&mut self) -> bool {
         let now = DEMOTIONS.load(Ordering::Relaxed);
         if now == self.seen {
@@ -391,7 +393,7 @@ fn set_limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::R
     if unsafe { libc::setrlimit(resource, &limit) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How many file descriptors the process may have, after the soft limit has been raised to the hard one.
+/// Raises the soft limit on file descriptors to the hard one. Returns how many the process may then have.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let (soft, hard) = limits(libc::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -420,10 +422,10 @@ mod tests {
     fn clocks_are_compared_between_the_cores_that_nodes_are_bound_to() {
         // Three nodes share the second of two cores, so there is nothing to compare; the first is the clients'.
         assert_eq!(cores_of_nodes(&Pin::Auto, 1, 3, &[0, 1], 8), [1]);
-        // From the last on, the own one first.
+        // From the last core on, with its own first.
         assert_eq!(cores_of_nodes(&Pin::Auto, 1, 3, &[0, 1, 2, 3, 4, 5], 8), [4, 5, 3]);
         assert_eq!(cores_of_nodes(&Pin::Auto, 7, 16, &[0, 1, 2], 8), [1, 2]);
-        // Where others are is not known.
+        // Where the others run is not known.
         assert_eq!(cores_of_nodes(&Pin::Cores(vec![7]), 1, 3, &[0, 1, 7], 8), [7, 0, 1]);
         let many: Vec<u16> = (0..128).collect();
         assert_eq!(cores_of_nodes(&Pin::None, 1, 3, &many, 4), [0, 32, 64, 96], "of both sockets");

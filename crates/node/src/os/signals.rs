@@ -11,8 +11,9 @@ use rustix::time::Timespec;
 
 use super::{sched, stop};
 
-/// Signals that end a process which does not expect them, and mean nothing to a node: SIGHUP as Redis does, SIGPIPE and SIGXFSZ because the call that they come of
-/// fails as well and says more, the rest because no one can mean them. So are all real-time signals, but for the two that the C library keeps for itself.
+/// Signals that would end a process that does not expect them, and that mean nothing to a node. SIGHUP is ignored as Redis does; SIGPIPE and SIGXFSZ because
+/// the call that raises them fails too, with a more precise error; the rest because they cannot be meant for a node. All real-time signals are ignored as well,
+/// except the two that the C library reserves.
 const IGNORED: [libc::c_int; 11] = [
     libc::SIGHUP,
     libc::SIGPIPE,
@@ -27,7 +28,7 @@ const IGNORED: [libc::c_int; 11] = [
     libc::SIGSTKFLT,
 ];
 
-/// Signals that end a node, as faults do and whoever wants a core, and their names: its log says which one it was.
+/// Signals that end a node, because of a fault or because a core dump is wanted, and their names: the node's log says which one it was.
 const FATAL: [(libc::c_int, &str); 8] = [
     (libc::SIGQUIT, "SIGQUIT"),
     (libc::SIGILL, "SIGILL"),
@@ -39,16 +40,16 @@ const FATAL: [(libc::c_int, &str); 8] = [
     (libc::SIGSYS, "SIGSYS"),
 ];
 
-/// What was set for them before: the runtime's, for a stack that has overflowed.
+/// What was set for them before: the runtime's handler for a stack overflow.
 static BEFORE: [OnceLock<libc::sigaction>; FATAL.len()] = [const { OnceLock::new() }; FATAL.len()];
 
-/// How many seconds of processor time the process may use before it is asked to end; 0: nobody has said.
+/// How many seconds of processor time the process may use before it is asked to end; 0: no limit has been given.
 static SECONDS: AtomicU64 = AtomicU64::new(0);
 /// The limit of processor time has been reached.
 static TIME_IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// Takes the signals of this process: those that are to end a node ask `stop`, and those that must not end one do nothing. What something else in the process has
-/// set is left alone, but for SIGTERM, SIGINT and SIGXCPU.
+/// Handles the signals of this process: those that are to end a node ask `stop`, and those that must not end one do nothing. What something else in the process
+/// has set is left alone, except for SIGTERM, SIGINT and SIGXCPU.
 ///
 /// # Errors
 /// When another handle has them, or the system refuses.
@@ -66,7 +67,7 @@ pub(crate) fn take(stop: &stop::Stop) -> io::Result<()> {
     expect_processor_time()
 }
 
-/// Lets a write beyond the limit of a file's size (`ulimit -f`) fail with an error, where it would end the process: for commands.
+/// Makes a write beyond the limit of a file's size (`ulimit -f`) fail with an error instead of ending the process. For commands.
 ///
 /// # Errors
 /// When the system refuses.
@@ -97,7 +98,7 @@ fn set(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) -> 
     if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// In the calling thread only, a write beyond the limit of a file's size fails with an error and brings no signal that would end the process.
+/// In the calling thread only: a write beyond the limit of a file's size fails with an error, and raises no signal that would end the process.
 pub(crate) fn expect_full_files() {
     // SAFETY: the set is initialised by the first call; the calls only change the calling thread's mask.
     unsafe {
@@ -108,12 +109,12 @@ pub(crate) fn expect_full_files() {
     }
 }
 
-/// SIGXCPU comes when a thread of SCHED_FIFO has run for too long at a stretch, and when the process has used up its processor time.
+/// SIGXCPU comes when a SCHED_FIFO thread has run for too long at a stretch, and when the process has used up its processor time.
 pub(super) fn expect_processor_time() -> io::Result<()> {
     set(libc::SIGXCPU, on_processor_time as extern "C" fn(libc::c_int) as libc::sighandler_t, 0)
 }
 
-/// Says which signal ends the process, and lets it.
+/// Reports which signal ends the process, and then lets it end.
 extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let at = FATAL.iter().position(|(number, _)| *number == signal);
     let name = at.map_or("a signal", |at| FATAL[at].1);
@@ -129,20 +130,20 @@ extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _context
     };
     let length = line.position() as usize;
     say_unless_it_blocks(&text[..length]);
-    // Another thread's fault may be on its way here too; each ends the process.
+    // Another thread's fault may be handled here at the same time; each of them ends the process.
     let before = at.and_then(|at| BEFORE[at].get()).filter(|_| !sent);
-    // SAFETY: an all-zero sigaction is a valid value: the default. The other is what the system has told. Both calls may be made in a handler.
+    // SAFETY: an all-zero sigaction is a valid value: the default. The other is what the system has reported. Both calls may be made in a handler.
     unsafe {
         let default: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, before.unwrap_or(&default), std::ptr::null_mut());
-        // A fault comes again as soon as this returns, and is what it would have been. What was sent has to be sent again, and waits until then.
+        // A fault recurs as soon as this returns, and then has its usual effect. A signal that was sent has to be sent again, and is pending until then.
         if sent {
             libc::raise(signal);
         }
     }
 }
 
-/// Writes to standard error from a signal handler: not where it would wait for a reader, since others wait for this process to be gone.
+/// Writes to standard error from a signal handler, but not if that would mean waiting for a reader, since other processes wait for this one to be gone.
 fn say_unless_it_blocks(text: &[u8]) {
     // SAFETY: the number of standard error, which is not closed here. Where the program has closed it, the calls fail.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
@@ -165,7 +166,7 @@ extern "C" fn on_processor_time(_signal: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Has SIGXCPU come when the process has used so many seconds, and taken for the end of its processor time.
+/// Arranges for SIGXCPU to come when the process has used so many seconds, and to be taken for the end of its processor time.
 pub(crate) fn end_after(seconds: u64) -> io::Result<()> {
     let maximum = getrlimit(Resource::Cpu).maximum;
     SECONDS.store(seconds, Ordering::Relaxed);
@@ -177,7 +178,7 @@ fn is_time_up() -> bool {
     // SAFETY: the call fills a live value, and may be made in a handler.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_CPU, &mut limit) == 0 };
     let ours = SECONDS.load(Ordering::Relaxed);
-    // With the signal the kernel raises the limit by a second. What it has counted is not what any clock says: it charges whole ticks.
+    // With the signal the kernel raises the limit by a second. No clock shows what the kernel has counted: it charges whole ticks.
     known && ours > 0 && limit.rlim_cur > ours
 }
 

@@ -1,4 +1,4 @@
-//! How a node is asked to end: by a signal, by a command of a client, or by the program that embeds it.
+//! How a node is asked to end: by a signal, by a client's command, or by the program that embeds it.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use martlet_fabric::host::descriptors::open;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The handle that the process's signals ask: from `Arc::into_raw`, or null. What has stood here is never freed, since a handler may be using it.
+/// The handle that the process's signals ask: from `Arc::into_raw`, or null. A handle that has been stored here is never freed, since a signal handler may be
+/// using it.
 static SIGNALLED: AtomicPtr<Inner> = AtomicPtr::new(std::ptr::null_mut());
-/// Held while the former changes.
+/// Held while `SIGNALLED` changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// The handle that the process's signals ask, if there is one. May be called in a signal handler.
@@ -20,14 +21,14 @@ fn signalled() -> Option<&'static Inner> {
     unsafe { SIGNALLED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Asks the node that has this process's signals to end, unless somebody has. May be called in a signal handler.
+/// Asks the node that handles this process's signals to end, unless it has been asked already. May be called in a signal handler.
 pub(super) fn request_once_by_signal() {
     if let Some(stop) = signalled() {
         stop.request_once();
     }
 }
 
-/// A handle by which a node is asked to end. All clones are one.
+/// A handle by which a node is asked to end. All clones are the same handle.
 ///
 /// The first request makes the node leave its cluster in order; a second one makes it end without waiting for that.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ struct Inner {
 
 impl Inner {
     fn request(&self) {
-        // Release pairs with the acquire in `requests`: what the caller did before is seen by the node that ends.
+        // Release pairs with the acquire in `requests`: the node that ends sees what the caller did before.
         self.requests.fetch_add(1, Ordering::Release);
         // It fails only when the counter is full, and then it is readable as well. No std I/O: this may be a signal handler.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -58,7 +59,7 @@ impl Inner {
 }
 
 impl Stop {
-    /// A handle that nobody has used yet.
+    /// A handle that has not been used yet.
     pub fn new() -> io::Result<Stop> {
         let wake = open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Stop(Arc::new(Inner { requests: AtomicU32::new(0), wake })))
@@ -69,7 +70,7 @@ impl Stop {
         self.0.request();
     }
 
-    /// Asks the node to end, unless it has been asked: what would cut its orderly end short is a second request, and this is none. Returns whether this was the first.
+    /// Asks the node to end, unless it has been asked already: a second request would cut its orderly end short. Returns whether this was the first request.
     pub fn request_once(&self) -> bool {
         self.0.request_once()
     }
@@ -79,7 +80,8 @@ impl Stop {
         self.0.requests.load(Ordering::Acquire)
     }
 
-    /// Makes SIGTERM and SIGINT ask this node to end, and SIGPIPE harmless. One handle in a process can have the signals, until all its clones are dropped.
+    /// Makes SIGTERM and SIGINT ask this node to end, and SIGPIPE harmless. Only one handle in a process can have the signals, until all its clones are
+    /// dropped.
     ///
     /// # Errors
     /// When another handle has them, or the system refuses.
@@ -112,9 +114,9 @@ impl Stop {
         handle(libc::SIGPIPE, libc::SIG_IGN)
     }
 
-    /// From now on SIGTERM and SIGINT end the process, as they do where nobody handles them: for one whose node has ended, and that looks a last time at whether it was
-    /// asked again before it runs another program in its place. One that came before is counted when the main thread looks, which is the one that handles such signals;
-    /// one that comes later ends the process, and is not lost with it.
+    /// From now on SIGTERM and SIGINT end the process, as they do by default. For a process whose node has ended, and which checks one last time whether it was
+    /// asked again before it executes another program in its place. A signal that came before is counted when the main thread, which handles such signals,
+    /// checks; a later signal ends the process, and is not lost with it.
     ///
     /// # Errors
     /// When the system refuses.
@@ -126,7 +128,7 @@ impl Stop {
 /// The signals that ask a node to end.
 const ASKING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// `handler`: what may stand in a sigaction, and does only what a handler may.
+/// `handler`: a valid value for a sigaction, which does only what a handler may.
 fn handle(signal: libc::c_int, handler: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: an all-zero sigaction is a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -183,7 +185,7 @@ mod tests {
         stop.on_signals().expect("ours");
         assert!(other.on_signals().is_err());
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("ourselves");
-        // The kernel may hand the signal to another thread of this process: the poll waits for it.
+        // The kernel may deliver the signal to another thread of this process: the poll waits for that.
         let mut fds = [PollFd::new(&stop, PollFlags::IN)];
         while !matches!(poll(&mut fds, None), Ok(1)) {}
         assert_eq!((stop.requests(), other.requests()), (1, 0));
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!(other.requests(), 1);
     }
 
-    /// In a process of its own, which the signal ends.
+    /// Runs in a process of its own, which the signal ends.
     #[test]
     fn signals_that_were_given_back_end_the_process() {
         const CHILD: &str = "MARTLET_TEST_SIGNALS_GIVEN_BACK";

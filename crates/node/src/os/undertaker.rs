@@ -1,15 +1,15 @@
-//! Keeps the memory of a dying node out of the way of its clients' notice.
+//! Keeps the tear-down of a dying node's memory from delaying its clients' notice of the death.
 //!
-//! A client of the Redis protocol learns that a node has died when its connection ends. The kernel ends a process in this order: death
-//! words, memory, descriptors. Taking down the page tables of tens of mebibytes of shared rings takes milliseconds, and only then are the
-//! sockets closed: two milliseconds after the others have elected a new primary (TRAPS 33).
+//! A client of the Redis protocol learns that a node has died when its connection ends. The kernel ends a process in this order: death words, memory,
+//! descriptors. Tearing down the page tables of tens of mebibytes of shared rings takes milliseconds, and only then are the sockets closed: two milliseconds
+//! after the others have elected a new primary (TRAPS 33).
 //!
-//! The memory goes with the last process that uses it. So a node has a second process, which shares its memory and nothing else, and
-//! does nothing but look now and then whether the node is still there. When the node dies, its descriptors are closed at once; the second
-//! process finds itself an orphan, lets the failover pass, ends, and takes the memory down with it. It waits because taking memory down occupies a core for
-//! hundreds of microseconds at a stretch on kernels that do not preempt themselves, and the new primary may need that core. Nor has it the kernel tell
-//! it of the death, which would wake it in the middle of the failover: a client that spins on that core would lose it, and then to the dead one's helpers as well.
-//! It holds no descriptor, and outlives the node by [`LOOK_FOR_DEATH`] and that wait at most, however that ends.
+//! The memory goes with the last process that uses it. So a node has a second process, which shares its memory and nothing else, and only looks now and then
+//! whether the node is still there. When the node dies, its descriptors are closed at once. The second process finds itself an orphan, lets the failover pass,
+//! and ends, which tears the memory down. It waits because on kernels that do not preempt themselves a tear-down occupies a core for hundreds of microseconds
+//! at a stretch, and the new primary may need that core. Nor does it ask the kernel to be told of the death, since that would wake it in the middle of the
+//! failover: a client that spins on that core would lose it, first to this process and then to the dead one's helpers. It holds no descriptor, and outlives the
+//! node by at most [`LOOK_FOR_DEATH`] and that wait, however the node ends.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,30 +20,30 @@ use rustix::process::{Pid, getpid, getppid};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-/// What its process is called in lists of processes. The kernel takes 15 bytes.
+/// The name of the second process in lists of processes. The kernel takes 15 bytes.
 const NAME: &std::ffi::CStr = c"martlet-mourner";
 /// How often it looks whether the node is still there.
 const LOOK_FOR_DEATH: Duration = Duration::from_millis(100);
-/// How long it lets others work before it ends and the kernel takes the memory down.
+/// How long it lets others work before it ends, and the kernel tears the memory down.
 const MOURNING: Duration = Duration::from_millis(10);
-/// Its process only makes system calls.
+/// The second process only makes system calls.
 const STACK_BYTES: usize = 64 << 10;
-/// How often a start looks whether its process has come to an early end.
+/// How often a start checks whether the second process has come to an early end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 const STARTING: u32 = 0;
 const READY: u32 = 1;
-/// Something was refused; the errno stands above the lowest byte.
+/// Something was refused; the errno is above the lowest byte.
 const REFUSED: u32 = 2;
 
-/// What the two processes share, beside all else: where the second one stands.
+/// What the two processes share, besides all other memory: how far the second one has come.
 struct Plot {
     state: AtomicU32,
     parent: Pid,
     stack: Box<[u128]>,
 }
 
-/// The second process. Dropping it ends it; so does the end of the process that started it.
+/// The second process. It ends when this is dropped, and when the process that started it ends.
 #[derive(Debug)]
 pub(crate) struct Undertaker {
     pid: libc::pid_t,
@@ -60,8 +60,8 @@ impl Undertaker {
         let plot = Box::into_raw(Box::new(Plot { state: AtomicU32::new(STARTING), parent: getpid(), stack }));
         // SAFETY: `plot` has just been leaked; until the other process exists it is ours alone.
         let top = unsafe { (*plot).stack.as_mut_ptr_range().end };
-        // Blocked in the second process for ever: what is sent to a whole group of processes is the first one's business, and a handler
-        // would run on memory that the first one believes its own.
+        // All signals are blocked in the second process for ever: what is sent to a whole process group is meant for the first process, and a handler would run
+        // on memory that the first believes to be its own.
         // SAFETY: both sets are initialised by the calls that take them; the calls only change the calling thread's mask.
         let before = unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
@@ -69,8 +69,8 @@ impl Undertaker {
             libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
             before
         };
-        // Neither its descriptors nor its signals: a copy of the former is closed at once. No signal when it ends, so that a program which
-        // waits for its children never hears of this one.
+        // The second process shares neither descriptors nor signal handlers: it has a copy of the descriptors, which it closes at once. No signal is sent when
+        // it ends, so a program that waits for its children never hears of this one.
         // SAFETY: the stack is large enough for what `tend` calls, aligned, and lives until the process has ended, like the rest of the
         // plot. The process shares this thread's thread-local storage; `tend` argues for that.
         let pid = unsafe { libc::clone(tend, top.cast(), libc::CLONE_VM, plot.cast()) };
@@ -78,7 +78,7 @@ impl Undertaker {
         // SAFETY: puts back the mask that the first call gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
         if pid < 0 {
-            // SAFETY: leaked above, and nobody else has come to know it.
+            // SAFETY: leaked above, and nothing else knows of it.
             drop(unsafe { Box::from_raw(plot) });
             return Err(error);
         }
@@ -87,7 +87,7 @@ impl Undertaker {
         Ok(undertaker)
     }
 
-    /// Until the second process only sleeps: what it does before that may change this thread's errno.
+    /// Waits until the second process only sleeps: what it does before that may change this thread's errno.
     fn await_ready(&self) -> io::Result<()> {
         // SAFETY: the plot lives as long as `self`, and its state is reached only as an atomic while the process runs.
         let state = unsafe { &(*self.plot).state };
@@ -105,7 +105,7 @@ impl Undertaker {
         }
     }
 
-    /// Whether its process has ended. It can still be waited for, unless something else in this process has done so.
+    /// Whether the second process has ended. It can still be waited for, unless something else in this process has done that.
     pub(crate) fn has_ended(&self) -> bool {
         // SAFETY: an all-zero siginfo is a valid value, which the call fills; it names our own child.
         unsafe {
@@ -136,7 +136,7 @@ impl Drop for Undertaker {
             // SAFETY: leaked in `start`, and the process that used it is gone.
             drop(unsafe { Box::from_raw(self.plot) });
         } else {
-            // Somebody else waited for it. It is gone as well, but nothing says since when, so its stack stays.
+            // Something else has waited for it. It has ended, too, but it is not known since when, so its stack is kept.
             tracing::warn!("the undertaker's process had been waited for by others");
         }
     }
@@ -144,8 +144,8 @@ impl Drop for Undertaker {
 
 /// The second process's whole life.
 ///
-/// It shares the memory of the thread that started it, its thread-local storage included. So it calls nothing that allocates, panics or
-/// logs; and while it makes system calls that may fail, and then leave their mark in errno, that thread waits for it.
+/// It shares the memory of the thread that started it, including that thread's thread-local storage. So it calls nothing that allocates, panics or logs; and
+/// while it makes system calls that may fail, and so leave a mark in errno, that thread waits for it.
 extern "C" fn tend(plot: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the plot outlives this process; its state is an atomic and the rest is not written any more.
     let (state, parent) = unsafe {
@@ -162,14 +162,14 @@ extern "C" fn tend(plot: *mut libc::c_void) -> libc::c_int {
         sleep(LOOK_FOR_DEATH);
     }
     sleep(MOURNING);
-    // SAFETY: it ends this process, and nothing else: it shares no thread group with anybody.
+    // SAFETY: it ends this process, and nothing else: it shares its thread group with no other process.
     unsafe { libc::_exit(0) }
 }
 
 fn sleep(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.as_nanos() as i64 };
-    // SAFETY: a plain system call that reads a live value. It does not fail, and so leaves no mark in errno: no signal ends it, since all are
-    // blocked, and the kernel goes on with it after a stop.
+    // SAFETY: a plain system call that reads a live value. It does not fail, and so leaves no mark in errno: no signal ends it, since all are blocked, and the
+    // kernel continues it after a stop.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, 0) };
 }
 
@@ -181,7 +181,7 @@ fn prepare() -> Result<(), u32> {
     if unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) } != 0 {
         return Err(errno());
     }
-    // Where it matters, others have work to do when it gets to its own.
+    // When that matters, others have work to do, and the second process lets them go first.
     stand_aside();
     // SAFETY: the name ends with a zero byte and is only read.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(unsafe { libc::kill(pid, 0) }, -1, "it is gone and has been waited for");
     }
 
-    /// Of the process that the next test kills.
+    /// Marks the process that the next test kills.
     const VICTIM: &str = "MARTLET_TEST_UNDERTAKER";
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(libc::SIGKILL));
         let said = String::from_utf8_lossy(&killed.stdout);
         let pid: u32 = said.split_once("undertaker ").and_then(|(_, pid)| pid.lines().next()?.trim().parse().ok()).expect("a number");
-        // Its name goes with it, whoever has its number then. Nobody may wait for an orphan.
+        // Its name goes with it, even if its number has been reused. The test cannot wait for an orphan.
         let runs = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let (name, rest) = stat.rsplit_once(')').unwrap_or_default();
@@ -249,7 +249,7 @@ mod tests {
         let undertaker = Undertaker::start().expect("a process");
         // SAFETY: a plain system call about our own child.
         assert_eq!(unsafe { libc::kill(undertaker.pid, libc::SIGTERM) }, 0);
-        // A second one can only be started and made ready after the signal has been delivered, which is at once.
+        // A second one can only be started and made ready after the signal has been delivered, which is immediate.
         drop(Undertaker::start().expect("another"));
         assert!(!undertaker.has_ended());
     }

@@ -1,13 +1,13 @@
-//! What a node does beforehand so that a failover does not wait for the kernel.
+//! What a node does in advance so that a failover does not wait for the kernel.
 //!
-//! A takeover runs code that this process has never run, and allocates where it has not for long. Each page that is touched for the first
-//! time costs a fault, one to several microseconds in a virtual machine, and there are a dozen on the way.
+//! A takeover runs code that this process has never run, and allocates where it has not allocated for long. Each page that is touched for the first time costs
+//! a fault, which takes one to several microseconds in a virtual machine, and there are a dozen of them on the way.
 
 use std::io;
 
 use rustix::mm::Advice;
 
-/// How much of the heap is kept at hand, in bytes.
+/// How much of the heap is kept ready, in bytes.
 const HEAP_BYTES: usize = 2 << 20;
 /// From which size on an allocation goes to the kernel instead of the heap, in bytes.
 const LARGE_BYTES: usize = 32 << 20;
@@ -15,14 +15,12 @@ const LARGE_BYTES: usize = 32 << 20;
 /// Maps all code and constant data of the program into its page tables, as far as it is in memory or can be read. Returns how many bytes.
 ///
 /// # Errors
-/// When the kernel does not tell what is mapped. That it cannot populate (before Linux 5.14) is no error: the pages then come as they
-/// are touched.
+/// When the kernel does not say what is mapped. It is no error that it cannot populate (before Linux 5.14): the pages are then mapped when they are touched.
 pub fn populate_code() -> io::Result<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let mut populated = 0;
     for (start, len) in maps.lines().filter_map(file_mapping) {
-        // SAFETY: populating reads pages in and changes neither what is mapped nor what stands there. Should the mapping be gone by now,
-        // the call fails.
+        // SAFETY: populating reads pages in and changes neither what is mapped nor its content. Should the mapping be gone by now, the call fails.
         let done = unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, Advice::LinuxPopulateRead) };
         populated += if done.is_ok() { len } else { 0 };
     }
@@ -44,7 +42,7 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
 pub fn keep_heap() {
     #[cfg(target_env = "gnu")]
     {
-        // What the allocator gives back to the kernel it has to ask for again.
+        // Memory that the allocator gives back to the kernel would have to be requested again.
         // SAFETY: mallopt only sets numbers; with ones that it does not take it changes nothing.
         unsafe {
             libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
@@ -75,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_program_itself_is_populated() {
-        // It has code, and on the kernels that we run on it can be populated.
+        // The program has code, and the kernels that we run on can populate it.
         assert!(populate_code().expect("Linux") > 0);
         keep_heap();
     }

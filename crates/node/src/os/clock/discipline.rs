@@ -1,22 +1,22 @@
-//! What corrects this host's clock, and how fast it may: for an operator who has to choose a bound (`clock_drift_ppm`).
+//! What corrects this host's clock, and how fast it may do so: for an operator who has to choose a bound (`clock_drift_ppm`).
 //!
-//! The kernel lets a process with the right to it run all of the host's clocks fast or slow, within limits of its own ([`KERNEL_PPM`]). Which daemon does so, and what
-//! its configuration allows, is read from `/proc` and `/etc`, as far as that can be seen from here: in a container it is the container's.
+//! The kernel lets a privileged process run all of the host's clocks fast or slow, within limits of its own ([`KERNEL_PPM`]). Which daemon does so, and what
+//! its configuration allows, is read from `/proc` and `/etc`, as far as they can be seen from here: in a container, they are the container's.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the kernel lets any process correct a clock by, in parts per million: `tick` from 9,000 to 11,000, `freq` and `adjtime` 500 each (adjtimex(2)).
+/// By how much the kernel lets any process correct a clock, in parts per million: `tick` from 9,000 to 11,000, `freq` and `adjtime` 500 each (adjtimex(2)).
 pub const KERNEL_PPM: u64 = 101_000;
 /// By how much a clock that is not corrected may be off, in parts per million.
 pub const CRYSTAL_PPM: u64 = 200;
 
-/// chrony's `maxslewrate` where its file has none, in parts per million (chrony.conf(5): 83333.333).
+/// chrony's `maxslewrate` when its file has none, in parts per million (chrony.conf(5): 83333.333).
 const CHRONY_PPM: u64 = 83_334;
-/// What the kernel's own loop, and adjtime(3), slew by, in parts per million.
+/// By how much the kernel's own loop, and adjtime(3), slew, in parts per million.
 const NTP_PPM: u64 = 500;
-/// Files that include each other are followed this far.
+/// At most so many files are read when files include each other.
 const MAX_FILES: usize = 64;
 
 /// How the kernel runs the clock now.
@@ -31,7 +31,7 @@ pub struct Rate {
 /// How the kernel runs the clock now.
 ///
 /// # Errors
-/// What the kernel says; reading takes no right.
+/// When the kernel refuses; reading requires no privilege.
 pub fn rate() -> io::Result<Rate> {
     // SAFETY: an all-zero timex is a valid value: it changes nothing (`modes` 0).
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
@@ -40,7 +40,7 @@ pub fn rate() -> io::Result<Rate> {
         return Err(io::Error::last_os_error());
     }
     Ok(Rate {
-        // 100 ticks a second, of 10,000 us each; `freq` has 16 binary digits behind the point.
+        // 100 ticks a second, of 10,000 us each; `freq` has 16 binary digits after the point.
         corrected_ppm: (timex.tick as f64 - 10_000.0) * 100.0 + timex.freq as f64 / 65_536.0,
         synchronized: timex.status & libc::STA_UNSYNC == 0,
     })
@@ -53,7 +53,7 @@ pub struct Corrector {
     pub name: &'static str,
     /// By how much it may run the clock fast or slow, in parts per million.
     pub slews_ppm: u64,
-    /// Where that stands: a file and line, or that it is what the daemon does by default.
+    /// The source of that number: a file and line, or that it is the daemon's default.
     pub by: String,
 }
 
@@ -62,7 +62,7 @@ pub fn correctors() -> Vec<Corrector> {
     correctors_in(Path::new("/"), &running())
 }
 
-/// What may correct a clock by how much, with a file system that begins at `root` and processes of these names.
+/// What may correct a clock, and by how much, given a file system that begins at `root` and processes of these names.
 fn correctors_in(root: &Path, running: &[String]) -> Vec<Corrector> {
     let runs = |names: &[&str]| running.iter().any(|name| names.contains(&name.as_str()));
     let usual = |name, slews_ppm| Corrector { name, slews_ppm, by: "its usual".into() };
@@ -90,7 +90,7 @@ fn running() -> Vec<String> {
     processes.flatten().filter_map(comm).map(|name| name.trim_end().to_owned()).collect()
 }
 
-/// chrony: the last `maxslewrate` of its files counts.
+/// chrony: the last `maxslewrate` in its files applies.
 fn chrony(root: &Path) -> Corrector {
     let usual = Corrector { name: "chronyd", slews_ppm: CHRONY_PPM, by: "its usual maxslewrate".into() };
     let first = ["etc/chrony/chrony.conf", "etc/chrony.conf"].map(|path| root.join(path)).into_iter().find(|path| path.exists());
@@ -98,11 +98,11 @@ fn chrony(root: &Path) -> Corrector {
     let mut rate = None;
     let mut files = 0;
     if let Err(error) = read_chrony(root, &first, &mut files, &mut rate) {
-        // What cannot be read may say anything.
+        // A file that cannot be read may say anything.
         return Corrector { slews_ppm: KERNEL_PPM, by: format!("the kernel's limit, since {error}"), ..usual };
     }
     let Some((ppm, by)) = rate else { return usual };
-    // The kernel gives no more than that.
+    // The kernel allows no more than that.
     Corrector { slews_ppm: ppm.min(KERNEL_PPM), by, ..usual }
 }
 
@@ -132,7 +132,7 @@ fn read_chrony(root: &Path, file: &Path, files: &mut usize, rate: &mut Option<(u
                     }
                 }
             }
-            // Of files of one name in several directories the first counts: to look at all of them errs on no side that matters here, since the last rate counts.
+            // Of files of one name in several directories chrony takes the first. Looking at all of them does no harm here, since the last rate applies.
             "confdir" => {
                 for path in words {
                     for included in expand(&of_root(path).join("*.conf")) {
@@ -146,7 +146,7 @@ fn read_chrony(root: &Path, file: &Path, files: &mut usize, rate: &mut Option<(u
     Ok(())
 }
 
-/// The files of a pattern with at most one `*`, in its last part, in their order; none where there are none.
+/// The files that match a pattern with at most one `*`, in its last component, in order; empty if there are none.
 fn expand(pattern: &Path) -> Vec<PathBuf> {
     let (Some(name), Some(directory)) = (pattern.file_name().and_then(|name| name.to_str()), pattern.parent()) else { return Vec::new() };
     let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
@@ -162,7 +162,7 @@ fn expand(pattern: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A file system of these files, and no others.
+    /// A file system that has exactly these files.
     struct Root(PathBuf);
 
     impl Root {

@@ -1,16 +1,17 @@
-//! What clocks do that no drift explains: the host was suspended, its wall clock was set, or its virtual machine was stopped, moved, or set up from a snapshot.
+//! What happens to clocks that no drift explains: the host was suspended, its wall clock was set, or its virtual machine was stopped, moved, or started from a
+//! snapshot.
 //!
-//! A lease is a promise about time, so a holder gives its lease up at the first sign that time was not what its clock said, and asks the coordinators again.
+//! A lease is a promise about time. So a holder gives its lease up at the first sign that its clock was wrong about the time, and asks the coordinators again.
 //!
-//! | what happened | what is seen of it |
+//! | what happened | the sign of it |
 //! |---|---|
-//! | the host was suspended | CLOCK_BOOTTIME has gone on and CLOCK_MONOTONIC has not. Leases count that time anyway |
+//! | the host was suspended | CLOCK_BOOTTIME has advanced and CLOCK_MONOTONIC has not. Leases count that time anyway |
 //! | a virtual machine stood still, and its wall clock was set right, by a time daemon, or an agent of the hypervisor | the wall clock has changed against CLOCK_BOOTTIME. The kernel slews all clocks alike, so they differ by steps only. A person who sets the clock, and a leap second, are taken for the same |
-//! | a virtual machine was moved, stopped and saved, or set up from a snapshot, and its hypervisor says so in `/dev/vmclock0` (Linux 6.13) | the marker there, before any process of the guest runs again: the one sign that cannot be late |
-//! | a virtual machine was set up from a snapshot or cloned, and its hypervisor has a generation number (VMGENID) | the kernel announces it as an event of the device (Linux 6.9). The number itself is not shown to processes |
+//! | a virtual machine was moved, stopped and saved, or started from a snapshot, and its hypervisor says so in `/dev/vmclock0` (Linux 6.13) | the marker there, before any process of the guest runs again: the only sign that cannot be late |
+//! | a virtual machine was started from a snapshot or cloned, and its hypervisor has a generation number (VMGENID) | the kernel announces it as an event of the device (Linux 6.9). The number itself is not shown to processes |
 //!
-//! What leaves none of these signs is not seen: a virtual machine that was stopped and went on without its wall clock being set right, under a hypervisor that says nothing. A program that must not depend on
-//! that asks a quorum (`docs/membership.md`, "Clocks").
+//! Without any of these signs it goes unnoticed: for example, a virtual machine was stopped and continued without its wall clock being set right, under a
+//! hypervisor that says nothing. A program that must not depend on that asks a quorum (`docs/membership.md`, "Clocks").
 
 use std::fmt;
 use std::path::Path;
@@ -22,12 +23,12 @@ use super::read;
 use super::uevents::Uevents;
 use super::vmclock::VmClock;
 
-/// How often the clocks are compared, in nanoseconds. It takes three readings and a system call; the hypervisor's marker is looked at each time.
+/// How often the clocks are compared, in nanoseconds. This takes three readings and a system call; the hypervisor's marker is checked at each look.
 const INTERVAL_NS: u64 = 1_000_000;
-/// Differences that are none: each clock is computed for itself, and rounded.
+/// Differences up to this count as none: each clock is computed for itself, and rounded.
 const TOLERANCE_NS: i64 = 1_000;
 
-/// Where a hypervisor tells its guest of what it has done to it.
+/// Where a hypervisor tells its guest what it has done to it.
 const VM_CLOCK: &str = "/dev/vmclock0";
 
 /// Something that clocks do not do by themselves.
@@ -39,7 +40,7 @@ pub enum Jump {
     WallSet(i64),
     /// The hypervisor says that the virtual machine's time was disrupted.
     Disrupted,
-    /// The virtual machine is another one than it was, by the generation number of its hypervisor.
+    /// The virtual machine is not the one that it was, by its hypervisor's generation number.
     Generation,
 }
 
@@ -82,7 +83,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Of this host, now.
+    /// This host's clocks, now.
     pub fn of_this_host() -> Reading {
         Reading {
             before: read(ClockId::Boottime),
@@ -103,7 +104,7 @@ impl Reading {
     }
 }
 
-/// What is known of the difference between two clocks.
+/// What is known of the difference between two clocks: bounds on it.
 #[derive(Clone, Copy, Debug)]
 struct Between {
     least: i64,
@@ -121,7 +122,7 @@ impl Between {
     }
 }
 
-/// Compares clocks from one look to the next. It reads none.
+/// Compares clocks from one look to the next. It reads no clock itself.
 #[derive(Debug)]
 pub struct Comparison {
     suspended: Between,
@@ -134,7 +135,7 @@ impl Comparison {
         Comparison { suspended: first.suspended(), wall: first.wall() }
     }
 
-    /// Takes another look. Of two jumps at once the suspension is told: the wall clock counts it as CLOCK_BOOTTIME does.
+    /// Takes another look. If there are two jumps at once, the suspension is reported: the wall clock counts a suspension as CLOCK_BOOTTIME does.
     pub fn compare(&mut self, reading: &Reading) -> Option<Jump> {
         let suspended = self.suspended.narrow(reading.suspended());
         let wall = self.wall.narrow(reading.wall());
@@ -153,14 +154,14 @@ pub struct JumpWatch {
 }
 
 impl JumpWatch {
-    /// On this host, by all the signs that it has.
+    /// A watch on this host, by all the signs that it offers.
     pub fn of_this_host() -> JumpWatch {
         let vm_clock = VmClock::open(Path::new(VM_CLOCK)).inspect_err(|error| tracing::debug!(%error, "no {VM_CLOCK}")).ok();
         let uevents = Uevents::listen().inspect_err(|error| tracing::debug!(%error, "no events of devices")).ok();
         JumpWatch { vm_clock, uevents, ..JumpWatch::of(Reading::of_this_host) }
     }
 
-    /// By these clocks only.
+    /// A watch by these clocks only.
     pub fn of(clocks: fn() -> Reading) -> JumpWatch {
         let first = clocks();
         JumpWatch { clocks, comparison: Comparison::new(&first), compared: Time(first.after), vm_clock: None, uevents: None }
@@ -203,7 +204,7 @@ mod tests {
         let mut chance = fastrand::Rng::with_seed(7);
         let mut comparison = Comparison::new(&reading(SECOND, 60, 0, 1_700_000_000 * SECOND));
         for step in 2..2_000 {
-            // A thread that is preempted between two readings sees a wide difference and concludes nothing; what was known stays known.
+            // A thread that is preempted between two readings sees a wide difference and concludes nothing; what was known remains known.
             let took = if chance.u32(0..10) == 0 { chance.u64(0..50_000_000) } else { chance.u64(20..200) };
             let rounding = chance.u64(0..3);
             assert_eq!(comparison.compare(&reading(step * SECOND + rounding, took, 0, 1_700_000_000 * SECOND)), None);
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn a_jump_that_is_read_slowly_is_told_as_soon_as_it_can_be() {
         let mut comparison = Comparison::new(&reading(SECOND, 60, 0, 0));
-        // It took longer to read the clocks than the jump was.
+        // Reading the clocks took longer than the jump was.
         assert_eq!(comparison.compare(&reading(2 * SECOND, SECOND, SECOND / 4, 0)), None);
         assert!(matches!(comparison.compare(&reading(4 * SECOND, 60, SECOND / 4, 0)), Some(Jump::Suspended(_))));
     }
@@ -245,7 +246,7 @@ mod tests {
     fn this_host_is_looked_at_once_in_a_while() {
         let mut watch = JumpWatch::of_this_host();
         let start = super::super::now();
-        // Whether it jumps meanwhile is not ours to say; that it is compared no more often than it should be is.
+        // This test cannot know whether the host jumps meanwhile. It checks that the clocks are compared no more often than they should be.
         watch.look(start.after(2 * INTERVAL_NS));
         let compared = watch.compared;
         assert_eq!(compared, start.after(2 * INTERVAL_NS));

@@ -1,13 +1,13 @@
-//! The clocks: one for everything that is ordered or timed, one for the wall; and what is noticed of them when they do what clocks should not.
+//! The clocks: one for everything that is ordered or timed, and one for wall time; and how a node notices when they do what clocks should not do.
 //!
-//! [`now`] reads CLOCK_BOOTTIME. It serves both as the protocol's [`Time`] and as the stamp of events, so the stamps of all processes of one
-//! host stand on one axis and a failover can be shown as one timeline. It goes on while the host is suspended, as the other hosts' clocks do: a lease that was
-//! held before is over after it. CLOCK_MONOTONIC stands still meanwhile, and costs as much to read: 22 ns each through the vDSO (under a hypervisor, Linux 6.18).
-//! Reading the time-stamp counter directly would save about 10 of them, and would leave to us what the kernel does: to keep the cores' counters in step, to notice
-//! when they are not, and to follow a migration of the virtual machine.
+//! [`now`] reads CLOCK_BOOTTIME. It serves both as the protocol's [`Time`] and as the stamp of events, so the stamps of all processes of one host are on one
+//! axis and a failover can be shown as one timeline. It advances while the host is suspended, as the other hosts' clocks do: a lease that was held before the
+//! suspension is over after it. CLOCK_MONOTONIC stands still meanwhile, and costs as much to read: 22 ns each through the vDSO (under a hypervisor, Linux
+//! 6.18). Reading the time-stamp counter directly would save about 10 ns, but would leave to us what the kernel does: keep the cores' counters in step, notice
+//! when they are not, and follow a migration of the virtual machine.
 //!
-//! No clock of a virtual machine counts what its hypervisor keeps from it: a pause, a migration, the time that a snapshot has lain on a disk. What can be seen of that
-//! afterwards, [`jumps`] looks for.
+//! No clock of a virtual machine counts the time that its hypervisor withholds: a pause, a migration, the time that a snapshot has lain on a disk. [`jumps`]
+//! looks for the signs that can be seen afterwards.
 
 pub mod discipline;
 pub mod jumps;
@@ -25,15 +25,16 @@ fn read(clock: ClockId) -> u64 {
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Now, on the host's clock since its start, suspensions included, in nanoseconds. The same axis in every process of this host; never goes backwards in one
-/// thread, and between threads on different cores by no more than [`cross_core_skew`] finds. What starts later on this host has a greater one.
+/// Now, on the host's clock since the host started, including suspensions, in nanoseconds. Every process of this host has the same axis. It never goes
+/// backwards within a thread, and between threads on different cores by no more than [`cross_core_skew`] finds. A process that starts later on this host reads
+/// a greater time.
 #[inline]
 pub fn now() -> Time {
     let t = clock_gettime(ClockId::Boottime);
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
-/// The wall clock in nanoseconds since 1970. For expiry of keys and for people; it can be set, in both directions, at any time.
+/// The wall clock in nanoseconds since 1970. For expiry of keys and for people. It can be set, forward or back, at any time.
 pub fn wall_ns() -> u64 {
     read(ClockId::Realtime)
 }
@@ -52,10 +53,10 @@ mod tests {
         }
     }
 
-    /// Says to a test that it is the one within a namespace of the test of that name.
+    /// Tells a test that it is the one that runs within a namespace of the test of that name.
     const INSIDE: &str = "MARTLET_TEST_TIME_NAMESPACE";
 
-    /// A host that was suspended for ten days, as far as processes in a namespace can tell.
+    /// The host was suspended for ten days, as far as processes in a namespace can tell.
     #[test]
     fn time_goes_on_while_the_host_is_suspended() {
         const SUSPENDED_S: u64 = 864_000;

@@ -12,15 +12,15 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// No two reads, one on each core, are further from the truth than this, in nanoseconds. Half a cross-core round trip where the clocks
-    /// agree: nothing better can be told by messages.
+    /// No two reads, one on each core, are further from the truth than this, in nanoseconds. It is half a cross-core round trip if the clocks agree: messages
+    /// cannot show anything more precise.
     pub fn bound_ns(self) -> u64 {
         self.lower_ns.unsigned_abs().max(self.upper_ns.unsigned_abs())
     }
 }
 
-/// Measures the difference between the clocks of two cores: a word travels to the other core and back `rounds` times, and each trip bounds
-/// the difference from both sides (the clock there lies between the two readings here).
+/// Measures the difference between the clocks of two cores: a word travels to the other core and back `rounds` times, and each trip bounds the difference from
+/// both sides (the clock there was read between the two readings here).
 ///
 /// # Errors
 /// When a thread cannot be started or bound to its core, or the two cores are one.
@@ -30,7 +30,7 @@ pub fn cross_core_skew(first: u16, second: u16, rounds: u32) -> std::io::Result<
     if first == second {
         return Err(std::io::Error::other(format!("the clock of core {first} cannot differ from itself: name two cores")));
     }
-    // Even: ours to write. Odd: the other's. The time read there stands beside it.
+    // Even: ours to write. Odd: the other's. The time read on the other core is stored beside it.
     let (turn, there, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let wait = |wanted: u64| {
         let mut spins = 0u32;
@@ -83,7 +83,8 @@ pub fn cross_core_skew(first: u16, second: u16, rounds: u32) -> std::io::Result<
     })
 }
 
-/// How far reads on any two of these cores may be apart, in nanoseconds, by trips between the first and each of the others. Of two others each may be off by its own bound.
+/// How far reads on any two of these cores may be apart, in nanoseconds, measured by trips between the first core and each of the others. Two others may each
+/// be off by their own bound.
 ///
 /// # Errors
 /// See [`cross_core_skew`].
@@ -106,7 +107,7 @@ mod tests {
         let cores = crate::sched::allowed_cores().expect("a process may ask for its own cores");
         let [a, b, ..] = cores[..] else { return }; // nothing to compare on one core
         let skew = cross_core_skew(a, b, 2_000).expect("both cores are allowed");
-        // The truth is one number: the bounds from the trips must not contradict each other.
+        // The truth is one number, so the bounds from the trips must not contradict each other.
         assert!(skew.lower_ns <= skew.upper_ns, "{skew:?}");
     }
 

@@ -1,4 +1,4 @@
-//! What the kernel announces of its devices: that a virtual machine has a new generation number (`drivers/virt/vmgenid.c`, Linux 6.9).
+//! What the kernel announces about its devices: here, that a virtual machine has a new generation number (`drivers/virt/vmgenid.c`, Linux 6.9).
 
 use std::os::fd::OwnedFd;
 
@@ -7,26 +7,26 @@ use rustix::io::Errno;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with};
 
-/// The kernel's own events; those that udev passes on have another.
+/// The group of the kernel's own events; those that udev passes on have another.
 const KERNEL: u32 = 1;
-/// The variable that stands in the event.
+/// The variable in the event.
 const GENERATION: &[u8] = b"NEW_VMGENID=1";
-/// The most events taken at one look, so that a storm of them does not hold up the thread.
+/// The most events that are taken at one look, so that a storm of them does not hold up the thread.
 const EVENTS_A_LOOK: usize = 16;
 /// The kernel's own bound on an event's variables is 2 KiB.
 const MAX_BYTES: usize = 4096;
 
-/// A socket that hears them.
+/// A socket that receives the events.
 #[derive(Debug)]
 pub(super) struct Uevents {
     socket: OwnedFd,
 }
 
 impl Uevents {
-    /// Listens from now on. It takes no privilege.
+    /// Listens from now on. This takes no privilege.
     ///
     /// # Errors
-    /// When the kernel, or a container's filter of system calls, has none of it.
+    /// When the kernel, or a container's filter of system calls, does not allow it.
     pub fn listen() -> Result<Uevents, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = open(|| socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT)))
@@ -35,7 +35,7 @@ impl Uevents {
         Ok(Uevents { socket })
     }
 
-    /// Whether what has come since the last look tells of a new generation, or some of it was lost, which may have.
+    /// Whether the events since the last look report a new generation. If some events were lost, the answer is yes, because they may have.
     pub fn tell_of_a_generation(&mut self) -> bool {
         let mut bytes = [0; MAX_BYTES];
         let mut told = false;
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// The kernel sends an event to all who listen, for a process that has the right to that.
+    /// For a privileged process, the kernel sends an event to all that listen.
     #[test]
     fn an_event_that_is_sent_is_heard_once() {
         let Ok(mut heard) = Uevents::listen() else { return };

@@ -1,7 +1,7 @@
 //! What a hypervisor tells its guest about time, in a page of memory (`include/uapi/linux/vmclock-abi.h`, Linux 6.13).
 //!
-//! A word there changes to a value that it has never had when the virtual machine was migrated, or set up from a snapshot. The hypervisor writes it before the
-//! guest runs again, so a process that looks at it after it has read its clock knows whether that reading still holds.
+//! When the virtual machine was migrated, or started from a snapshot, a word there changes to a value that it has never had. The hypervisor writes it before
+//! the guest runs again, so a process that looks at it after reading its clock knows whether that reading is still valid.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 const PAGE_BYTES: usize = 4096;
 const MAGIC: u32 = u32::from_le_bytes(*b"VCLK");
 const VERSION: u16 = 1;
-/// Up to the end of the marker.
+/// The page is at least as long as this: up to the end of the marker.
 const LEAST_BYTES: u32 = 24;
 
 /// The beginning of the page.
@@ -23,13 +23,13 @@ const LEAST_BYTES: u32 = 24;
 struct Page {
     magic: AtomicU32,
     size: AtomicU32,
-    /// The version in the low half.
+    /// The version is in the low half.
     version: AtomicU32,
     updates: AtomicU32,
     marker: AtomicU64,
 }
 
-/// The page, and what it said last.
+/// The page, and the marker's last value.
 #[derive(Debug)]
 pub(super) struct VmClock {
     page: NonNull<Page>,
@@ -43,7 +43,7 @@ impl VmClock {
     /// Maps the device.
     ///
     /// # Errors
-    /// When there is none, it may not be read, it cannot be mapped, or it holds something else.
+    /// When there is no such device, it may not be read, it cannot be mapped, or it holds something else.
     pub fn open(device: &Path) -> io::Result<VmClock> {
         let file = File::open(device)?;
         let flags = (ProtFlags::READ, MapFlags::SHARED);
@@ -72,7 +72,7 @@ impl VmClock {
 
     fn read(&self) -> u64 {
         let marker = self.page().marker.load(Ordering::Relaxed);
-        // What is decided on the strength of it comes after it.
+        // What is decided because of it comes after it.
         fence(Ordering::Acquire);
         marker
     }
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// A page as a hypervisor would show it: no machine that tests run on need have one.
+    /// A page as a hypervisor would show it: the machines that tests run on need not have one.
     fn shown(magic: &[u8; 4], version: u16) -> (File, std::path::PathBuf) {
         let file = File::from(memfd_create("vmclock", MemfdFlags::CLOEXEC).expect("a memfd"));
         file.set_len(PAGE_BYTES as u64).expect("a page");
@@ -119,7 +119,7 @@ mod tests {
         let (file, path) = shown(b"VCLK", 1);
         let mut clock = VmClock::open(&path).expect("a page");
         assert!(!clock.has_changed());
-        // The count of updates and the flags are no disruption.
+        // A change of the update count or of the flags is no disruption.
         file.write_all_at(&2_u32.to_le_bytes(), 12).expect("written");
         assert!(!clock.has_changed());
         file.write_all_at(&78_u64.to_le_bytes(), 16).expect("written");
