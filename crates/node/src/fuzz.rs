@@ -1,4 +1,4 @@
-//! What must hold for any bytes that peers send, where it cannot be said from outside of this crate. For the fuzz targets.
+//! What must hold for any bytes that peers send, where it cannot be checked from outside this crate. For the fuzz targets.
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_protocol::basics::layout::returned;
@@ -8,12 +8,13 @@ use martlet_protocol::founding::{Returned, refound};
 /// Entries and parts of an embedded replica.
 ///
 /// # Panics
-/// When replicas that take the same do not hold the same.
+/// When replicas that take the same input do not hold the same state.
 pub fn embedded(bytes: &[u8]) {
     crate::embed::fuzz::check(bytes);
 }
 
-/// What processes say that they have come back with: it means the same when it is said again, and whoever founds a cluster by it gets one that can be.
+/// What processes say that they have returned with: repeating it must not change what it means, and a process that founds a cluster by it must get a valid
+/// cluster.
 ///
 /// # Panics
 /// When that does not hold.

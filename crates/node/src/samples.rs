@@ -1,5 +1,5 @@
-//! Fixed samples of what a node writes: entries and parts of an embedded replica, counters, and files. What they look like is pinned to versions: that of the
-//! protocol ([`martlet_protocol::version`]), and those of the files' formats.
+//! Fixed samples of what a node writes: entries and parts of an embedded replica, counters, and files. Their form is pinned to versions: that of the protocol
+//! ([`martlet_protocol::version`]), and those of the files' formats.
 
 use martlet_fabric::{Incarnation, NodeId};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
@@ -12,7 +12,7 @@ pub use crate::embed::samples::{entries, parts};
 /// A sample: what it is of, and its bytes.
 pub type Sample = (String, Vec<u8>);
 
-/// Where each counter stands, and the records of events.
+/// The place of each counter, and the records of events.
 pub fn counters() -> Vec<Sample> {
     let place = |(at, counter): (usize, &Counter)| (format!("counters/{}", counter.name()), vec![at as u8]);
     let process = ProcessId { node: NodeId(0x0102), incarnation: Incarnation(0x0102_0304_0506_0708) };

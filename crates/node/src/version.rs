@@ -12,8 +12,8 @@ pub fn protocol() -> Protocol {
     Protocol { version: VERSION, levels: LEVELS, build: concat!("martlet ", env!("CARGO_PKG_VERSION")).into() }
 }
 
-/// For tests, which have one build: another one, as the environment variable `MARTLET_TEST_BUILD` describes it, with its version, its lowest level, and its
-/// highest.
+/// For tests, which have only one build: pretends to be another one, as the environment variable `MARTLET_TEST_BUILD` describes it, with its version, its
+/// lowest level, and its highest.
 ///
 /// # Panics
 /// When the variable is set and says anything else.

@@ -1,7 +1,7 @@
 //! Ordinary hosts: processes that reach each other by sealed packets over UDP.
 //!
-//! A node that sleeps is woken by the packet that asks it for something, since its sockets stand among what it waits for. Nothing is known for certain of other hosts:
-//! a peer that does not answer may run all the same, and its lease has to run out.
+//! A sleeping node is woken by the packet that asks it for something, since its sockets are among what it waits for. Nothing is known for certain of other
+//! hosts: a peer that does not answer may be running all the same, and its lease has to run out.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,7 +28,7 @@ fn config(cluster: &Cluster, identity: Identity) -> EthernetConfig {
 
 impl Backend for EthernetFabric {
     type Rest = Doze;
-    /// The first node of the configuration that may found is the one.
+    /// The claim belongs to the first node of the configuration that may found the cluster.
     type Claim = ();
     const FIXED_CLAIM: bool = true;
 
@@ -118,7 +118,7 @@ impl Rest<EthernetFabric> for Doze {
         self.sources.have_sockets()
     }
 
-    // A death is heard of as the end of a connection, by the thread that watches connections, which rings.
+    // The end of a connection tells of a death. The thread that watches connections notices it, and rings.
     fn watch_deaths(&mut self, _: &EthernetFabric, _: impl Iterator<Item = PeerId>, _: NodeId) {}
 
     fn prepare(&mut self, fabric: &mut EthernetFabric, _: bool) {

@@ -15,13 +15,13 @@ pub(super) fn address_of(cluster: &Cluster, node: NodeId) -> SocketAddr {
     cluster.node(node).and_then(NodeEntry::meeting_point).expect("a validated cluster of several hosts has an address for each node")
 }
 
-/// The claim to found the cluster. Nothing that is common to all hosts could be locked, so it is the first node's of the configuration that may found.
+/// The claim to found the cluster. Hosts share nothing that could be locked, so the claim belongs to the first node of the configuration that may found.
 pub(super) fn claim_founding(cluster: &Cluster, me: NodeId) -> Option<()> {
     let founder = cluster.config().nodes.iter().find(|node| node.may_found());
     founder.is_some_and(|node| node.number == me.0).then_some(())
 }
 
-/// What ends a sleep of a node's thread besides what its fabric has: the node's stop, and the application's sockets.
+/// What ends a sleep of a node's thread, besides its fabric: the node's stop, and the application's sockets.
 #[derive(Debug)]
 pub(super) struct Sources {
     stop: OwnedFd,
@@ -41,12 +41,12 @@ impl Sources {
         self.sockets.is_some()
     }
 
-    /// Sleeps until one of them, or the fabric's own, has something, or for so many nanoseconds.
+    /// Sleeps until one of them, or the fabric's own descriptor, has something, or for at most so many nanoseconds.
     pub(super) fn wait(&self, fabric: Option<BorrowedFd<'_>>, at_most_ns: u64) {
         let all = [Some(self.stop.as_fd()), fabric, self.sockets.as_ref().map(|fd| fd.as_fd())];
         let mut fds: Vec<PollFd<'_>> = all.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
-        // An error is the end of a sleep as well.
+        // An error ends the sleep as well.
         let _ = poll(&mut fds, Some(&timeout));
     }
 }

@@ -1,15 +1,15 @@
-//! What a node or a client needs of a backend beyond the fabric's contract: to be started from a configuration, to connect, to sleep, and to
-//! say what is certain about others.
+//! What a node or a client needs of a backend beyond the fabric's contract: to be started from a configuration, to connect, to sleep, and to tell what is
+//! certain about other processes.
 //!
-//! Everything above is generic over it, so each backend gets code of its own and nothing is looked up while requests are served. Where a
-//! backend cannot do something it says so here, and nodes do without:
+//! Everything above is generic over the backend, so each backend gets code of its own and nothing is looked up while requests are served. If a backend cannot
+//! do something, it says so here, and nodes do without it:
 //!
 //! | | shm | verbs | ethernet |
 //! |---|---|---|---|
 //! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps | by the packet itself |
-//! | it is known for certain that a node does not run | yes, by where they meet, if all of them meet there | no | no |
-//! | it is known who runs without being configured | yes, in the same way | no | no |
-//! | a founder may be whoever holds a lock of the host | yes | no: the first node that may | the same |
+//! | it is known for certain that a node does not run | yes, through their meeting place, if all of them meet there | no | no |
+//! | it is known which nodes run without being configured | yes, in the same way | no | no |
+//! | which node may found the cluster | any that holds a lock of the host | the first node of the configuration that may | the same |
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,14 +32,14 @@ mod hosts;
 mod shm;
 mod verbs;
 
-/// Each fabric's own reasons why it does not start.
+/// The reasons of each fabric for not starting.
 pub mod errors {
     pub use martlet_fabric::ethernet::StartError as EthernetError;
     pub use martlet_fabric::shm::StartError as ShmError;
     pub use martlet_fabric::verbs::{DeviceError, StartError as VerbsError};
 }
 
-/// Why an endpoint did not start, on whatever backend.
+/// Why an endpoint did not start, on any backend.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// On shared memory.
@@ -55,19 +55,19 @@ pub enum StartError {
 
 /// A backend that nodes and clients run on.
 pub trait Backend: Fabric + Sized + Send + 'static {
-    /// Where a node's thread sleeps.
+    /// How a node's thread sleeps.
     type Rest: Rest<Self>;
-    /// Held by the one process that may found the cluster, as far as its founding is concerned.
+    /// Held by the one process that may found the cluster.
     type Claim: std::fmt::Debug;
-    /// Whether the claim is one node's, whoever asks for it.
+    /// Whether the claim always belongs to the same node, whichever node asks for it.
     const FIXED_CLAIM: bool;
 
-    /// What a node's endpoint takes of memory, as far as that is known before it starts.
+    /// How much memory a node's endpoint takes, as far as that is known before it starts.
     fn memory_need(_settings: &Settings) -> MemoryNeed {
         MemoryNeed::default()
     }
 
-    /// Starts a node's endpoint. It lets nobody in until [`Backend::open`] or [`Backend::connect`] is called.
+    /// Starts a node's endpoint. It lets no other process in until [`Backend::open`] or [`Backend::connect`] is called.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -79,13 +79,13 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// See [`StartError`].
     fn start_client(cluster: &Cluster, identity: Identity) -> Result<Self, StartError>;
 
-    /// A number larger than that of any earlier process of this node, unless clocks have been set back: then others refuse it, and say which
-    /// numbers they would not. The wall clock's: a node's processes may run on different boots of its host, or on different hosts.
+    /// A number larger than that of any earlier process of this node, unless clocks have been set back: in that case others refuse it, and say which numbers
+    /// they would accept. It comes from the wall clock, because a node's processes may run after different boots of its host, or on different hosts.
     fn incarnation() -> u64 {
         clock::wall_ns()
     }
 
-    /// Lets others in.
+    /// Lets other processes in.
     fn open(&self);
 
     /// Asks to be connected with a node of the cluster whenever it is there: now, later, and again after it has restarted.
@@ -97,18 +97,18 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Why the latest refused connection was refused.
     fn last_refusal(&self) -> Option<String>;
 
-    /// Why the latest connection came to nothing that was refused since its two ends run builds that do not understand each other, if that was less than
-    /// `within` ago.
+    /// If less than `within` ago a connection was refused because its two ends run builds that do not understand each other: why the latest such connection
+    /// failed.
     fn misfit(&self, within: Duration) -> Option<String>;
 
-    /// What has come of connections since the start.
+    /// How connections have fared since the start.
     fn connections(&self) -> BootstrapCounters;
 
-    /// Datagrams, or packets of them, that no sender of ours produces.
+    /// How many datagrams, or packets of them, have come that no sender of ours produces.
     fn malformed_datagrams(&self) -> u64;
 
-    /// What any other thread of this process calls to end this endpoint's sleep, or the next one if it is about to sleep; where that cannot be, it does
-    /// nothing.
+    /// A function that any other thread of this process can call to end this endpoint's sleep, or the next one if it is about to sleep. On a backend that
+    /// cannot do this, it does nothing.
     fn bell(&self) -> Box<dyn Fn() + Send> {
         Box::new(|| {})
     }
@@ -122,8 +122,8 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// When the system refuses to say.
     fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<Self::Claim>>;
 
-    /// Whether no process of that node is running, for certain, if every process of the cluster runs where this one would see it. On a backend that cannot
-    /// know, `false`.
+    /// Whether it is certain that no process of that node is running, provided that every process of the cluster runs where this one would see it. On a backend
+    /// that cannot know, `false`.
     ///
     /// # Errors
     /// When the system refuses to say.
@@ -131,7 +131,7 @@ pub trait Backend: Fabric + Sized + Send + 'static {
         Ok(false)
     }
 
-    /// The nodes that run for certain without being configured. On a backend that cannot know, nobody.
+    /// The nodes that are certainly running without being configured. On a backend that cannot know, none.
     ///
     /// # Errors
     /// When the system refuses to say.
@@ -139,8 +139,8 @@ pub trait Backend: Fabric + Sized + Send + 'static {
         Ok(Vec::new())
     }
 
-    /// Endpoints within this process, connected with each other and with nobody else, for rehearsals: a process at place `n` is peer `n + 1` to all
-    /// others. `None` where there are none of this kind.
+    /// Endpoints within this process that are connected with each other and with no other process, for rehearsals: the process at place `n` is peer `n + 1` to
+    /// all others. `None` if this backend has no such endpoints.
     ///
     /// # Errors
     /// When the system has no memory or descriptors left.
@@ -151,68 +151,68 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// At an endpoint of [`Backend::private`]: forgets what has happened between it and other members, as if they had just been connected.
     fn rewind(&mut self) {}
 
-    /// A client is about to sleep: whoever nudges it after this wakes it. A last look follows, and then [`Backend::stay_awake`] or
+    /// A client is about to sleep: from now on a peer that nudges it wakes it. A last look follows, and then [`Backend::stay_awake`] or
     /// [`Backend::sleep_at_most`].
     fn announce(&mut self);
 
     /// The last look has found something.
     fn stay_awake(&mut self);
 
-    /// Sleeps until there may be something to do, or for so long.
+    /// Sleeps until there may be something to do, but at most for so long.
     fn sleep_at_most(&mut self, timeout: Duration);
 
-    /// The same, for a client that waits for nothing but what others write into its memory: where the end of its own operations would wake it, that does not.
+    /// The same, for a client that waits only for what others write into its memory. Even where the end of the client's own operations would wake it, it does
+    /// not end this sleep.
     fn sleep_until_told(&mut self, timeout: Duration) {
         self.sleep_at_most(timeout);
     }
 }
 
-/// Where a node's thread sleeps when it has nothing to do, and who wakes it. One for each life of the node.
+/// How a node's thread sleeps when it has nothing to do, and what wakes it. Each life of the node has one.
 ///
-/// A sleep has three steps: [`Rest::prepare`], a whole turn as the last look at everything, and [`Rest::sleep`] or, when there is work after
-/// all, [`Rest::cancel`].
+/// A sleep has three steps: [`Rest::prepare`]; a whole turn as the last look at everything; and [`Rest::sleep`] or, if there is work after all,
+/// [`Rest::cancel`].
 pub trait Rest<F>: Sized {
-    /// Prepares for sleeps that `stop`, and `sockets`, the application's epoll instance, end.
+    /// Prepares for sleeps that end when `stop`, or `sockets`, the application's epoll instance, has something.
     ///
     /// # Errors
     /// When the system has no descriptors or threads left.
     fn start(settings: &Settings, fabric: &F, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Self>;
 
-    /// Whether the thread can sleep among the application's sockets and hear of everything else there.
+    /// Whether the thread can sleep on the application's sockets and still hear of everything else.
     fn hears_at_sockets(&self) -> bool;
 
-    /// Says whose deaths are to end a sleep, from now on. `me` is the watcher. A hint: a backend that cannot be woken by a death is not.
+    /// Says which peers' deaths are to end a sleep from now on. `me` is the watcher. This is a hint: some backends cannot be woken by a death.
     fn watch_deaths(&mut self, fabric: &F, peers: impl Iterator<Item = PeerId>, me: NodeId);
 
-    /// Whether one of those has died since, as far as a look can tell that takes no time. Other things are seen in the next turn.
+    /// Whether one of those has died since, as far as a look can tell that takes no time. Anything else is seen in the next turn.
     fn has_seen_death(&self, fabric: &F) -> bool {
         let _ = fabric;
         false
     }
 
-    /// To be called between turns that found nothing to do. `among_sockets_soon`: the next sleep may be one among the sockets, as far as can be
-    /// told; otherwise what only those need may be let go.
+    /// To be called between turns that found nothing to do. `among_sockets_soon`: as far as can be told, the next sleep may be one on the sockets; if not, what
+    /// only those sleeps need may be released.
     fn tend(&mut self, now: Time, among_sockets_soon: bool) {
         let _ = (now, among_sockets_soon);
     }
 
-    /// Announces a sleep. What happens from now on either shows in the look that follows, or ends the sleep.
+    /// Announces a sleep. From now on, whatever happens is either seen in the look that follows, or ends the sleep.
     fn prepare(&mut self, fabric: &mut F, at_sockets: bool);
 
     /// There is no sleep after all.
     fn cancel(&mut self, fabric: &mut F);
 
-    /// Sleeps for so many nanoseconds at most: among the sockets, by calling `among_sockets`, or elsewhere. That call says `false` when it
-    /// cannot sleep.
+    /// Sleeps for at most so many nanoseconds: on the sockets, by calling `among_sockets`, or elsewhere. That call returns `false` when it cannot sleep.
     fn sleep(&mut self, fabric: &mut F, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool);
 }
 
-/// What the cluster's members offer, and its clients.
+/// The regions that the cluster's members offer, and those that its clients offer.
 fn regions(cluster: &Cluster) -> (RegionSpec, RegionSpec) {
     (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()))
 }
 
-/// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.
+/// Adds one of the node's own descriptors to the application's epoll instance. Edge-triggered: it is not read, and each new event is reported once.
 pub(crate) fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
     match epoll::add(sockets, own, epoll::EventData::new_u64(NODES_OWN), epoll::EventFlags::IN | epoll::EventFlags::ET) {
         // The node's stop handle stays there from one life to the next.

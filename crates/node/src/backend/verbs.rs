@@ -1,11 +1,10 @@
 //! RDMA: processes of one or several hosts.
 //!
-//! What happens in a process's memory wakes nobody, since no CPU takes part in it. So a node that has nothing to do naps: it sleeps for a
-//! moment, or until a socket has something for it, and looks.
+//! What happens in a process's memory does not wake the process, since no CPU takes part in it. So a node that has nothing to do naps: it sleeps for a moment,
+//! or until a socket has something for it, and then looks.
 //!
-//! Death words are kept here too, and the kernel marks them. Others see the mark if they read it before the kernel has taken the dead
-//! process's queue pairs down; else they learn of the end of the connection, which proves nothing about the process, and have to wait for its
-//! lease to run out.
+//! Death words exist here too, and the kernel marks them. Others see the mark if they read it before the kernel has torn down the dead process's queue pairs.
+//! Otherwise they learn only of the end of the connection, which proves nothing about the process, and have to wait for its lease to run out.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -35,7 +34,7 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
 
 impl Backend for VerbsFabric {
     type Rest = Nap;
-    /// The first node of the configuration that may found is the one.
+    /// The claim belongs to the first node of the configuration that may found the cluster.
     type Claim = ();
     const FIXED_CLAIM: bool = true;
 

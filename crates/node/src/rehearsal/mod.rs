@@ -1,9 +1,8 @@
-//! Rehearsals: whoever would take over from the primary plays it through now and then, on memory of its own.
+//! Rehearsals: the replica that would take over from the primary plays the takeover through now and then, on memory of its own.
 //!
-//! No process runs the code of a takeover before the moment that it is for, so then its instructions, and the page tables' entries for them, come
-//! from far away; in a virtual machine that takes longer than all the rest. A rehearsal brings them near. It plays on a [`stage`] that has nothing
-//! of the node's, so that a life with rehearsals is the same life as one without: all that it takes is time, and it looks between its acts whether
-//! somebody has died.
+//! A process runs the code of a takeover only when one happens, so its instructions, and the page table entries for them, then have to come from far away. In a
+//! virtual machine that takes longer than all the rest. A rehearsal brings them near. It is played on a [`stage`] that shares nothing with the node, so a life
+//! with rehearsals is the same as one without: a rehearsal takes only time, and between its acts it checks whether another process has died.
 
 mod schedule;
 mod stage;
@@ -26,27 +25,27 @@ use crate::engine::NodeEngine;
 pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
     schedule: Schedule,
     clocks: ClockBounds,
-    /// Built when it is needed first: most nodes never are the primary's successor.
+    /// Built when it is first needed: most nodes never are the primary's successor.
     stage: Option<Stage<F, E, A>>,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
-    /// As configured, for a life that begins at `now`.
+    /// Rehearsals as configured, for a life that begins at `now`.
     pub fn new(settings: &Settings, clocks: ClockBounds, now: Time) -> Self {
         let every_ns = match E::TRAITS.leadership {
             Leadership::Views => settings.node().threads.rehearse_every_us * 1_000,
-            // Leadership is not decided by views, and elections are not rehearsed.
+            // Views do not decide who leads here, and elections are not rehearsed.
             Leadership::Election => 0,
         };
         Rehearsals { schedule: Schedule::new(every_ns, now), clocks, stage: None }
     }
 
-    /// When the next one is due, if this node rehearses.
+    /// When the next rehearsal is due, if this node rehearses.
     pub fn due(&self, host: &Host<F, E, A::Machine>) -> Option<Time> {
         self.schedule.due().filter(|_| matches!(host.engine.standing(), Standing::Backup { .. }) && is_successor(host))
     }
 
-    /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
+    /// Plays a rehearsal if one is due. Returns whether it has: then the next turn is to follow at once. `bed` tells whether another process has died.
     pub fn play(&mut self, now: Time, settings: &Settings, agent: &mut Agent<F, E, A>, bed: &impl Rest<F>) -> bool {
         let Agent { host, app, instruments, .. } = agent;
         self.schedule.note_primary(host.member.core.view().and_then(View::primary).map(|m| m.id), now);
@@ -69,10 +68,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
         let played = stage.play(|| !bed.has_seen_death(&host.member.fabric));
         instruments.counters.add(if played == Played::Whole { Counter::Rehearsals } else { Counter::RehearsalsCut }, 1);
         if played == Played::Failed {
-            // The next one has a stage of its own, on which nothing is left of this.
+            // The next rehearsal has a stage of its own, on which nothing is left of this one.
             self.stage = None;
         }
-        // The code is at hand now; this is for the memory that a takeover writes first.
+        // The code is at hand now; this prepares the memory that a takeover writes first.
         host.member.core.expect_to_propose(&host.member.fabric);
         host.engine.expect_to_lead(&host.member.fabric);
         app.expect_to_lead(&host.member.fabric);

@@ -2,33 +2,33 @@
 
 use martlet_protocol::basics::{ProcessId, Time};
 
-/// For how long after a change of primaries nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores, for about a
-/// millisecond. A new successor would else build its stage just then, which takes as long. Not much longer: whoever comes after it may be
-/// needed soon, too. Views in which the primary stays put nothing off.
+/// For how long after a change of primaries no node rehearses, in nanoseconds. The node that has just taken over, and its clients, need the cores for about a
+/// millisecond, and a new successor would otherwise build its stage just then, which takes as long. It is not much longer, because the new successor may be
+/// needed soon, too. Views in which the primary stays postpone nothing.
 pub(super) const SETTLE_NS: u64 = 10_000_000;
 
-/// When the next rehearsal is due. It knows no clock.
+/// When the next rehearsal is due. It reads no clock.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// 0: never.
+    /// The interval; 0: never.
     every_ns: u64,
     due: Time,
-    /// The leader when that was set.
+    /// The leader when `due` was set.
     primary: Option<ProcessId>,
 }
 
 impl Schedule {
-    /// One every so many nanoseconds from `now` on, or none for 0.
+    /// A rehearsal every so many nanoseconds from `now` on, or none for 0.
     pub fn new(every_ns: u64, now: Time) -> Schedule {
         Schedule { every_ns, due: now.after(every_ns), primary: None }
     }
 
-    /// When the next one is due, if there is one to come.
+    /// When the next rehearsal is due, if there is to be one.
     pub fn due(&self) -> Option<Time> {
         (self.every_ns > 0).then_some(self.due)
     }
 
-    /// `primary` leads at `now`. If that is news it has to settle first, however long the last rehearsal is ago.
+    /// `primary` leads at `now`. If that is news, the cluster has to settle first, however long ago the last rehearsal was.
     pub fn note_primary(&mut self, primary: Option<ProcessId>, now: Time) {
         if primary != self.primary {
             self.primary = primary;
@@ -36,12 +36,12 @@ impl Schedule {
         }
     }
 
-    /// One was played until `end`.
+    /// A rehearsal was played until `end`.
     pub fn note_played(&mut self, end: Time) {
         self.due = end.after(self.every_ns);
     }
 
-    /// There is to be no further one.
+    /// There will be no further rehearsal.
     pub fn end(&mut self) {
         self.every_ns = 0;
     }
@@ -63,13 +63,14 @@ mod tests {
     fn one_that_has_just_become_the_successor_rehearses_when_the_new_primary_has_settled() {
         let mut schedule = Schedule::new(5 * MS, Time(0));
         schedule.note_primary(process(0), Time(0));
-        // It has been a backup for long, and none of its rehearsals was played: the one that is due is overdue.
+        // This node has been a backup for long, and none of its rehearsals was played: the one that is due is overdue.
         schedule.note_primary(process(0), Time(900 * MS));
         assert!(schedule.due().is_some_and(|due| due < Time(900 * MS)));
         // The primary dies, another takes over, and this process comes next after that.
         schedule.note_primary(process(1), Time(1_000 * MS));
         assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
-        // Looking again, in whatever view, does not put it off: one that is killed soon after its cluster is whole again finds a successor that has rehearsed.
+        // Looking again, in any view, does not postpone it: a primary that is killed soon after its cluster is whole again finds a successor that has
+        // rehearsed.
         schedule.note_primary(process(1), Time(1_000 * MS + SETTLE_NS / 2));
         assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
         schedule.note_primary(process(2), Time(1_030 * MS));

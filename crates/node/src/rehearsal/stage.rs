@@ -1,12 +1,12 @@
-//! The stage: a whole failover on private memory, played by the code that plays it in earnest.
+//! The stage: a whole failover on private memory, played by the code that runs a real one.
 //!
-//! Three processes and a client stand on endpoints of this process that nobody outside is connected with. The successor is what a node is, an
-//! [`Agent`] with a membership, an engine, an application and a machine, of the node's own types, so that one and the same code runs. Of the
-//! primary there is the proposer, which prepares the next slot ahead as a living one does; of the other backup its engine, which says that it
-//! reads its lane. Nothing here holds a reference to anything of the node: what is played cannot touch it.
+//! Three processes and a client are on endpoints of this process that are connected with no process outside. The successor is what a node is, an [`Agent`] with
+//! a membership, an engine, an application and a machine, of the node's own types, so that one and the same code runs. The primary is only a proposer, which
+//! prepares the next slot ahead as a living primary does; the other backup is only an engine, which says that it reads its lane. Nothing here refers to
+//! anything of the node: what is played cannot touch it.
 //!
-//! All but the application, the machine and the client starts over for each rehearsal. Those go on from one to the next, as they do in a node that
-//! serves for long; so the successor's engine takes its machine for empty, which nobody on the stage can tell.
+//! Everything except the application, the machine and the client starts over for each rehearsal. Those three continue from one rehearsal to the next, as they
+//! do in a node that serves for long. So the successor's engine believes its machine to be empty, which makes no difference on the stage.
 
 use std::io;
 
@@ -26,16 +26,16 @@ use crate::config::Cluster;
 use crate::counters::Counters;
 use crate::engine::{self, NodeEngine};
 
-/// Rings that hold what is said in one rehearsal, and little more: they are cleared for each.
+/// The rings hold what is said in one rehearsal, and little more: they are cleared for each.
 const SIZES: Sizes = Sizes { log_ring_bytes: 2 << 10, client_ring_bytes: 4 << 10 };
 /// The processes, by their place in the view; the client comes after them.
 const PRIMARY: usize = 0;
 const SUCCESSOR: usize = 1;
 const BACKUP: usize = 2;
 const CLIENT: usize = 3;
-/// How many turns the successor gets for what takes one or two.
+/// How many turns the successor gets for something that takes one or two.
 const PATIENCE: usize = 8;
-/// The view after which a stage is built anew: numbers only grow, and end.
+/// At this view a stage is built anew: view numbers only grow, and there is a last one.
 const LAST: u64 = layout::LAST_VIEW - 2 * SLOTS as u64;
 
 /// How a rehearsal ended.
@@ -45,7 +45,8 @@ pub(crate) enum Played {
     Whole,
     /// It was broken off.
     Cut,
-    /// It did not go as written. A thread that loses its core for milliseconds may find its lease run out, and the dead forgotten.
+    /// It did not go as planned. A thread that loses its core for milliseconds may find that its lease has run out, and that the dead process has been
+    /// forgotten.
     Failed,
 }
 
@@ -53,7 +54,7 @@ pub(crate) enum Played {
 pub(crate) struct Stage<F: Backend, E: NodeEngine, A: Application> {
     cluster: Cluster,
     clocks: ClockBounds,
-    /// The successor; `None` only while it is dressed.
+    /// The successor; `None` only while it is being set up.
     agent: Option<Agent<F, E, A>>,
     primary: F,
     backup: F,
@@ -67,13 +68,13 @@ fn process(place: usize) -> ProcessId {
     ProcessId { node: NodeId(place as u16), incarnation: Incarnation(1) }
 }
 
-/// Everybody's number of the process at that place.
+/// The number by which all others know the process at that place.
 fn peer(place: usize) -> PeerId {
     PeerId(place as u32 + 1)
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
-    /// Builds a stage for the understudy of this application. `None` where the application has none, or the backend no private memory.
+    /// Builds a stage with the application's understudy. `None` if the application has none, or the backend has no private memory.
     ///
     /// # Errors
     /// When the system has no memory or descriptors left.
@@ -98,7 +99,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
             members: [PRIMARY, SUCCESSOR, BACKUP].map(member).into(),
             departed: Vec::new(),
         };
-        // Chance keeps strangers from making records that others take for theirs. Here are none.
+        // Random secrets keep strangers from making records that others take for their own. There are no strangers here.
         let config = E::without_disk(E::config(cluster, SIZES, 1));
         let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks));
         let engine = E::new(process(SUCCESSOR), config);
@@ -117,12 +118,12 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         }))
     }
 
-    /// Whether its numbers have come to their end.
+    /// Whether its view numbers are used up.
     pub fn is_worn_out(&self) -> bool {
         self.view.number.0 >= LAST
     }
 
-    /// Plays once. Before each of the two acts that follow the first `go_on` is asked, and `false` ends it.
+    /// Plays once. Before each of the two acts after the first, `go_on` is asked, and `false` ends the rehearsal.
     pub fn play(&mut self, mut go_on: impl FnMut() -> bool) -> Played {
         if !self.set_the_scene() {
             return Played::Failed;
@@ -133,7 +134,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         let led = self.kill_the_primary();
         let goes_on = go_on();
         let answered = led && goes_on && self.serve();
-        // What the application has posted completes.
+        // Lets what the application has posted complete.
         self.agent().turn();
         match (goes_on, answered) {
             (_, true) => Played::Whole,
@@ -146,8 +147,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         self.agent.as_mut().expect("it is dressed")
     }
 
-    /// Everybody starts over; the primary prepares the slot of the next view, the backup attends to its lane, the successor learns its place.
-    /// Returns whether it has.
+    /// Everyone starts over: the primary prepares the slot of the next view, the backup attends to its lane, and the successor learns its place. Returns
+    /// whether it has.
     fn set_the_scene(&mut self) -> bool {
         let Some(Agent { host, app, instruments, .. }) = self.agent.take() else { return false };
         let Host { member, mut engine, machine, .. } = host;
@@ -155,7 +156,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         fabric.rewind();
         self.primary.rewind();
         self.backup.rewind();
-        // The same slot each time, so that the same memory is used: it is a lap later.
+        // The same slot each time, so that the same memory is used: one lap later.
         self.view.number = ViewNumber(self.view.number.0 + SLOTS as u64);
         let now = clock();
         let life = self.primary.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
@@ -176,7 +177,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks));
         engine.reset(me, &mut NoState);
         let mut agent = Agent::new(me, fabric, core, engine, machine, app, instruments.counters, clock);
-        // It meets the others, learns the view, and asks the backup whether that reads its lane.
+        // The successor meets the others, learns the view, and asks the backup whether it reads its lane.
         agent.host.take_peer_events(&mut agent.instruments);
         Message::View(self.view.clone()).encode(&mut self.message);
         let member = &mut agent.host.member;
@@ -203,7 +204,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         proposer.prepare(primary);
     }
 
-    /// The primary dies, and the successor's next turn sees it. Returns whether that leads then.
+    /// The primary dies, and the successor sees this in its next turn. Returns whether the successor then leads.
     fn kill_the_primary(&mut self) -> bool {
         let life = self.primary.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         life[life::death(0, SUCCESSOR)].store(life::WAITERS | life::OWNER_DIED, Ordering::Release);

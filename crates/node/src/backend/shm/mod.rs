@@ -48,7 +48,7 @@ impl Backend for ShmFabric {
         Ok(ShmFabric::start(ShmConfig { prefault: false, ..config(cluster, identity) })?)
     }
 
-    /// A node's processes run on this host one after the other. A cluster does not outlive its host, so the clock need not either.
+    /// A node's processes run on this host, one after the other. A cluster does not outlive its host, so the clock need not either.
     fn incarnation() -> u64 {
         clock::now().0
     }
@@ -94,7 +94,7 @@ impl Backend for ShmFabric {
         cluster.rendezvous().claim_founding(&cluster.fabric_name())
     }
 
-    /// A process listens before it does anything else.
+    /// A process begins to listen before it does anything else.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
         Ok(!cluster.rendezvous().is_running(&cluster.fabric_name(), node)?)
     }
@@ -130,18 +130,19 @@ impl Backend for ShmFabric {
     }
 }
 
-/// Sleeps on words in memory, or among sockets; module `waker` says who listens at the other place meanwhile.
+/// Sleeps on words in memory, or on sockets; module `waker` says which thread listens at the other place meanwhile.
 #[derive(Debug)]
 pub struct ShmRest {
     watch: Watch,
-    /// Whose deaths end a sleep, and the node that watches.
+    /// The peers whose deaths end a sleep, and the node that watches.
     mortals: (Vec<PeerId>, NodeId),
-    /// Death words that do: of each process, of as many threads that live as there is room for.
+    /// Their death words: for each process, those of as many living threads as there is room for.
     watched: Vec<ParkWord>,
 }
 
 impl ShmRest {
-    /// Looks anew for words to watch. A word that changes between this and the sleep keeps the thread awake, and the look between the two has seen whatever had changed before.
+    /// Finds the words to watch anew. A word that changes between this and the sleep keeps the thread awake, and the look between the two sees everything that
+    /// had changed before.
     fn find_words(&mut self, fabric: &ShmFabric) {
         let (peers, me) = &self.mortals;
         let each = (MAX_PARK_WORDS / peers.len().max(1)).max(1);
@@ -210,7 +211,7 @@ impl Rest<ShmFabric> for ShmRest {
             true => {
                 let found = fabric.find_work(&self.watched);
                 if found.is_none() && !among_sockets(at_most_ns) {
-                    // Out of kernel memory, perhaps: until that is over, sockets are looked at often instead of being waited for.
+                    // The kernel may be out of memory: until that is over, sockets are looked at often instead of being waited for.
                     in_memory(fabric, at_most_ns.min(WITHOUT_SOCKETS_NS))
                 } else {
                     fabric.stay_awake();
@@ -221,7 +222,7 @@ impl Rest<ShmFabric> for ShmRest {
         };
         self.watch.disarm();
         if let Some(WakeReason::Word(_)) = reason {
-            // The next turn sees what it has become. Another thread of that process may live, and has not been watched so far.
+            // The next turn sees what the word has become. Another thread of that process may be alive, and has not been watched so far.
             self.find_words(fabric);
         }
     }

@@ -1,17 +1,17 @@
-//! The thread that listens for a main thread that sleeps.
+//! The threads that listen for a sleeping main thread.
 //!
-//! A sleeping main thread waits in one place: for words in memory (its doorbell, the death words of its peers), or in epoll, for sockets.
-//! While it is in the one, another thread listens at the other, and passes on what comes:
+//! A sleeping main thread waits in one place: for words in memory (its doorbell, the death words of its peers), or in epoll, for sockets. While it is in one of
+//! these, another thread listens at the other, and passes on what comes:
 //!
-//! - **The endpoint's [`Ear`]** listens to sockets, and rings the bell: its bootstrap thread does, beside its own work. A backup sleeps on its
+//! - **The endpoint's [`Ear`]** listens to sockets, and rings the bell. The endpoint's bootstrap thread does this, besides its own work. A backup sleeps on its
 //!   words, since nothing must come between a death and its notice; so does a primary whose clients come by memory.
-//! - **The crier** waits for the words, and makes an eventfd readable among the sockets. A primary whose clients come by sockets sleeps there:
-//!   each request then costs one wake-up, and the scheduler sees who wakes whom and lets a lone client and its server share a core. It is a
-//!   thread of its own, which a primary whose clients come by memory lets go: a SIGKILL wakes every thread of a process before it returns, and
-//!   two or more of them on the killer's core make it wait until they have ended.
+//! - **The crier** waits for the words, and makes an eventfd readable among the sockets. A primary whose clients come by sockets sleeps on those: each request
+//!   then costs one wake-up, and the scheduler sees which thread wakes which, and lets a lone client and its server share a core. The crier is a thread of its
+//!   own, and a primary whose clients come by memory lets it go: a SIGKILL wakes every thread of a process before it returns, and two or more of them on the
+//!   killer's core make the killer wait until they have ended.
 //!
-//! Each listens only while the main thread is parked, and elsewhere: an awake main thread looks at everything itself, and what comes must then
-//! cost nothing beyond it. The crier's part in it (the ear's is the same):
+//! Each listens only while the main thread is parked, and at the other place: an awake main thread looks at everything itself, and what comes then must cost
+//! nothing more. The crier's part (the ear's is the same):
 //!
 //! | main thread | listener |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | sleeps | disarms; passes it on |
 //! | disarms | |
 //!
-//! While nothing comes the listener stays in its wait across many sleeps of the main thread, and arming is two loads and a store.
+//! While nothing comes, the listener stays in its wait across many sleeps of the main thread, and arming costs two loads and a store.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -36,10 +36,10 @@ use rustix::thread::futex;
 
 use crate::backend::enter;
 
-/// How long a crier is kept that nobody needs, in nanoseconds. To start one costs a tenth of a millisecond or more.
+/// How long an unneeded crier is kept, in nanoseconds. Starting one costs a tenth of a millisecond or more.
 const CRIER_IDLE_NS: u64 = 10_000_000;
 
-/// A listener's state: the lowest two bits; above them a number that changes with what it is to listen for.
+/// A listener's state is in the lowest two bits; above them is a number that changes with what it is to listen for.
 const STATE: u32 = 3;
 const DISARMED: u32 = 0;
 const ARMED: u32 = 1;
@@ -55,8 +55,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Starts a thread that calls `wait` while it is armed, with its state as it was then, and `pass_on` after each: with `true` when it is
-    /// still armed, with `false` when the main thread has disarmed it meanwhile. An error ends it.
+    /// Starts a thread that calls `wait` while it is armed, with its state as it was then, and `pass_on` after each wait: with `true` when it is still armed,
+    /// with `false` when the main thread has disarmed it meanwhile. An error ends the thread.
     fn start(
         name: &str,
         wait: impl Fn(&AtomicU32, u32) -> io::Result<()> + Send + 'static,
@@ -67,22 +67,21 @@ impl Listener {
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             martlet_fabric::host::process::stand_aside();
             if let Err(error) = listen(&its, &wait, &pass_on) {
-                // Out of memory, perhaps. The main thread's own deadlines still wake it: what comes is then seen late, not never.
+                // Memory may have run out. The main thread's own deadlines still wake it: what comes is then seen late, but not never.
                 tracing::error!(%error, "no thread listens any more for a main thread that sleeps");
             }
         })?;
         Ok(Listener { state, thread: Some(thread) })
     }
 
-    /// To be called by the main thread before it looks at everything for the last time and then sleeps. `anew`: there is something else to
-    /// listen for than before.
+    /// To be called by the main thread before its last look at everything, after which it sleeps. `anew`: there is something else to listen for than before.
     fn arm(&self, anew: bool) {
         // Only this thread changes the number.
         let number = (self.state.load(Ordering::Relaxed) & !STATE).wrapping_add(if anew { STATE + 1 } else { 0 });
         // SeqCst: the look that follows must not come before this, and the listener's exchange must be ordered against it.
         let before = self.state.swap(number | ARMED, Ordering::SeqCst);
-        // A lost wake-up is impossible: the listener waits only while the word is AWAITED; and who waits for something else finds that the
-        // word has changed, or is woken.
+        // A wake-up cannot be lost: the listener waits on this word only while it is AWAITED; and a listener that waits for something else finds that the word
+        // has changed, or is woken.
         if before & STATE == AWAITED || anew {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
         }
@@ -101,7 +100,7 @@ impl Listener {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Tells the thread to end. It does when its wait is over.
+    /// Tells the thread to end. It ends when its wait is over.
     fn close(&self) {
         self.state.store(CLOSED, Ordering::SeqCst);
         let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
@@ -143,12 +142,12 @@ fn listen(state: &AtomicU32, wait: &dyn Fn(&AtomicU32, u32) -> io::Result<()>, p
 struct Crier {
     listener: Listener,
     vigil: Arc<Mutex<Option<Vigil>>>,
-    /// For which words the vigil is kept.
+    /// The words for which the vigil is kept.
     words: Vec<ParkWord>,
 }
 
 impl Crier {
-    /// Of the endpoint that these regions belong to. It makes itself heard by `call`.
+    /// A crier for the endpoint that these regions belong to. It makes `call` readable when something comes.
     fn start(endpoint: OwnRegions, call: OwnedFd) -> io::Result<Crier> {
         let vigil: Arc<Mutex<Option<Vigil>>> = Arc::default();
         let its = Arc::clone(&vigil);
@@ -162,8 +161,7 @@ impl Crier {
         let pass_on = move |armed: bool| {
             // It fails only when the counter is full, and then it is readable as well.
             let _ = rustix::io::write(&call, &1u64.to_ne_bytes());
-            // The kernel wakes one waiter for a death. It may have been this thread, left over in its wait, while the main one sleeps on
-            // its words.
+            // For a death the kernel wakes one waiter. That may have been this thread, which was still in its wait while the main thread sleeps on its words.
             if !armed {
                 endpoint.nudge();
             }
@@ -188,19 +186,19 @@ impl Crier {
 #[derive(Debug)]
 pub struct Watch {
     ear: Ear,
-    /// Among the application's sockets, if there are any: by it the crier makes itself heard.
+    /// The eventfd among the application's sockets, if there are any, that the crier makes readable.
     called: Option<OwnedFd>,
     crier: Option<Crier>,
-    /// One that has been told to end. It may take its time, which the main thread has not.
+    /// A crier that has been told to end. It may take its time, but the main thread has none to wait for it.
     leaving: Option<Crier>,
-    /// No crier can be had.
+    /// A crier could not be started.
     refused: bool,
-    /// When there was last a use for the crier, or was to be expected.
+    /// When the crier was last used, or use of it was last expected.
     crier_used: Time,
 }
 
 impl Watch {
-    /// Listens for `stop` and for `sockets`, the application's epoll instance, where the crier makes itself heard.
+    /// Listens for `stop` and for `sockets`, the application's epoll instance, to which the crier's descriptor is added.
     pub fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Watch> {
         let heard = sockets.into_iter().chain([stop]).map(duplicate).collect::<io::Result<_>>()?;
         let called = match sockets {
@@ -214,7 +212,7 @@ impl Watch {
             }
         };
         let mut watch = Watch { ear: fabric.ear(heard), called, crier: None, leaving: None, refused: false, crier_used: Time(0) };
-        // Now, and not when this node has just become primary and its clients wait.
+        // The crier is started now, and not when this node has just become primary and its clients wait.
         watch.start_crier(fabric);
         Ok(watch)
     }
@@ -224,12 +222,12 @@ impl Watch {
         self.called.is_some() && !self.refused
     }
 
-    /// To be called by the main thread before it looks at everything for the last time and then sleeps on its words.
+    /// To be called by the main thread before its last look at everything, after which it sleeps on its words.
     pub fn arm_waker(&self) {
         self.ear.arm();
     }
 
-    /// To be called by the main thread before it looks at everything for the last time and then sleeps in the application's epoll instance.
+    /// To be called by the main thread before its last look at everything, after which it sleeps in the application's epoll instance.
     pub fn arm_crier(&mut self, fabric: &ShmFabric, words: &[ParkWord]) {
         if self.crier.is_none() {
             self.start_crier(fabric);
@@ -245,15 +243,15 @@ impl Watch {
             Ok(crier) => self.crier = Some(crier),
             Err(error) => {
                 tracing::warn!(%error, "no crier: the node sleeps on words in memory only");
-                // Should a sleep have been begun, it ends at once, and is the last among the sockets.
+                // If a sleep has begun, it ends at once, and is the last on the sockets.
                 let _ = rustix::io::write(called, &1u64.to_ne_bytes());
                 self.refused = true;
             }
         }
     }
 
-    /// To be called by the main thread now and then. `expected`: the next sleep may be one among the sockets, as far as can be told. Lets the
-    /// crier go once that has not been so for `CRIER_IDLE_NS`.
+    /// To be called by the main thread now and then. `expected`: as far as can be told, the next sleep may be one on the sockets. Lets the crier go once that
+    /// has not been so for `CRIER_IDLE_NS`.
     pub fn tend_crier(&mut self, now: Time, expected: bool) {
         if expected {
             self.crier_used = now;
@@ -294,7 +292,7 @@ mod tests {
         rustix::io::write(fd, &1u64.to_ne_bytes()).expect("a fresh eventfd");
     }
 
-    /// An endpoint that nobody is connected with.
+    /// An endpoint that is connected with no other.
     fn endpoint() -> ShmFabric {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
         let regions = RegionSpec { public: vec![(RegionName(0), 64)], ..RegionSpec::default() };
@@ -319,11 +317,11 @@ mod tests {
             scope.spawn(move || {
                 let mut chance = 1u64;
                 for number in 0..EVENTS {
-                    // Each waits for the one before it to have been seen: a lost wake-up is a hang.
+                    // Each waits until the one before it has been seen: a lost wake-up is a hang.
                     while seen.load(Ordering::SeqCst) < number {
                         std::thread::yield_now();
                     }
-                    // At any moment of the other's way into its sleep, and sometimes when it is long asleep.
+                    // At any point of the other thread's way into its sleep, and sometimes when it has been asleep for long.
                     chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     (0..chance >> 33 & [0xff, 0xfff, 0xffff][(number % 3) as usize]).for_each(|_| std::hint::spin_loop());
                     if chance >> 40 & 1 == 0 {
@@ -337,9 +335,9 @@ mod tests {
             let (mut taken, mut total, mut sleeps) = (0, 0, 0u64);
             while total < EVENTS {
                 sleeps += 1;
-                // It may be let go and started again between any two sleeps.
+                // The crier may be let go and started again between any two sleeps.
                 watch.tend_crier(Time(sleeps * CRIER_IDLE_NS), sleeps % 64 != 0);
-                // A while here, a while there.
+                // A while in one place, a while in the other.
                 let at_sockets = sleeps / 5 % 2 == 0;
                 fabric.announce();
                 if at_sockets {
