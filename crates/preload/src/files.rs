@@ -284,7 +284,7 @@ pub fn open_all() {
     }
 }
 
-/// Syncs a file to its disk, in a thread of its own, if this replica writes the file. When the disk is so slow that [`MOST_SYNCS`] of those are running
+/// Syncs a file to its disk, in a thread of its own, if this replica writes the file. When the disk is so slow that `MOST_SYNCS` of those are running
 /// already, waits for one.
 pub fn sync_later(fd: RawFd) {
     if !WRITES.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! What each key of a file may be: the ranges of numbers that do not hang on other keys, and words for all keys, for values that are not even of a key's type, of which the parser
-//! would say what the type may be.
+//! What each key of a file may be: the ranges of numbers that do not depend on other keys, and a description for every key. The description is for values that
+//! are not even of the key's type, for which the parser would only say what the type may be.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,17 +20,17 @@ use crate::sched::MAX_CORE;
 /// What a key may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Allowed {
-    /// A whole number, whatever the other keys are.
+    /// A whole number in this range, whatever the other keys are.
     Number(u64, u64),
     /// `true` or `false`.
     Truth,
-    /// What these words say.
+    /// What these words describe.
     Words(&'static str),
     /// One of these names.
     Names(&'static [&'static str]),
-    /// What is made up of words when it is asked for.
+    /// What words describe that are put together on request.
     Made(fn() -> String),
-    /// What these words say; the value is not shown, since messages end in logs.
+    /// What these words describe; the value is not shown, since messages end up in logs.
     Hidden(&'static str),
     /// A table of that name.
     Table(&'static str),
@@ -51,7 +51,7 @@ impl fmt::Display for Allowed {
     }
 }
 
-/// Names as they stand in a file, one of which is to be chosen.
+/// Names as they are in a file, one of which is to be chosen.
 fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
     match names.split_last() {
@@ -69,14 +69,14 @@ const RING: &str = "a power of two from";
 /// The key of a setting, and what it may be.
 pub(super) type Setting = (&'static str, Allowed);
 
-/// A file whose keys are known. What stands in a list of tables has `[..]` behind the list's name.
+/// A file whose keys are known. The keys of a list of tables have `[..]` after the list's name.
 pub(super) trait Keys {
-    /// All of them, but for those of fabrics.
+    /// All keys, except those of fabrics.
     const KEYS: &'static [Setting];
-    /// Those of fabrics.
+    /// The keys of fabrics.
     const OF_FABRICS: &'static [Setting];
 
-    /// All of them.
+    /// All keys.
     fn keys() -> impl Iterator<Item = &'static Setting> {
         Self::KEYS.iter().chain(Self::OF_FABRICS)
     }
@@ -171,7 +171,7 @@ impl Keys for NodeConfig {
 
 /// What is wrong with a text.
 pub(super) enum Wrong {
-    /// It is no TOML, lacks a key, or has one too many: the parser's words, with the line.
+    /// It is not TOML, lacks a key, or has one too many: the parser's message, with the line.
     Text(String),
     /// A key has a value that it cannot have.
     Value { key: String, value: String, allowed: String },
@@ -205,25 +205,25 @@ pub(super) fn read<T: DeserializeOwned + Keys>(text: &str) -> Result<T, Wrong> {
     })
 }
 
-/// The value that stands there, if its key is known: the innermost such.
+/// The value at that place, if its key is known: the innermost such value.
 fn wrong_value<T: Keys>(text: &str, at: &Range<usize>) -> Option<Wrong> {
     let whole = DeTable::parse(text).ok()?;
     let mut found = None;
     find(whole.get_ref(), "", at, &mut |key, value| {
-        // What stands in a list, or in a table where none is to be, is named by the key that has it.
+        // A value in a list, or in a table where there should be none, is reported under the key that holds the list or table.
         if let Some((_, allowed)) = T::keys().find(|(known, _)| is_named(known, key)) {
             found = Some((key.to_owned(), *allowed, shown(text, value, matches!(allowed, Hidden(_))), value.get_ref().is_table()));
         }
     });
     match found? {
-        // Something in it is wrong, or missing, of which the parser tells more.
+        // Something inside it is wrong or missing, and the parser has more to say about that.
         (_, Table(_), _, true) => None,
         (key, _, _, true) if key.ends_with(']') => None,
         (key, allowed, value, _) => Some(Wrong::Value { key, value, allowed: allowed.to_string() }),
     }
 }
 
-/// Calls `visit` with each value around that place, from the outermost on, and its key.
+/// Calls `visit` with each value that encloses that place, from the outermost inwards, and with the value's key.
 fn find<'t>(table: &'t DeTable<'_>, path: &str, at: &Range<usize>, visit: &mut dyn FnMut(&str, &'t Spanned<DeValue<'t>>)) {
     for (name, value) in table {
         let key = if path.is_empty() { name.get_ref().to_string() } else { format!("{path}.{}", name.get_ref()) };
@@ -236,7 +236,7 @@ fn descend<'t>(value: &'t Spanned<DeValue<'_>>, key: &str, at: &Range<usize>, vi
     if span.start <= at.start && at.end <= span.end {
         visit(key, value);
     }
-    // A table's own place is that of its heading, so what stands in it is looked at whatever that is.
+    // A table's own place is that of its heading, so its content is looked at in any case.
     match value.get_ref() {
         DeValue::Table(table) => find(table, key, at, visit),
         DeValue::Array(list) => list.iter().enumerate().for_each(|(i, value)| descend(value, &format!("{key}[{i}]"), at, visit)),
@@ -244,7 +244,7 @@ fn descend<'t>(value: &'t Spanned<DeValue<'_>>, key: &str, at: &Range<usize>, vi
     }
 }
 
-/// Whether a key is the one that is known as that: any place in a list is `[..]`.
+/// Whether a key is the one known by that name: any place in a list is `[..]`.
 fn is_named(known: &str, key: &str) -> bool {
     match known.split_once("[..]") {
         None => known == key,
@@ -256,10 +256,10 @@ fn is_named(known: &str, key: &str) -> bool {
     }
 }
 
-/// The longest value that is repeated as it stands there, in bytes.
+/// The longest value that is repeated as it is, in bytes.
 const MAX_SHOWN_BYTES: usize = 120;
 
-/// A value as it stands in the file, or what it is.
+/// A value as it is in the file, or a description of it.
 fn shown(text: &str, value: &Spanned<DeValue<'_>>, secret: bool) -> String {
     let what = match value.get_ref() {
         DeValue::String(_) => "a text",
@@ -271,7 +271,7 @@ fn shown(text: &str, value: &Spanned<DeValue<'_>>, secret: bool) -> String {
     };
     let written = text.get(value.span()).unwrap_or_default();
     let is_short = !written.is_empty() && written.len() <= MAX_SHOWN_BYTES && !written.contains('\n');
-    // Of a table that has a heading only that stands there.
+    // If a table has a heading, the text at its place is only that heading.
     let has_heading = match value.get_ref() {
         DeValue::Table(_) => true,
         DeValue::Array(list) => list.iter().any(|value| value.get_ref().is_table()),

@@ -1,4 +1,4 @@
-//! Kinds of engines and fabrics in configuration files, where they stand by their names.
+//! Kinds of engines and fabrics, which configuration files give by name.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -23,7 +23,7 @@ use super::group::GroupConfig;
 use super::list::ListConfig;
 use super::recovery::RecoveryConfig;
 
-/// What all processes of a cluster agree on: the same file, or the same words, for each of them.
+/// What all processes of a cluster agree on: each of them has the same file, or a file with the same content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
@@ -35,35 +35,34 @@ pub struct ClusterConfig {
     /// A file that holds nothing but the key and is readable by its owner only; relative to this file's directory. This or `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// What the processes reach each other's memory by.
+    /// How the processes reach each other's memory.
     #[serde(default, with = "super::by_name")]
     pub fabric: FabricKind,
-    /// A directory in which the processes of one host meet, where `fabric` is `"shm"`; relative to this file's directory. It has to exist, on a file system
-    /// of this host that all of them mount. Absent: under names that the processes of one network namespace see.
+    /// A directory in which the processes of one host meet, if `fabric` is `"shm"`; relative to this file's directory. It must exist, on a file system of this
+    /// host that all of them mount. Absent: they meet under names that the processes of one network namespace see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rendezvous: Option<PathBuf>,
-    /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long;
-    /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
+    /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long; a member that dies
+    /// does not. A lease must last longer than the scheduler may withhold a core from a thread, or the primary pauses each time.
     #[serde(default = "ClusterConfig::default_lease_us")]
     pub lease_us: u64,
-    /// By how much a host's clock may run fast or slow, in parts per million: a holder uses less of its lease by as much, and others wait longer by as much. A host
-    /// whose clock is corrected faster breaks leases; `martlet doctor` compares. Absent: see
-    /// [`clock_drift_ppm`](Self::clock_drift_ppm()).
+    /// By how much a host's clock may run fast or slow, in parts per million. A lease's holder uses that much less of it, and others wait that much longer. A
+    /// host whose clock is corrected faster than that breaks leases; `martlet doctor` compares. Absent: see [`clock_drift_ppm`](Self::clock_drift_ppm()).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_drift_ppm: Option<u64>,
     /// When a silent process is presumed dead.
     #[serde(default)]
     pub detector: DetectorConfig,
-    /// When followers take a leader that stands still for gone, where the engine elects by itself; by default when the detector would.
+    /// When followers take a leader that makes no progress for dead, if the engine elects by itself; by default when the detector would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub election: Option<ElectionConfig>,
     /// How large the rings are.
     #[serde(default)]
     pub sizes: SizesConfig,
-    /// How RDMA is used, where `fabric` is `"verbs"`.
+    /// How RDMA is used, if `fabric` is `"verbs"`.
     #[serde(default)]
     pub verbs: VerbsConfig,
-    /// How ordinary hosts reach each other, where `fabric` is `"ethernet"`.
+    /// How ordinary hosts reach each other, if `fabric` is `"ethernet"`.
     #[serde(default)]
     pub ethernet: EthernetConfig,
     /// How requests are replicated.
@@ -72,20 +71,20 @@ pub struct ClusterConfig {
     /// When a leader executes a command: `"speculative"`, before it is replicated, or `"committed"`, once it is committed.
     #[serde(default, with = "super::by_name", skip_serializing_if = "is_speculative")]
     pub execution: Execution,
-    /// One address for clients of the Redis protocol, as an IP address and a port, which whoever leads serves; where all nodes run on one host. Its connections outlive
-    /// each of them. Absent: clients follow the leader from one node's address to the next one's.
+    /// One address for clients of the Redis protocol, as an IP address and a port, which the node that leads serves. Only if all nodes run on one host. Its
+    /// connections outlive each of the nodes. Absent: clients follow the leader from one node's address to the next one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<SocketAddr>,
-    /// What outlives a loss of power at all nodes at once.
+    /// What survives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
     pub durability: DurabilityConfig,
-    /// How large the group of replicas is, and who counts in it, with engines that leave that to the cluster.
+    /// How large the group of replicas is, and which replicas count in it, with engines that leave that to the cluster.
     #[serde(default, skip_serializing_if = "GroupConfig::is_default")]
     pub group: GroupConfig,
     /// How it was last founded again from one node, if it ever was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryConfig>,
-    /// Which list of nodes this is, where each host has a file of its own.
+    /// Which version of the list of nodes this is, if each host has a file of its own.
     #[serde(default, skip_serializing_if = "ListConfig::is_first")]
     pub list: ListConfig,
     /// The nodes, senior first: the first replica that is up leads.
@@ -93,34 +92,34 @@ pub struct ClusterConfig {
     pub nodes: Vec<NodeEntry>,
 }
 
-/// Whether a file need not say it.
+/// Whether the key can be left out of a file.
 fn is_speculative(execution: &Execution) -> bool {
     *execution == Execution::Speculative
 }
 
-/// When the followers of an engine that elects by itself (`mu`) take their leader for gone, and when back again (Mu section 5.1). A mistake costs two
-/// changes of leaders and nothing else, so the bounds can be far below those of the [detector](DetectorConfig), on whose word a process is cut off; but on a
-/// host where nodes are kept from running for longer than they allow, leaders change all the time.
+/// When the followers of an engine that elects by itself (`mu`) take their leader for dead, and when for alive again (Mu section 5.1). A mistake only costs two
+/// changes of leaders, so the bounds can be far below those of the [detector](DetectorConfig), on whose word a process is cut off. But on a host where nodes
+/// are kept from running for longer than the bounds allow, leaders change all the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ElectionConfig {
-    /// How often a process reads the others' heartbeats, in microseconds; its own heart beats twice in that time. A node wakes up for each beat. One
-    /// that did not run for twice as long as this distrusts what it saw.
+    /// How often a process reads the others' heartbeats, in microseconds; its own heart beats twice in that time. A node wakes up for each beat. A node that
+    /// did not run for twice as long as this distrusts what it saw.
     pub heartbeat_us: u64,
-    /// The highest score, where it starts: a read that finds the heart to have beaten adds 1, another one takes 1.
+    /// The highest score, and the first: a read that finds that the heart has beaten adds 1, any other read subtracts 1.
     pub cap: u8,
-    /// The score at which a process is taken for gone: after `cap - failure` reads that found its heart standing still.
+    /// The score at which a process is taken for dead: after `cap - failure` reads that found no new heartbeat.
     pub failure: u8,
     /// The score at which it may lead again.
     pub recovery: u8,
-    /// With `mu`: a leader leads on though a replica with a lower number joins. Without it the lowest leads.
+    /// With `mu`: a leader goes on leading even if a replica with a lower number joins. Otherwise the lowest number leads.
     #[serde(default)]
     pub leader_stays: bool,
 }
 
 impl ElectionConfig {
-    /// Gone after half a millisecond, as in the paper; seen by five reads, not by fifteen, since on two cores nodes sleep between them. For shared memory, and
-    /// for hosts that leave nodes their cores.
+    /// A leader is taken for dead after half a millisecond, as in the paper. Five reads decide, and not fifteen, since on two cores nodes sleep between reads.
+    /// For shared memory, and for hosts that leave nodes their cores.
     pub const QUICK: ElectionConfig = ElectionConfig { heartbeat_us: 100, cap: 6, failure: 1, recovery: 4, leader_stays: false };
 
     /// The bounds of this detector.
@@ -130,15 +129,14 @@ impl ElectionConfig {
     }
 }
 
-/// When a process that shows no sign of life is presumed dead (uKharon section 4.2). It does not touch the detection of certain death,
-/// which knows no timeout.
+/// When a process that shows no sign of life is presumed dead (uKharon section 4.2). This does not affect the detection of certain death, which has no timeout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DetectorConfig {
-    /// How often a process reads the heartbeat of the one it monitors, in microseconds. Longer than a healthy node ever goes without a
-    /// turn: a node that finds itself stalled for half of it distrusts what it saw.
+    /// How often a process reads the heartbeat of the one it monitors, in microseconds. It must be longer than a healthy node ever goes without a turn: a node
+    /// that finds itself stalled for half of it distrusts what it saw.
     pub heartbeat_us: u64,
-    /// The highest score of a heartbeat, where it starts: a read that finds it advanced adds 1, another one takes 1.
+    /// The highest score of a heartbeat, and the first: a read that finds it advanced adds 1, any other read subtracts 1.
     pub cap: u8,
     /// The score at which its process is presumed dead.
     pub failure: u8,
@@ -152,7 +150,7 @@ pub struct DetectorConfig {
 
 impl Default for DetectorConfig {
     fn default() -> Self {
-        // Membership's own values, for a busy host with few cores.
+        // Membership's own defaults, which are for a busy host with few cores.
         let core = membership::Config::new(ProcessId::default(), Roles::default());
         DetectorConfig {
             heartbeat_us: core.heartbeat_interval_ns / 1_000,
@@ -191,7 +189,7 @@ pub struct NodeEntry {
     /// Where clients that speak the Redis protocol reach it, as `host:port`. Empty or absent: nowhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub redis: String,
-    /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, where `fabric` spans hosts.
+    /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, if `fabric` spans hosts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
     /// What it does. When absent: coordinator and replica.
@@ -207,7 +205,7 @@ pub enum Role {
     Coordinator,
     /// Holds the state: may be or become primary.
     Replica,
-    /// Asks the coordinators whether the view still stands, for others who take leases. Worth it with many of them: `docs/membership.md`.
+    /// Asks the coordinators whether the view is still in force, on behalf of others that take leases. Worth it with many of them: `docs/membership.md`.
     LeaseCache,
 }
 
@@ -247,12 +245,12 @@ impl NodeEntry {
         })
     }
 
-    /// Where it meets the others over a network, if it has an address and that is well-formed.
+    /// Where it meets the others over a network, if it has an address and the address is well-formed.
     pub fn meeting_point(&self) -> Option<SocketAddr> {
         self.address.parse().ok().filter(|address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified())
     }
 
-    /// Host and port of the Redis address, if it has one and it is well-formed.
+    /// Host and port of the Redis address, if there is one and it is well-formed.
     pub fn redis_host_port(&self) -> Option<(&str, u16)> {
         let (host, port) = self.redis.rsplit_once(':')?;
         let port: u16 = port.parse().ok()?;
@@ -260,10 +258,10 @@ impl NodeEntry {
     }
 }
 
-/// Whether a process that listens at `service` and one that listens at this host and port are in each other's way.
+/// Whether a process that listens at `service` and one that listens at this host and port would collide.
 fn is_same_place(service: std::net::SocketAddr, host: &str, port: u16) -> bool {
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    // Names are not looked up here: of those only this one is certain.
+    // Names are not looked up here: only this one is certain.
     let ip = ip.ok().or_else(|| (host == "localhost").then_some(std::net::Ipv4Addr::LOCALHOST.into()));
     service.port() == port && ip.is_some_and(|ip| ip == service.ip() || ip.is_unspecified() || service.ip().is_unspecified())
 }
@@ -271,17 +269,17 @@ fn is_same_place(service: std::net::SocketAddr, host: &str, port: u16) -> bool {
 impl ClusterConfig {
     /// The longest name of a cluster, in bytes.
     pub const MAX_NAME_BYTES: usize = 48;
-    /// How far clocks may be off where all processes read the same one, in parts per million: not at all, really.
+    /// How far clocks may be off if all processes read the same one, in parts per million: in truth, not at all.
     pub const ONE_CLOCK_DRIFT_PPM: u64 = 200;
-    /// How far each of several hosts' clocks may be off, in parts per million. Linux lets no daemon correct a clock by more (`tick` 100,000, `freq` 500, `adjtime`
-    /// 500: adjtimex(2)); 200 more are for the crystal. So chrony's usual 83,333 is within it.
+    /// How far each of several hosts' clocks may be off, in parts per million. Linux lets no daemon correct a clock by more than 101,000 (`tick` 100,000,
+    /// `freq` 500, `adjtime` 500: adjtimex(2)); 200 more are for the crystal. So chrony's usual 83,333 is within the limit.
     pub const HOSTS_DRIFT_PPM: u64 = 101_200;
 
     fn default_lease_us() -> u64 {
         membership::Config::new(ProcessId::default(), Roles::default()).lease_ns / 1_000
     }
 
-    /// A cluster of these nodes, everything else as it is by default. It still lacks a key.
+    /// A cluster of these nodes, with defaults for everything else. It still lacks a key.
     pub fn new(name: impl Into<String>, nodes: Vec<NodeEntry>) -> ClusterConfig {
         ClusterConfig {
             name: name.into(),
@@ -307,7 +305,7 @@ impl ClusterConfig {
         }
     }
 
-    /// By how much a host's clock may run fast or slow, in parts per million: what the file says, or [`ONE_CLOCK_DRIFT_PPM`](Self::ONE_CLOCK_DRIFT_PPM) or
+    /// By how much a host's clock may run fast or slow, in parts per million: the file's value, or [`ONE_CLOCK_DRIFT_PPM`](Self::ONE_CLOCK_DRIFT_PPM) or
     /// [`HOSTS_DRIFT_PPM`](Self::HOSTS_DRIFT_PPM).
     pub fn clock_drift_ppm(&self) -> u64 {
         let usual = if self.fabric.traits().spans_hosts { Self::HOSTS_DRIFT_PPM } else { Self::ONE_CLOCK_DRIFT_PPM };
@@ -357,7 +355,7 @@ impl ClusterConfig {
             return Err(check.refuse("service", format_args!("\"{service}\""), allowed));
         }
         check.number("lease_us", self.lease_us)?;
-        // No two crystals are closer than some tens. Of a lease on a clock that may be off by half, half is of use.
+        // No two crystals agree to within less than some tens. On a clock that may be off by half, half of a lease is usable.
         check.range(
             "clock_drift_ppm",
             self.clock_drift_ppm(),

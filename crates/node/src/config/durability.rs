@@ -1,4 +1,4 @@
-//! What an acknowledgement means, and where it is kept (`docs/durability.md`).
+//! What an acknowledgement means, and where the data is kept (`docs/durability.md`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ pub enum DurabilityKind {
     /// The request is in the memory of a majority. Nothing is written to a disk.
     #[default]
     Memory,
-    /// The same; the log goes to disk behind it.
+    /// The same; the log is written to disk afterwards.
     Async,
-    /// It is on stable storage at a majority as well.
+    /// It is also on stable storage at a majority.
     Sync,
 }
 
 impl DurabilityKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [DurabilityKind; 3] = [DurabilityKind::Memory, DurabilityKind::Async, DurabilityKind::Sync];
 
     /// Its name in files and on command lines.
@@ -36,7 +36,7 @@ impl DurabilityKind {
         }
     }
 
-    /// The same, as engines call it.
+    /// The same, in the engines' terms.
     pub const fn meaning(self) -> Durability {
         match self {
             DurabilityKind::Memory => Durability::Memory,
@@ -63,7 +63,7 @@ impl FromStr for DurabilityKind {
     }
 }
 
-/// What outlives a loss of power at all nodes at once, and where.
+/// What survives a loss of power at all nodes at once, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DurabilityConfig {
@@ -71,13 +71,14 @@ pub struct DurabilityConfig {
     pub mode: DurabilityKind,
     /// Where the nodes keep their data: node `N` in the directory `node-N` there, unless its own file says otherwise. Relative to this file's directory.
     pub directory: PathBuf,
-    /// A segment of a node's log that has grown to so many bytes gets a successor; and when so much, and as much as the last snapshot took, has been
-    /// written since that one began, another one begins.
+    /// When a segment of a node's log has grown to so many bytes, the next one begins. When so many bytes, and as many as the last snapshot took, have been
+    /// written since that snapshot began, another snapshot begins.
     pub segment_bytes: u64,
-    /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer, and a follower takes nothing over from it. With `async` that is what a loss of power may cost.
+    /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer, and a follower accepts nothing from it. With `async` this
+    /// is how much a loss of power may cost.
     pub max_pending_bytes: u64,
-    /// A snapshot is written at no more than so many bytes a second, so that the disk has time for the log. Half of what the disk can write, shared among
-    /// the nodes that have one on it, is a good number. A node that joins counts when its first snapshot is on its disk, and waits for that as long.
+    /// A snapshot is written at no more than so many bytes per second, so that the disk has time for the log. Half of what the disk can write, shared among the
+    /// nodes that have one on it, is a good number. A node that joins counts only when its first snapshot is on its disk, and waits that long.
     pub snapshot_bytes_per_s: u64,
 }
 
@@ -94,7 +95,7 @@ impl Default for DurabilityConfig {
 }
 
 impl DurabilityConfig {
-    /// Whether it says nothing beyond what holds anyway.
+    /// Whether it says nothing but the defaults.
     pub(super) fn is_default(&self) -> bool {
         *self == DurabilityConfig::default()
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::allowed::{Allowed, Keys, Setting};
 
-/// Why a configuration is refused. Each message names the file and, where there is one, the key, its value, and what is allowed.
+/// Why a configuration is refused. Each message names the file and, if it concerns a key, the key, its value, and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -16,12 +16,12 @@ pub enum ConfigError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// The file is no TOML, lacks a key, or has one too many. The parser's message shows the line and what it expected.
+    /// The file is not TOML, lacks a key, or has one too many. The parser's message shows the line and what it expected.
     #[error("{}: {message}", file.display())]
     Parse {
         /// The file.
         file: PathBuf,
-        /// The parser's words, with line, column and an excerpt.
+        /// The parser's message, with line, column and an excerpt.
         message: String,
     },
     /// A key has a value that is not allowed, or not of its type.
@@ -29,9 +29,9 @@ pub enum ConfigError {
     Value {
         /// The file.
         file: PathBuf,
-        /// The key, with the tables it stands in.
+        /// The key, with the tables that contain it.
         key: String,
-        /// The value found; of a secret what it is.
+        /// The value found; for a secret, a description of it.
         value: String,
         /// What it may be.
         allowed: String,
@@ -45,7 +45,7 @@ pub(super) struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// For a file with the keys of `T`.
+    /// A checker for a file with the keys of `T`.
     pub(super) fn of<T: Keys>(file: &'a Path) -> Checker<'a> {
         Checker { file, settings: [T::KEYS, T::OF_FABRICS] }
     }

@@ -15,7 +15,7 @@ use super::{ClusterConfig, NodeConfig, Settings};
 /// What a device's name may be.
 const DEVICE: Allowed = Words("a text of 1 to 63 letters, digits, '-', '_' or '.', as `ibv_devices` shows it");
 
-/// What the keys of a cluster's file about fabrics may be.
+/// What the keys about fabrics in a cluster's file may be.
 pub(super) const CLUSTER_KEYS: &[Setting] = &[
     ("verbs", Table("[verbs]")),
     ("verbs.timeout", Number(1, 20)),
@@ -30,7 +30,7 @@ pub(super) const CLUSTER_KEYS: &[Setting] = &[
     ("ethernet.give_up_us", Number(50_000, 60_000_000)),
 ];
 
-/// The same of a node's file.
+/// The same for a node's file.
 pub(super) const NODE_KEYS: &[Setting] = &[
     ("verbs", Table("[verbs]")),
     ("verbs.listen", Words("an IP address and a port from 1 to 65535, such as \"0.0.0.0:7600\"")),
@@ -39,28 +39,28 @@ pub(super) const NODE_KEYS: &[Setting] = &[
     ("verbs.gid_index", Number(0, 255)),
 ];
 
-/// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
+/// How RDMA is used. It is the same for all processes, except the device, for which a node's own file may say something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VerbsConfig {
-    /// The wait before a request that is not answered is sent again: 4.096 us * 2^timeout.
+    /// The wait before an unanswered request is sent again: 4.096 us * 2^timeout.
     pub timeout: u8,
     /// How often a request is sent again before its peer is given up.
     pub retries: u8,
-    /// How long a node that has nothing to do sleeps between two looks at its memory, in microseconds: nobody wakes it.
+    /// How long a node that has nothing to do sleeps between two looks at its memory, in microseconds: nothing wakes it.
     pub nap_us: u64,
-    /// Whether large regions and lanes are in huge pages of 2 MiB, which the system has to keep (`sysctl vm.nr_hugepages`).
+    /// Whether large regions and lanes use huge pages of 2 MiB, which the system has to reserve (`sysctl vm.nr_hugepages`).
     pub huge_pages: bool,
     /// Whether what a node tells all members goes to a multicast group of the network: `off`, `on`, or the group's address.
     pub multicast: String,
-    /// The device's name, as `ibv_devices` shows it. Absent: the first with an active port. This and the two below are for clients, and for
-    /// nodes whose own file says nothing else.
+    /// The device's name, as `ibv_devices` shows it. Absent: the first with an active port. This key and the two below are for clients, and for nodes whose own
+    /// file says nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Its port. Absent: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u8>,
-    /// The index of the address in the port's table. Absent: RoCE v2 over IPv4 before RoCE v2 over IPv6; on InfiniBand the first.
+    /// The index of the address in the port's table. Absent: RoCE v2 over IPv4 is preferred to RoCE v2 over IPv6; on InfiniBand, the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
 }
@@ -91,7 +91,7 @@ impl VerbsConfig {
     }
 
     pub(super) fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
-        // Four seconds, six times: whoever waits longer than that for a card waits for ever.
+        // Four seconds, six times: a process that waits for a card for longer than that waits for ever.
         check.number("verbs.timeout", self.timeout)?;
         check.number("verbs.retries", self.retries)?;
         check.number("verbs.nap_us", self.nap_us)?;
@@ -101,7 +101,7 @@ impl VerbsConfig {
         check_device(check, self.device.as_deref(), self.port)
     }
 
-    /// Where what a node tells all members goes. Validated before.
+    /// Where the messages of a node to all members go. Validated before.
     pub fn multicast(&self) -> Multicast {
         self.multicast.parse().expect("validated")
     }
@@ -146,7 +146,7 @@ impl NodeVerbsConfig {
         check_device(check, self.device.as_deref(), self.port)
     }
 
-    /// What this process uses of its host's hardware: what stands here, and what `cluster` says where nothing does.
+    /// What this process uses of its host's hardware: what this table says or, where it says nothing, what `cluster` says.
     pub(super) fn device(&self, cluster: &VerbsConfig) -> DeviceChoice {
         let usual = cluster.device();
         DeviceChoice {
@@ -161,7 +161,7 @@ impl NodeVerbsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EthernetConfig {
-    /// How long a peer may leave what it is asked without an answer before the connection is given up, in microseconds. Both then meet anew, if they can.
+    /// How long a peer may leave a request unanswered before the connection is given up, in microseconds. Both then meet anew, if they can.
     pub give_up_us: u64,
 }
 
@@ -184,17 +184,17 @@ impl EthernetConfig {
 }
 
 impl ClusterConfig {
-    /// Which device nodes and clients use whose own file says nothing else; `None`: the first with an active port.
+    /// The device for nodes and clients whose own file says nothing else; `None`: the first with an active port.
     pub fn use_device(&mut self, device: Option<String>) {
         self.verbs.device = device;
     }
 
-    /// Where what a node tells all members goes.
+    /// Where the messages of a node to all members go.
     pub fn use_multicast(&mut self, multicast: Multicast) {
         self.verbs.multicast = multicast.to_string();
     }
 
-    /// Where what a node tells all members goes, on a fabric that has multicast.
+    /// Where the messages of a node to all members go, on a fabric that has multicast.
     pub fn multicast(&self) -> Multicast {
         self.verbs.multicast()
     }
@@ -206,7 +206,7 @@ impl NodeConfig {
         self.verbs.device = device;
     }
 
-    /// It listens at its own address in the cluster's file, and not where the node does whose file this was.
+    /// The node listens at its own address in the cluster's file, and not where the node did from which this file was copied.
     pub fn listens_elsewhere(&mut self) {
         self.verbs.listen = None;
     }

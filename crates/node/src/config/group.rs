@@ -1,4 +1,4 @@
-//! How large the group of an engine's replicas is, and who counts in it (`docs/dare.md`).
+//! How large the group of an engine's replicas is, and which replicas count in it (`docs/dare.md`).
 
 use martlet_fabric::FabricKind;
 use martlet_protocol::engine::EngineKind;
@@ -10,17 +10,19 @@ use super::error::{Checker, ConfigError};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupConfig {
-    /// How many places the group has when the cluster is founded, filled or not: a majority is one of places. Later `martlet cluster resize` says so. 0: as many as members.
+    /// How many places the group has when the cluster is founded, filled or not: a majority is a majority of places. Later it is changed by `martlet cluster
+    /// resize`. 0: as many as there are members.
     pub places: u16,
-    /// For how long, in microseconds, a leader counts what it writes into the memory of a replica whose process is dead, where those that live are no majority. 0: not at all.
+    /// For how long, in microseconds, a leader counts what it writes into the memory of a replica whose process is dead, when the living replicas are no
+    /// majority. 0: not at all.
     pub zombies_us: u64,
 }
 
 impl GroupConfig {
-    /// A minute: in that time an operator, or whoever starts nodes again, has brought up others.
+    /// A minute: within that time an operator, or a program that restarts nodes, has brought up others.
     pub const MAX_ZOMBIES_US: u64 = 60_000_000;
 
-    /// Whether it says nothing beyond what holds anyway.
+    /// Whether it says nothing but the defaults.
     pub(super) fn is_default(&self) -> bool {
         *self == GroupConfig::default()
     }

@@ -1,4 +1,4 @@
-//! Changes of the list of nodes in a cluster's file, which leave the rest as its writer wrote it, comments and all.
+//! Changes to the list of nodes in a cluster's file. They leave everything else as its author wrote it, including comments.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,10 @@ struct Listing {
 }
 
 impl ClusterConfig {
-    /// That file's text with this node at the end of its list, in place of the one of its number if there is one.
+    /// The text of that file with this node at the end of its list, or in place of the node with its number if there is one.
     ///
     /// # Errors
-    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    /// What is wrong with the text, in words. Whether the cluster is then valid is not checked.
     pub fn list(text: &str, entry: &NodeEntry) -> Result<String, String> {
         let rest = match ClusterConfig::from_toml(text)?.nodes.iter().any(|node| node.number == entry.number) {
             true => ClusterConfig::unlist(text, entry.number)?,
@@ -29,10 +29,10 @@ impl ClusterConfig {
         Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
 
-    /// That file's text without the node of this number.
+    /// The text of that file without the node of this number.
     ///
     /// # Errors
-    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    /// What is wrong with the text, in words. Whether the cluster is then valid is not checked.
     pub fn unlist(text: &str, number: u16) -> Result<String, String> {
         let mut wanted = ClusterConfig::from_toml(text)?;
         wanted.nodes.retain(|node| node.number != number);
@@ -43,10 +43,10 @@ impl ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// That file's text of a cluster that is founded again.
+    /// The text of that file for a cluster that is founded again.
     ///
     /// # Errors
-    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    /// What is wrong with the text, in words. Whether the cluster is then valid is not checked.
     pub fn founded_again(text: &str, recovery: &RecoveryConfig) -> Result<String, String> {
         let mut wanted = ClusterConfig::from_toml(text)?;
         wanted.recovery = Some(recovery.clone());
@@ -58,7 +58,7 @@ impl ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// That file's text with another number of the list.
+    /// The text of that file with another version of the list.
     ///
     /// # Errors
     /// What is wrong with the text, in words.
@@ -72,7 +72,7 @@ impl ClusterConfig {
     }
 }
 
-/// A part of a cluster's file that says which list of nodes it has, and nothing else.
+/// A part of a cluster's file that says which version of the list of nodes it has, and nothing else.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Numbered {
@@ -86,7 +86,7 @@ struct Founding {
     recovery: RecoveryConfig,
 }
 
-/// The text without those tables, as far as they stand there in the usual form: each from its heading to the next one, or to what is said about that.
+/// The text without those tables, as far as they are written in the usual form: each from its heading to the next heading, or to a comment about that.
 fn cut(text: &str, is_it: impl Fn(&str) -> bool) -> String {
     let is_heading = |line: &str| line.trim_start().starts_with('[');
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -97,7 +97,7 @@ fn cut(text: &str, is_it: impl Fn(&str) -> bool) -> String {
         while end < lines.len() && !is_heading(lines[end]) {
             end += 1;
         }
-        // What stands right above the next heading is about that.
+        // A comment right above the next heading belongs to that heading.
         while end < lines.len() && end > at + 1 && lines[end - 1].trim_start().starts_with('#') {
             end -= 1;
         }

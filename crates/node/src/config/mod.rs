@@ -1,8 +1,7 @@
-//! Configuration: what a cluster agrees on, apart from what one process does.
+//! Configuration: what a cluster agrees on, separate from what one process does.
 //!
-//! Both files are TOML. A file is read into a plain value ([`ClusterConfig`], [`NodeConfig`]), which may also be built and written by a
-//! program. It is validated once, into [`Cluster`] or [`Settings`], and cannot be changed after that. Every error names the file, the key,
-//! the value, and what is allowed.
+//! Both files are TOML. A file is read into a plain value ([`ClusterConfig`], [`NodeConfig`]), which a program can also build and write. The value is validated
+//! once, into [`Cluster`] or [`Settings`], which cannot be changed. Every error names the file, the key, the value, and what is allowed.
 
 mod allowed;
 mod by_name;

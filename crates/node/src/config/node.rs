@@ -20,11 +20,11 @@ pub struct NodeConfig {
     pub number: u16,
     /// The cluster's file; relative to this file's directory.
     pub cluster: PathBuf,
-    /// Where this node keeps its data, where that is not as the cluster's file says; relative to this file's directory.
+    /// Where this node keeps its data, if not where the cluster's file says; relative to this file's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// Whether this process answers other hosts, at the TCP port after that of its `address`: those that join with an invitation, and those of the cluster that ask for the
-    /// list of its nodes (`martlet host`).
+    /// Whether this process answers other hosts, at the TCP port after that of its `address`: hosts that join with an invitation, and hosts of the cluster that
+    /// ask for the list of its nodes (`martlet host`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answers_hosts: bool,
     /// The front end for clients that speak the Redis protocol.
@@ -33,7 +33,7 @@ pub struct NodeConfig {
     /// The core on which each thread runs, and what it does when there is no work.
     #[serde(default)]
     pub threads: ThreadsConfig,
-    /// How this process uses RDMA, where that differs from what the cluster's file says.
+    /// How this process uses RDMA, if not as the cluster's file says.
     #[serde(default, skip_serializing_if = "NodeVerbsConfig::is_empty")]
     pub verbs: NodeVerbsConfig,
     /// The warden of this host.
@@ -41,7 +41,7 @@ pub struct NodeConfig {
     pub warden: WardenConfig,
 }
 
-/// What a node has to do with the warden of its host.
+/// How a node uses the warden of its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WardenConfig {
@@ -63,7 +63,7 @@ impl WardenConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UseWarden {
-    /// With the one that is there, or that comes, where the fabric shows no certain deaths by itself, or a socket is named.
+    /// With the warden that is there, or with one that comes, if the fabric shows no certain deaths by itself, or a socket is named.
     #[default]
     Auto,
     /// The node does not start without one.
@@ -72,11 +72,11 @@ pub enum UseWarden {
     Off,
 }
 
-/// What the replies to Redis clients rest on that say something of keys.
+/// What the replies to Redis clients rely on if they say something about keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// On a majority where nodes can be on several hosts, each with a clock of its own, and on the lease elsewhere.
+    /// On a majority if nodes can be on several hosts, each with a clock of its own, and on the lease otherwise.
     #[default]
     Auto,
     /// On the primary's lease, and so on its clock.
@@ -100,12 +100,12 @@ pub struct RedisConfig {
     /// Whether to speak as a Redis Cluster does: a node that does not lead answers `-MOVED`, which cluster clients follow. Otherwise it answers
     /// `-READONLY` and names the primary.
     pub cluster: bool,
-    /// What replies rest on for a client that has not said it by READ QUORUM, READ LEASE or READONLY.
+    /// What replies rely on for a client that has not chosen by READ QUORUM, READ LEASE or READONLY.
     pub reads: Reads,
     /// The password that clients must give with AUTH. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirepass: Option<Secret>,
-    /// Whether a node refuses to start that would listen beyond this host without a password.
+    /// Whether a node refuses to start if it would listen beyond this host without a password.
     pub protected_mode: bool,
     /// How much memory keys and values may take; 0: no limit. A number of bytes, or a text such as "256mb".
     pub maxmemory: Bytes,
@@ -139,16 +139,16 @@ pub struct ThreadsConfig {
     pub pin: Pin,
     /// What an acting thread does when there is no work.
     pub idle: Idle,
-    /// With `adaptive`: for how long a primary spins after the last work before it parks, in microseconds. A backup parks at once: the core
-    /// may be the primary's.
+    /// With `adaptive`: for how long a primary spins after the last work before it parks, in microseconds. A backup parks at once, since the core may be the
+    /// primary's.
     pub spin_us: u64,
     /// How the scheduler treats the acting threads.
     pub priority: Priority,
-    /// How often the backup that would succeed the primary plays a takeover through, on memory of its own, so that a real one finds its code at
-    /// hand, in microseconds; 0: never. Each takes it a few tens of microseconds, of the primary's core where they share one.
+    /// How often the backup that would succeed the primary plays a takeover through, on memory of its own, so that a real takeover finds its code in the
+    /// caches, in microseconds; 0: never. Each rehearsal takes a few tens of microseconds, of the primary's core if the two share one.
     pub rehearse_every_us: u64,
-    /// How long a core of this host may take to wake up, as the kernel is asked while the node runs, in microseconds; 0: cores do not halt, which costs power. `None`:
-    /// the kernel decides. Needs the privilege; without it the node says so and goes on.
+    /// How long a core of this host may take to wake up while the node runs, in microseconds, as a request to the kernel; 0: cores do not halt, which costs
+    /// power. `None`: the kernel decides. This needs a privilege; without it the node says so and goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_latency_us: Option<u32>,
 }
@@ -171,9 +171,9 @@ impl Default for ThreadsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThreadPlan {
-    /// One thread for all.
+    /// One thread for everything.
     Shared,
-    /// Membership and leases on a thread of their own. This version refuses it.
+    /// Membership and leases have a thread of their own. This version refuses it.
     Dedicated,
 }
 
@@ -181,11 +181,11 @@ pub enum ThreadPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Idle {
-    /// Looks again at once. For a core of its own.
+    /// Looks again at once. For a thread that has a core of its own.
     Spin,
     /// Lets others run, then looks again.
     Yield,
-    /// Sleeps until somebody nudges it or a deadline comes.
+    /// Sleeps until it is nudged or a deadline comes.
     Park,
     /// Spins for a while after the last work, then parks.
     Adaptive,
@@ -197,9 +197,9 @@ pub enum Idle {
 pub enum Priority {
     /// The best that the process may have and that cannot freeze the machine.
     Auto,
-    /// SCHED_FIFO, behind a limit on the time it may run without sleeping. For threads that park; needs the privilege.
+    /// SCHED_FIFO, with a limit on the time that the thread may run without sleeping. For threads that park; needs a privilege.
     Fifo,
-    /// The normal class with a short time slice, so that a thread that wakes soon gets the core.
+    /// The normal class with a short time slice, so that a thread that wakes up gets the core soon.
     Slice,
     /// Nothing is changed.
     Normal,
@@ -210,15 +210,15 @@ pub enum Priority {
 pub enum Pin {
     /// The scheduler decides.
     None,
-    /// The first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
-    /// where there are too few. On a fabric whose nodes wait for each other's turns: none, as [`Settings::pin`](super::Settings::pin) says.
+    /// The first core is left to clients; nodes take the others, from the last one on, by their place in the cluster's list, and share them if there are too
+    /// few. On a fabric whose nodes wait for each other's turns: none, as [`Settings::pin`](super::Settings::pin) says.
     Auto,
-    /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.
+    /// The first acting thread is bound to the first core of the list, and so on, starting over when the list ends.
     Cores(Vec<u16>),
 }
 
 impl Idle {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Idle; 4] = [Idle::Spin, Idle::Yield, Idle::Park, Idle::Adaptive];
 
     /// Its name in files and on command lines.
@@ -244,7 +244,7 @@ impl FromStr for Idle {
 }
 
 impl Priority {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Priority; 4] = [Priority::Auto, Priority::Fifo, Priority::Slice, Priority::Normal];
 
     /// Its name in files and on command lines.
@@ -269,7 +269,7 @@ impl FromStr for Priority {
     }
 }
 
-/// On a command line, or where else there are no lists: `none`, `auto`, or cores with commas between them.
+/// On a command line, or wherever else there are no lists: `none`, `auto`, or cores with commas between them.
 impl FromStr for Pin {
     type Err = String;
 
@@ -331,7 +331,7 @@ impl<'de> Deserialize<'de> for Pin {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// A number, with a unit or without; `None` when it is none.
+    /// A number, with or without a unit; `None` if the text is not one.
     pub fn parse(text: &str) -> Option<Bytes> {
         let text = text.trim().to_ascii_lowercase();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -358,7 +358,7 @@ impl fmt::Display for Bytes {
 
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        // TOML's integers have a sign.
+        // TOML's integers are signed.
         match i64::try_from(self.0) {
             Ok(n) => s.serialize_i64(n),
             Err(_) => s.serialize_str(&self.0.to_string()),
@@ -396,7 +396,7 @@ impl<'de> Deserialize<'de> for Bytes {
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 impl NodeConfig {
-    /// Node `number` of the cluster in that file, everything else as it is by default.
+    /// Node `number` of the cluster in that file, with defaults for everything else.
     pub fn new(number: u16, cluster: impl Into<PathBuf>) -> NodeConfig {
         NodeConfig {
             number,
@@ -460,7 +460,7 @@ impl NodeConfig {
         if let Some(Secret(password)) = &self.redis.requirepass
             && (password.is_empty() || password.len() > 512)
         {
-            // The password itself is not repeated: messages end in logs.
+            // The password itself is not repeated, since messages end up in logs.
             return Err(check.refuse(
                 "redis.requirepass",
                 format_args!("a text of {} bytes", password.len()),

@@ -1,10 +1,10 @@
-//! Texts that do not show themselves.
+//! Texts that are not shown.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A text of the configuration that must not end in a log: `Debug` hides it. Writing the configuration as TOML writes it.
+/// A text of the configuration that must not end up in a log: `Debug` hides it. A configuration that is written as TOML does contain it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);

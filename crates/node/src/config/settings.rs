@@ -1,4 +1,4 @@
-//! Configurations that have been validated, and cannot change any more.
+//! Configurations that have been validated, and can no longer change.
 
 use std::fmt;
 use std::io::Read as _;
@@ -13,12 +13,12 @@ use super::allowed::{self, Keys};
 use super::error::{Checker, ConfigError};
 use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Pin, Reads, RecoveryConfig, Secret, UseWarden};
 
-/// The secret that admits a process to a cluster. It does not show itself in messages.
+/// The secret that admits a process to a cluster. It is not shown in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// A key that is known already.
+    /// A key whose bytes are known already.
     pub fn new(bytes: [u8; 32]) -> Key {
         Key(bytes)
     }
@@ -36,12 +36,12 @@ impl Key {
     /// Reads a key's file: 64 hexadecimal digits.
     ///
     /// # Errors
-    /// When it cannot be read, holds something else, or others than its owner may read it; the file is named.
+    /// When the file cannot be read, holds something else, or is readable by others than its owner; the file is named.
     pub fn load(file: &Path) -> Result<Key, ConfigError> {
         read_key(&file.to_owned())
     }
 
-    /// As it stands in a file: 64 hexadecimal digits.
+    /// The key as it is in a file: 64 hexadecimal digits.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
     }
@@ -73,9 +73,9 @@ impl fmt::Debug for Key {
 pub struct Cluster {
     config: ClusterConfig,
     key: Key,
-    /// What its relative paths are relative to.
+    /// The directory that its relative paths are relative to.
     base: PathBuf,
-    /// Where its nodes stand, if a file says that.
+    /// The file that lists its nodes, if there is one.
     file: Option<PathBuf>,
 }
 
@@ -87,17 +87,16 @@ impl Cluster {
         Ok(Cluster { file: Some(file.to_owned()), ..Self::validated(config, file, base)? })
     }
 
-    /// Validates a cluster's configuration that a program has made. Errors name `<cluster>` as the file; relative paths are relative to
-    /// the working directory.
+    /// Validates a cluster's configuration that a program has built. Errors name `<cluster>` as the file; relative paths are relative to the working directory.
     pub fn new(config: ClusterConfig) -> Result<Cluster, ConfigError> {
         Self::validated(config, Path::new("<cluster>"), Path::new("."))
     }
 
-    /// The same cluster but for this change. Relative paths stay relative to where they were.
+    /// The same cluster with this change. Relative paths stay relative to the same directory.
     pub fn with(&self, change: impl FnOnce(&mut ClusterConfig)) -> Result<Cluster, ConfigError> {
         let mut config = ClusterConfig { key: Some(self.key.to_hex().into()), key_file: None, ..self.config.clone() };
         change(&mut config);
-        // A node that says only what its own entry is still has the others from the file.
+        // If the change only concerns a node's own entry, the list of nodes still comes from the file.
         let numbers = |config: &ClusterConfig| config.nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let file = self.file.clone().filter(|_| numbers(&config) == numbers(&self.config));
         Ok(Cluster { file, ..Self::validated(config, Path::new("<cluster>"), &self.base)? })
@@ -132,7 +131,7 @@ impl Cluster {
         &self.config
     }
 
-    /// Where its nodes keep their data, each in a directory of its own there, unless its own file says otherwise.
+    /// Where its nodes keep their data. Each node has a directory of its own there, unless its own file says otherwise.
     pub fn data_directory(&self) -> PathBuf {
         self.base.join(&self.config.durability.directory)
     }
@@ -142,7 +141,7 @@ impl Cluster {
         self.config.recovery.as_ref().map_or(0, |recovery| recovery.generation)
     }
 
-    /// What it is called on the fabric: processes of two generations have no part in each other.
+    /// Its name on the fabric, which differs between generations so that their processes do not meet.
     pub fn fabric_name(&self) -> String {
         match self.generation() {
             0 => self.config.name.clone(),
@@ -150,12 +149,12 @@ impl Cluster {
         }
     }
 
-    /// The file that says what it is, if one does.
+    /// The file that describes it, if there is one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Where its processes meet, where they all run on one host.
+    /// Where its processes meet, if they all run on one host.
     pub fn rendezvous(&self) -> Rendezvous {
         match &self.config.rendezvous {
             Some(directory) => Rendezvous::Directory(self.base.join(directory)),
@@ -188,7 +187,7 @@ impl Cluster {
         self.config.election.clone().unwrap_or_else(|| ElectionConfig::of(&self.config.detector))
     }
 
-    /// Whether a leader's heart is looked at more often than a host with busy cores lets it beat, which is after some milliseconds.
+    /// Whether a leader's heartbeat is looked at more often than a host with busy cores lets it beat, which is once in some milliseconds.
     pub fn watches_closely(&self) -> bool {
         self.election().heartbeat_us < 10_000
     }
@@ -197,20 +196,20 @@ impl Cluster {
 /// Why the list of a cluster's nodes was not read again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RelistError {
-    /// This node does not stand there any more.
+    /// This node is no longer listed.
     #[error("{} does not list it any more: its nodes are {nodes:?}. It has been removed from the cluster", file.display())]
     Removed {
         /// The cluster's file.
         file: PathBuf,
-        /// The node that stands there.
+        /// The nodes that are listed.
         nodes: Vec<u16>,
     },
-    /// The file is not there, or not valid.
+    /// The file does not exist, or is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
 
-/// Everything a process goes by: its cluster's configuration and its own, validated together.
+/// All configuration of a process: its cluster's and its own, validated together.
 #[derive(Clone, Debug)]
 pub struct Settings {
     cluster: Cluster,
@@ -239,7 +238,7 @@ impl Settings {
         Self::joined(cluster, node, file)
     }
 
-    /// Validates a node's configuration that a program has made; `node.cluster` is not read. Errors name `<node>` as the file.
+    /// Validates a node's configuration that a program has built; `node.cluster` is not read. Errors name `<node>` as the file.
     pub fn new(cluster: Cluster, node: NodeConfig) -> Result<Settings, ConfigError> {
         let file = Path::new("<node>");
         node.validate(file)?;
@@ -263,8 +262,8 @@ impl Settings {
         Ok(Settings { cluster, node, position, all_here: false })
     }
 
-    /// The same with the cluster's nodes as its file lists them now: nodes are added and removed while others run. This node stays as it is, and so does all
-    /// else: it takes a new start. Where a program has made the list, that is the list.
+    /// The same settings with the cluster's nodes as its file lists them now: nodes are added and removed while others run. This node's own entry stays as it
+    /// is, and so does everything else, which only a new start changes. If a program has built the list, the list stays.
     ///
     /// # Errors
     /// See [`RelistError`].
@@ -272,7 +271,7 @@ impl Settings {
         self.read_again(|_| self.cluster.config.recovery.clone())
     }
 
-    /// The same, in the generation of the cluster that its file says.
+    /// The same settings, in the generation of the cluster that its file names.
     ///
     /// # Errors
     /// See [`RelistError`].
@@ -293,15 +292,15 @@ impl Settings {
         Ok(Settings { all_here: self.all_here, ..Self::joined(cluster, self.node.clone(), file)? })
     }
 
-    /// The same, and the claim that every process of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous
-    /// directory. So a node that is not seen does not run, and the cluster can be founded without it. Nothing that a process can look at says so:
-    /// `docs/containers.md`. It means nothing on a fabric of several hosts.
+    /// The same settings, with or without the claim that every process of the cluster runs where this one sees it: in this network namespace, or with the same
+    /// rendezvous directory. With that claim, a node that is not seen is not running, and the cluster can be founded without it. No process can find this out
+    /// by itself: `docs/containers.md`. The claim means nothing on a fabric of several hosts.
     #[must_use]
     pub fn with_all_here(self, all_here: bool) -> Settings {
         Settings { all_here, ..self }
     }
 
-    /// Whether it has been claimed that a node which is not seen here does not run.
+    /// Whether it has been claimed that a node that is not seen here is not running.
     pub fn all_here(&self) -> bool {
         self.all_here
     }
@@ -311,7 +310,7 @@ impl Settings {
         &self.cluster
     }
 
-    /// The process's part. Paths in it have been made relative to the working directory.
+    /// The process's part. Its paths have been made relative to the working directory.
     pub fn node(&self) -> &NodeConfig {
         &self.node
     }
@@ -321,7 +320,7 @@ impl Settings {
         &self.cluster.config.nodes[self.position]
     }
 
-    /// Where this node keeps its data; `None` where nothing is written to a disk.
+    /// Where this node keeps its data; `None` if nothing is written to a disk.
     pub fn data_directory(&self) -> Option<PathBuf> {
         let usual = || self.cluster.data_directory().join(format!("node-{}", self.node.number));
         self.cluster.config.durability.writes().then(|| self.node.directory.clone().unwrap_or_else(usual))
@@ -332,8 +331,8 @@ impl Settings {
         self.position
     }
 
-    /// Which cores its acting threads are bound to. Where others wait for their turns `auto` leaves them to the scheduler: a primary that waits awake for an answer would keep those
-    /// that are to give it from the core that they share, on this host or among hosts that are parts of one.
+    /// Which cores its acting threads are bound to. On a fabric whose nodes wait for each other's turns, `auto` leaves this to the scheduler: a primary that
+    /// spins for an answer would keep the threads that are to give it from the core that they share, on this host or on hosts that are parts of one.
     pub fn pin(&self) -> &Pin {
         match &self.node.threads.pin {
             Pin::Auto if self.cluster.config.fabric.traits().answers_in_turns => &Pin::None,
@@ -353,7 +352,7 @@ impl Settings {
         (port != 0).then_some(std::net::SocketAddr::new(ip, port))
     }
 
-    /// Whether replies to Redis clients that say something of keys wait for a majority unless the client wants it otherwise.
+    /// Whether replies to Redis clients that say something about keys wait for a majority, unless the client chooses otherwise.
     pub fn reads_by_quorum(&self) -> bool {
         match self.node.redis.reads {
             Reads::Auto => self.cluster.config.fabric.traits().spans_hosts,
@@ -363,7 +362,7 @@ impl Settings {
     }
 }
 
-/// Larger files are no configuration of ours.
+/// A larger file is no configuration of ours.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 fn read_text(file: &Path) -> Result<String, ConfigError> {

@@ -1,4 +1,4 @@
-//! Files that are right come back as they went; each file that is wrong gives an error that says what is.
+//! Valid files are written back as they were read; each invalid file gives an error that says what is wrong.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use super::*;
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A directory that goes when the test does.
+/// A directory that is removed when the test ends.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -47,7 +47,7 @@ fn three() -> ClusterConfig {
     ClusterConfig { key: Some(KEY.into()), ..ClusterConfig::new("demo", nodes) }
 }
 
-/// On that fabric, with addresses where it needs them.
+/// A cluster of three on that fabric, with addresses if the fabric needs them.
 fn three_on(fabric: FabricKind) -> ClusterConfig {
     let mut config = ClusterConfig { fabric, ..three() };
     for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
@@ -148,7 +148,7 @@ fn the_size_of_a_group_and_who_counts_in_it_are_the_engines_to_use() {
     refused(FabricKind::Ethernet, group(0, 1), "group.zombies_us is 1; allowed: 0 where fabric is \"ethernet\"");
 }
 
-/// The page with every key says what holds without it.
+/// The documentation page with every key shows the defaults.
 #[test]
 fn the_page_of_keys_shows_the_defaults() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md")).expect("the page");
@@ -162,7 +162,7 @@ fn the_page_of_keys_shows_the_defaults() {
     assert_eq!(shown.election, Some(ElectionConfig::QUICK));
     let shown: NodeConfig = toml::from_str(node).expect("a node's file");
     assert_eq!(shown, NodeConfig::new(0, "cluster.toml"));
-    // Every key that a file can have is on the page: those with a default, and as comments those that may be absent.
+    // Every key that a file can have is on the page: those with a default, and, as comments, those that may be absent.
     let everything = ClusterConfig { durability: DurabilityConfig { mode: DurabilityKind::Sync, ..Default::default() }, ..usual };
     for line in [everything.to_toml(), toml::to_string(&shown).expect("a form")].iter().flat_map(|text| text.lines()) {
         if let Some((key, _)) = line.split_once(" = ") {
@@ -194,7 +194,7 @@ fn execution_on_commit_is_refused_where_an_engine_executes_ahead() {
     assert!(wrong.contains("execution is \"late\"; allowed are speculative, committed"), "{wrong}");
 }
 
-/// A program can ask for durability that the file does not.
+/// A program can ask for durability where the file does not.
 #[test]
 fn a_cluster_that_is_changed_keeps_its_paths() {
     let dir = Dir::new("changed");
@@ -353,7 +353,7 @@ fn paths_in_a_file_are_relative_to_it() {
     assert!(error.contains("the.key: its mode is 644; allowed: 600 or 400"), "{error}");
 }
 
-/// Three nodes on RDMA, of which the second has something of its own to say.
+/// Three nodes on RDMA, the second of which has settings of its own.
 fn on_rdma() -> ClusterConfig {
     let mut config = three();
     config.fabric = FabricKind::Verbs;
@@ -479,7 +479,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         let error = cluster_error(from, to);
         assert!(error.starts_with(wanted), "{to}: {error}\nwanted: {wanted}");
     }
-    // What the parser refuses: values of a wrong type are named like others, and of what else is wrong its words show the line.
+    // What the parser refuses: values of a wrong type are reported like others; for anything else that is wrong, the parser's message shows the line.
     for (from, to, wanted) in [
         ("lease_us = 10000", "lease_us = \"long\"", ["lease_us is \"long\"", "allowed: a whole number from 50 to 60000000"]),
         ("lease_us = 10000", "lease_us = -1", ["lease_us is -1", "allowed: a whole number from 50 to 60000000"]),

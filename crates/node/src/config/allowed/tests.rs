@@ -11,7 +11,7 @@ use super::*;
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A cluster's file in which every key stands. It is written out in full, so that a new key cannot be left out here.
+/// A cluster's file with every key. It is written out in full, so that a new key cannot be left out here.
 fn cluster() -> ClusterConfig {
     ClusterConfig {
         name: "demo".into(),
@@ -64,7 +64,7 @@ fn cluster() -> ClusterConfig {
     }
 }
 
-/// The same of a node's.
+/// The same for a node's file.
 fn node() -> NodeConfig {
     NodeConfig {
         number: 1,
@@ -112,7 +112,7 @@ fn keys(table: &Table, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A file's text in which that key has another value, as TOML.
+/// The text of a file with another value for that key, as TOML.
 fn with(text: &str, key: &str, value: &str) -> String {
     let value = toml::from_str::<Table>(&format!("v = {value}")).expect("a value")["v"].clone();
     let mut table: Table = text.parse().expect("a file");
@@ -132,20 +132,20 @@ fn with(text: &str, key: &str, value: &str) -> String {
     table.to_string()
 }
 
-/// What is said of a cluster's file.
+/// What is said about a cluster's file.
 fn of_cluster(text: &str) -> Option<String> {
     let file = Path::new("f");
     let checked = read::<ClusterConfig>(text).map_err(|wrong| wrong.of(file)).and_then(|config| Cluster::new(config).map(drop));
     checked.err().map(|error| error.to_string().replace("<cluster>: ", "f: "))
 }
 
-/// What is said of a node's file.
+/// What is said about a node's file.
 fn of_node(text: &str) -> Option<String> {
     let file = Path::new("f");
     read::<NodeConfig>(text).map_err(|wrong| wrong.of(file)).and_then(|config| config.validate(file)).err().map(|error| error.to_string())
 }
 
-/// A file's text, its keys, and what is said of another text in its place.
+/// A file's text, its keys, and a function that returns what is said about another text in its place.
 type File = (String, Vec<&'static Setting>, fn(&str) -> Option<String>);
 
 fn files() -> [File; 2] {
@@ -165,7 +165,7 @@ fn it_is_known_of_each_key_what_it_may_be_and_of_no_other() {
     }
 }
 
-/// What is wrong for whatever has not that type.
+/// Values of which each is wrong for any key that does not have its type.
 const OF_TYPES: [&str; 6] = ["true", "\"never\"", "-7", "1.5", "[[[7]]]", "2020-02-02"];
 
 #[test]
@@ -175,7 +175,7 @@ fn a_value_of_a_wrong_type_is_named_with_its_key_and_what_the_key_may_be() {
             let text = if *key == "key_file" { text.replace(&format!("key = \"{KEY}\"\n"), "") } else { text.clone() };
             let is_right = |value: &str| match allowed {
                 Truth => value == "true",
-                // What such a text may be is looked at elsewhere.
+                // What such a text may be is checked elsewhere.
                 Words(_) | Hidden(_) | Made(_) => {
                     value == "\"never\"" && !said(&with(&text, key, value)).is_some_and(|said| said.contains("allowed"))
                 }
@@ -199,7 +199,7 @@ fn a_value_of_a_wrong_type_is_named_with_its_key_and_what_the_key_may_be() {
                     _ => format!("f: {named} is {shown}; allowed: "),
                 };
                 assert!(said.starts_with(&begins), "{key} = {value}: {said}");
-                // A text may be refused for what it says, with words of its own.
+                // A text may be refused for its content, with words of its own.
                 assert!(value == "\"never\"" || said.ends_with(&format!("; allowed: {allowed}")), "{key} = {value}: {said}");
             }
         }
@@ -213,7 +213,7 @@ fn a_number_out_of_its_range_is_named_with_its_key_and_the_range() {
             known.iter().filter_map(|(key, allowed)| if let Number(from, to) = allowed { Some((key, *from, *to)) } else { None })
         {
             let below = (i64::try_from(from).expect("small") - 1).to_string();
-            // One more than a number of any of our types can be, too.
+            // Includes one more than the largest number of any of our types.
             for value in
                 [below.as_str(), "-1", "-9223372036854775808", "9223372036854775807", "4294967296", "65536", "256", &(to + 1).to_string()]
             {
@@ -227,14 +227,14 @@ fn a_number_out_of_its_range_is_named_with_its_key_and_the_range() {
             }
             for value in [from, to] {
                 let said = said(&with(&text, key, &value.to_string()));
-                // Other keys may have to follow.
+                // Other keys may have to change along with it.
                 assert!(said.is_none_or(|said| !said.contains(&format!("{key} is"))), "{key} = {value} is allowed");
             }
         }
     }
 }
 
-/// What is no plain range.
+/// Values that are not simply outside a range.
 #[test]
 fn other_values_that_are_not_allowed_are_named_with_their_keys_and_what_is() {
     let long = format!("\"{}\"", "x".repeat(600));
@@ -292,7 +292,7 @@ fn other_values_that_are_not_allowed_are_named_with_their_keys_and_what_is() {
     ];
     for ((text, known, said), table) in files().into_iter().zip([cluster, node]) {
         for (key, allowed) in &known {
-            // Ranges are above; of these every value of the type will do.
+            // Ranges are checked above; these keys accept every value of their type.
             let is_free =
                 matches!(allowed, Number(..) | Truth | Table(_)) || ["key_file", "cluster", "directory", "node[..]"].contains(key);
             assert_eq!(table.iter().any(|(named, ..)| named == key), !is_free, "{key}");
