@@ -21,7 +21,7 @@ const RESERVE_BYTES: usize = 64 << 10;
 const MOST_READY: usize = 1000;
 /// The most connections that are accepted in a round.
 const MOST_ACCEPTED: usize = 64;
-/// The log is told how far a connection is drained each time this many more bytes of its output have been, in bytes.
+/// Each time that the kernel has taken so many more bytes of a connection's output, the log is told how far the connection is drained.
 const DRAIN_BYTES: u64 = WINDOW_BYTES / 4;
 
 const IN: u32 = libc::EPOLLIN as u32;

@@ -90,8 +90,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         return kernel!(SYS_close_range, first, last, flags) as c_int;
     }
     let _library = InLibrary::enter();
-    // The threads that hand over the server's connections share its table of descriptors. A server with one thread shares it with no other of its own, and need
-    // not be given a separate table.
+    // The keeper, which hands over the server's connections, shares its table of descriptors. A server with one thread shares it with no other thread of its own,
+    // and need not be given a separate table.
     if unshares && (threads::has_helpers() || turnstile::is_on()) {
         sys::complain(
             "the server calls close_range with CLOSE_RANGE_UNSHARE while it has several threads, which is not captured: the call fails with EINVAL",
@@ -119,7 +119,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// The threads that hand over the server's connections share its table of descriptors.
+/// The keeper, which hands over the server's connections, shares its table of descriptors.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 && in_server() && birth::is_born() {
