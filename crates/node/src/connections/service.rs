@@ -122,8 +122,8 @@ impl Ending {
     }
 }
 
-/// Ends the keepers that keep connections for dead processes of that cluster's service at that address. For a process that has ended all of those, and does not
-/// start any again.
+/// Ends the keepers that keep connections for dead processes of that cluster's service at that address. For a program that has ended
+/// all processes of the service, and does not start any again.
 pub fn let_go(cluster: &str, address: SocketAddr) {
     keepers(&kind(cluster, address)).unwrap_or_default().iter().for_each(|name| keeper::is_over(name));
 }

@@ -89,7 +89,7 @@ fn descriptors_needed(nodes: usize) -> u64 {
     48 + 16 * nodes as u64
 }
 
-/// Reports a limit that a node cannot run with now, and by name.
+/// Reports at the start, and by its name, a limit that a node cannot run with.
 fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     let current = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
     let nodes = settings.cluster().config().nodes.len();
