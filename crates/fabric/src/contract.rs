@@ -1,28 +1,28 @@
 //! What a fabric promises. The conformance suite states each promise as a test, and every backend runs it.
 //!
-//! A process **owns** regions; its **peers** act on them with one-sided operations, without the owner's CPU. An endpoint (a value of a type
-//! that implements [`Fabric`]) belongs to one thread. Operations are posted with a [`Token`] and complete later, through [`Fabric::poll`].
+//! A process **owns** regions. Its **peers** act on them with one-sided operations, which do not involve the owner's CPU. An endpoint (a value of a
+//! type that implements [`Fabric`]) belongs to one thread. Operations are posted with a [`Token`] and complete later, through [`Fabric::poll`].
 //!
 //! # Promises
 //! 1. *Order.* Operations that one endpoint posts to one peer take effect, and complete, in the order in which they were posted.
-//! 2. *Words.* An aligned 8-byte word never tears, whether read or written. Anything longer can tear, at word boundaries: every record
-//!    carries its own seal ([`crate::ring`]).
-//! 3. *Swap.* [`Fabric::compare_and_swap`] is atomic against every other `compare_and_swap` of that word, the owner's included, who posts it
-//!    to [`PeerId::SELF`] like everybody else (TRAPS 5).
-//! 4. *No mixing.* A word that is a target of `compare_and_swap` is never written by a plain store or a WRITE while anyone may CAS it.
-//! 5. *Visibility.* A completed write is visible to the owner, and to whoever learns of the completion through memory.
-//! 6. *Revocation.* Once [`Fabric::revoke`] has completed, a write of that peer either is already visible to the owner in whole or completes
-//!    at the peer with [`OpError::AccessLost`]. A write that completes `Ok` had the grant after its last byte was stored.
-//!    What a writer posts after it has seen anything that the owner did after a [`Fabric::grant`] is under that grant; what it posts earlier may not be.
-//! 7. *Zombies.* A dead process's memory stays reachable on backends that say so ([`Fabric::ZOMBIES_REACHABLE`]); elsewhere operations on
-//!    it complete with [`OpError::PeerLost`] in bounded time.
-//! 8. *Datagrams* ([`Fabric::send`]) may be lost, repeated or reordered, are never altered, and come only from authenticated peers of this
+//! 2. *Words.* An aligned 8-byte word never tears, whether read or written. Anything longer can tear at word boundaries, so every record carries its
+//!    own seal ([`crate::ring`]).
+//! 3. *Swap.* [`Fabric::compare_and_swap`] is atomic with respect to every other `compare_and_swap` of that word. This includes the owner's, provided
+//!    that the owner posts it to [`PeerId::SELF`] as any peer would (TRAPS 5).
+//! 4. *No mixing.* While any process may CAS a word, the word is never written by a plain store or a WRITE.
+//! 5. *Visibility.* A completed write is visible to the owner, and to any process that learns of the completion through memory.
+//! 6. *Revocation.* Once [`Fabric::revoke`] has completed, each write of that peer either is already visible to the owner in whole or completes at
+//!    the peer with [`OpError::AccessLost`]. A write that completes `Ok` still had the grant after its last byte was stored. A write that is posted
+//!    after the writer has seen anything that the owner did after a [`Fabric::grant`] is under that grant; a write posted earlier may not be.
+//! 7. *Zombies.* A dead process's memory stays reachable on backends that say so ([`Fabric::ZOMBIES_REACHABLE`]). On the others, operations on it
+//!    complete with [`OpError::PeerLost`] in bounded time.
+//! 8. *Datagrams* ([`Fabric::send`]) may be lost, repeated or reordered. They are never altered, and come only from authenticated peers of this
 //!    cluster.
 
 use crate::primitive::AtomicU64;
 use crate::pulse::Pulse;
 
-/// The number an operator gives a node in the cluster's configuration; the same after a restart.
+/// The number that the cluster's configuration gives a node. It stays the same when the node restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
@@ -32,11 +32,11 @@ impl std::fmt::Display for NodeId {
     }
 }
 
-/// Tells the lives of one node apart: a restarted process is never the old one (TRAPS 28). Larger is later; 0 is nobody's.
+/// Tells the lives of one node apart: a restarted process is never the old one (TRAPS 28). A larger number is a later life; no process has 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// What a process is to the others.
+/// The role of a process, as its peers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerKind {
     /// A node of the cluster.
@@ -48,21 +48,21 @@ pub enum PeerKind {
 /// The identity of a process. Two processes never share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Its number in the configuration; for a client, any number.
+    /// The node's number in the configuration; for a client, any number.
     pub node: NodeId,
-    /// Its life.
+    /// Which life of the node this is.
     pub incarnation: Incarnation,
-    /// What it is.
+    /// Member or client.
     pub kind: PeerKind,
 }
 
-/// A connected process as one process numbers it. Never used again: not for another process, not for a later life of the same node, and not for another
-/// connection with the same process.
+/// The number by which one process knows a connected process. A number is never reused: not for another process, not for a later life of the same
+/// node, and not for another connection to the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
 
 impl PeerId {
-    /// The process itself: operations on its own memory go the same way as everybody else's.
+    /// The process itself: operations on its own memory are posted like those on any peer's.
     pub const SELF: PeerId = PeerId(0);
 }
 
@@ -73,10 +73,10 @@ pub struct RegionName(pub u8);
 /// Memory of a process, as a peer addresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
-    /// The one region of that name, which every member may read, write and CAS, and every client may read. Of those that only their owner writes
-    /// ([`RegionSpec::owned`]) members may read too, and no more.
+    /// The one region of that name. Every member may read, write and CAS it, and every client may read it. If only its owner writes it
+    /// ([`RegionSpec::owned`]), members may only read it, too.
     Public(RegionName),
-    /// The lane of that name which the owner keeps for the posting process alone. Its write permission can be revoked.
+    /// The lane of that name which the owner keeps for the posting process alone. The owner can revoke the permission to write it.
     Lane(RegionName),
 }
 
@@ -91,10 +91,10 @@ pub struct Remote {
     pub offset: usize,
 }
 
-/// Memory of this process, as it addresses it itself.
+/// Memory of this process, as the process itself addresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocalRegion {
-    /// A public region of ours.
+    /// One of our public regions.
     Public(RegionName),
     /// Our lane of that name in which `writer` writes.
     Lane {
@@ -114,19 +114,19 @@ pub struct Local {
     pub offset: usize,
 }
 
-/// What the poster calls an operation; it comes back with the completion. The fabric does not look into it.
+/// The poster's name for an operation, returned with its completion. The fabric does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// Memory that others may act on at any time: aligned words, each one atomic.
+/// Memory that other processes may act on at any time: aligned words, each of them atomic.
 ///
-/// A slice of atomics, so that whoever holds it can neither tear a word nor race in the language's sense.
+/// It is a slice of atomics, so that code that holds it can neither tear a word nor cause a data race in Rust's sense.
 pub type Memory = [AtomicU64];
 
-/// Why an operation did not take effect, or cannot be known to have.
+/// Why an operation did not take effect, or why it is unknown whether it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpError {
-    /// The owner has revoked the permission, or there was none: what was written is not in what readers use.
+    /// The owner has revoked the permission, or never gave it: what was written is not in the memory that readers use.
     AccessLost,
     /// The peer is out of reach. The operation may or may not have taken effect.
     PeerLost,
@@ -146,41 +146,42 @@ impl std::error::Error for OpError {}
 /// The end of one posted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// As posted.
+    /// The token that the operation was posted with.
     pub token: Token,
-    /// `read_word`: the word. `compare_and_swap`: the word as found, whether or not it was swapped. Otherwise 0.
+    /// For `read_word`, the word. For `compare_and_swap`, the word as found, whether or not it was swapped. Otherwise 0.
     pub result: Result<u64, OpError>,
 }
 
-/// A process came or went.
+/// A peer has connected or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
     /// The peer is connected in both directions: operations on it may be posted.
     Up {
-        /// Its number from now on.
+        /// The number by which it is known from now on.
         peer: PeerId,
         /// Its identity.
         identity: Identity,
     },
-    /// The peer's process is gone for certain (its kernel says so), or the connection with it is lost. Its memory, where zombies are
-    /// reachable, stays mapped until [`Fabric::forget`]. The other end hears that the connection is lost as well, once it can be told, and two processes
-    /// that live and reach each other again then meet anew: as [`PeerEvent::Up`] under another number, with fresh lanes, and always after this event. What was posted under the old
-    /// number has taken effect by then, or never will; its completions may still come.
+    /// Either the peer's process is certainly gone (its kernel says so), or the connection to it is lost. Where zombies are reachable, its memory
+    /// stays mapped until [`Fabric::forget`].
+    /// If the connection is lost, the other end is told so too as soon as it can be reached. Two processes that are both alive and reach each other
+    /// again then connect anew: each sees [`PeerEvent::Up`] with another number and fresh lanes, and always after this event. By then each operation
+    /// posted under the old number has either taken effect or never will, though its completion may still come.
     Gone {
-        /// Its number so far.
+        /// The number by which it was known.
         peer: PeerId,
-        /// True when the kernel vouches that every thread of the process has ended.
+        /// True if the kernel vouches that every thread of the process has ended.
         certain: bool,
     },
 }
 
-/// What regions a process offers; the same list, in the same sizes, at every member of a cluster.
+/// The regions that a process offers. Every member of a cluster offers the same list, in the same sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSpec {
     /// Public regions and their lengths in bytes, multiples of 8.
     pub public: Vec<(RegionName, usize)>,
-    /// Those of them that only their owner writes. A write or swap of anybody else's completes with [`OpError::AccessLost`], and where peers map memory they
-    /// map this one for reading only: a stray store of theirs is their end, and changes nothing here.
+    /// The public regions that only their owner writes. A write or swap by any other process completes with [`OpError::AccessLost`]. Where peers map
+    /// memory, they map these regions read-only: a stray store by a peer kills that peer and changes nothing here.
     pub owned: Vec<RegionName>,
     /// Lanes kept for each member that connects.
     pub member_lanes: Vec<(RegionName, usize)>,
@@ -197,7 +198,7 @@ impl RegionSpec {
         }
     }
 
-    /// Whether only its owner writes the public region of that name.
+    /// Whether only its owner writes the public region called `name`.
     pub fn is_owned(&self, name: RegionName) -> bool {
         self.owned.contains(&name)
     }
@@ -205,17 +206,17 @@ impl RegionSpec {
 
 /// One thread's endpoint on the fabric. See the [module](self) for what it promises.
 ///
-/// Posting never blocks and never allocates after the start. Out-of-range addresses and lengths that are not multiples of 8 are mistakes of
-/// the caller and panic: sizes are agreed at connection, and a peer whose sizes differ is refused there.
+/// Posting never blocks, and never allocates after the start. Out-of-range addresses and lengths that are not multiples of 8 are the caller's
+/// mistakes and cause a panic: sizes are agreed when two processes connect, and a peer whose sizes differ is refused then.
 pub trait Fabric {
     /// Whether a dead process's memory can still be read and written.
     const ZOMBIES_REACHABLE: bool;
 
-    /// Our own memory, or `None` when the region was never declared or its writer has been forgotten.
+    /// Our own memory, or `None` if the region was never declared or its writer has been forgotten.
     fn memory(&self, region: LocalRegion) -> Option<&Memory>;
 
-    /// A pulse that beats in these words of our own public regions, which nobody but this endpoint's thread writes. The default shows nothing to anybody:
-    /// for fabrics on which no turn takes any time.
+    /// A pulse that beats in these words of our own public regions, which only this endpoint's thread writes. The default shows nothing: it is for
+    /// fabrics on which no turn takes any time.
     fn pulse(&self, _words: &[(RegionName, usize)]) -> Pulse {
         Pulse::default()
     }
@@ -223,47 +224,47 @@ pub trait Fabric {
     /// Posts a write of `bytes` (a multiple of 8 long) at `at`.
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token);
 
-    /// A hint that `len` bytes at `at` (multiples of 8, as everywhere) are about to be written: where it helps, their cache lines are fetched from whoever
-    /// has them, so that the write need not wait for them. Nothing depends on it.
+    /// A hint that `len` bytes at `at` (multiples of 8, as everywhere) are about to be written. Where it helps, their cache lines are fetched from
+    /// the cores that hold them, so that the write need not wait. Nothing depends on this hint.
     #[inline]
     fn expect_write(&self, _at: Remote, _len: usize) {}
 
     /// Posts a read of `len` bytes (a multiple of 8) from `from` into our memory at `into`.
     fn read(&mut self, from: Remote, into: Local, len: usize, token: Token);
 
-    /// Posts a read of one word; the completion carries it.
+    /// Posts a read of one word. The completion carries the word.
     fn read_word(&mut self, from: Remote, token: Token);
 
-    /// Posts a compare-and-swap of one word; the completion carries the word as found.
+    /// Posts a compare-and-swap of one word. The completion carries the word as found.
     fn compare_and_swap(&mut self, at: Remote, expected: u64, new: u64, token: Token);
 
-    /// The next completion, in posting order for each peer. Everything posted before it returns `None` is on its way; a write's completion
-    /// is returned only after a full fence between its last store and the check of its permission.
+    /// The next completion; the completions of each peer come in posting order. Once this returns `None`, everything posted before is on its way. A
+    /// write's completion is returned only after a full fence between the write's last store and the check of its permission.
     fn poll(&mut self) -> Option<Completion>;
 
     /// Sends a datagram of at most [`MAX_DATAGRAM_BYTES`] to one peer. It may be lost.
     fn send(&mut self, to: PeerId, datagram: &[u8]);
 
-    /// Sends a datagram to every connected member. Each copy may be lost by itself.
+    /// Sends a datagram to every connected member. Each copy may be lost independently.
     fn multicast(&mut self, datagram: &[u8]);
 
     /// Takes the next datagram into `into` (cleared first) and names its sender.
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId>;
 
-    /// The next coming or going of a peer.
+    /// The next event: a peer has connected or is gone.
     fn event(&mut self) -> Option<PeerEvent>;
 
-    /// Lets `writer` write its lane `name` again, in a new epoch. A fresh lane is granted from the start.
+    /// Lets `writer` write its lane `name` again, in a new epoch. A fresh lane is already granted.
     fn grant(&mut self, writer: PeerId, name: RegionName);
 
-    /// Posts the revocation of `writer`'s permission on its lane `name`; see promise 6 for what its completion means.
+    /// Posts the revocation of `writer`'s permission to write its lane `name`. Promise 6 says what its completion means.
     fn revoke(&mut self, writer: PeerId, name: RegionName, token: Token);
 
-    /// Asks a peer that may be idle to look at its memory soon. A hint: it costs one load when the peer is awake, and may be lost only
-    /// together with the peer. Post it after [`Fabric::poll`] has fenced what the peer is to see.
+    /// Asks a peer that may be idle to look at its memory soon. This is a hint: it costs one load when the peer is awake, and is lost only if the
+    /// peer is lost too. Post it after [`Fabric::poll`] has fenced what the peer is to see.
     fn nudge(&mut self, peer: PeerId);
 
-    /// Gives up the memory of a peer: its lanes here and our mapping of its regions. Operations still in flight complete with
+    /// Gives up the memory shared with a peer: its lanes here and our mapping of its regions. Operations still in flight complete with
     /// [`OpError::PeerLost`].
     fn forget(&mut self, peer: PeerId);
 }

@@ -1,9 +1,9 @@
 //! One-sided memory: processes act on each other's memory without the owner's CPU.
 //!
-//! [`contract`] says what every backend promises; [`ring`] is the one way in which records travel through a lane. [`probe`] is for simulators.
-//! The backends are `shm` (processes on one host), `verbs` (RDMA) and `sim` (virtual time, one seed).
+//! [`contract`] says what every backend promises, and [`ring`] is the only way in which records travel through a lane. [`probe`] is for simulators.
+//! The backends are `shm` (processes on one host), `verbs` (RDMA), `ethernet` (UDP) and `sim` (virtual time, one seed).
 //!
-//! `unsafe` stands only in the backends that map memory, each with the argument why it is sound.
+//! Only the backends that map memory contain `unsafe`, and each use argues why it is sound.
 
 pub mod canary;
 #[cfg(all(any(test, feature = "conformance"), not(loom)))]
@@ -19,12 +19,12 @@ mod exchange;
 pub mod fuzz;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod host;
-/// Which fabrics there are.
+/// The registry of fabrics.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod kind;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod limits;
-// The right to act on another's memory; for the backends whose processes have to find each other.
+// How processes find and authenticate each other, for the backends in which they have to.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod meeting;
 pub mod primitive;
@@ -44,7 +44,7 @@ pub mod standalone;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod verbs;
 
-/// Sealed packets for who sends datagrams beside any fabric.
+/// Sealed packets, for programs that send datagrams without a fabric.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod sealing {
     pub use crate::ethernet::sealing::{Agreement, MAX_SEALED_BYTES, Opening, Sealing, Unopened};
@@ -60,7 +60,7 @@ pub use shm::{HostLock, Peer, Rendezvous, peer};
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use verbs::Multicast;
 
-/// The devices of this host that a fabric may use, which are RDMA devices, and what they can do.
+/// This host's RDMA devices, which a fabric may use, and what they can do.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod devices {
     pub use crate::verbs::{DeviceChoice, Fence, devices as names, try_fences, try_multicast};

@@ -9,17 +9,18 @@
 //! ...      payload, zero-padded to a multiple of 16
 //! ```
 //!
-//! Nothing is ever zeroed: bytes of an earlier lap carry another position and so identify themselves as stale; a record that is only partly
-//! there, or torn, fails its seal and is simply not there yet. A record never crosses the end of the data: a filler record covers the rest.
+//! Nothing is ever zeroed. Bytes of an earlier lap carry another position, and so identify themselves as stale. A record that is torn, or only partly
+//! there, fails its seal and is treated as not there yet. A record never crosses the end of the data: a filler record covers what is left there.
 //!
-//! What stands in a payload may come from outside, and positions can be guessed: bytes that look like the record of the next lap could be
-//! planted where that record will be. So both ends of a lane that carries such bytes share a *salt*, chance that nobody else knows, without
-//! which a seal cannot be forged: [`Writer::salted`] and [`Reader::salted`]. The owner draws it, and the writer learns it before it writes.
+//! A payload may come from outside, and positions can be guessed. An attacker could therefore plant bytes that look like the record of the next lap
+//! in the place where that record will be. To prevent this, both ends of a lane that carries such payloads share a *salt*, a random number that
+//! nobody else knows, without which a seal cannot be forged: [`Writer::salted`] and [`Reader::salted`]. The owner draws the salt, and the writer
+//! learns it before it writes.
 //!
 //! | word of the header | who writes | meaning | may move |
 //! |---|---|---|---|
 //! | 0 | the owner (reader) | position up to which records have been consumed | upwards |
-//! | 1 | the owner (reader) | the lane's salt, which is not 0, once the owner's program reads this lane; for its users, the ring itself doesn't look | from 0 to that |
+//! | 1 | the owner (reader) | the lane's salt, nonzero, once the owner's program reads this lane; for the ring's users, not the ring | from 0 to the salt |
 
 use crate::canary::Canary;
 use crate::contract::{Fabric, Memory, Remote, Token};
@@ -28,14 +29,14 @@ use crate::primitive::{Ordering, load_words, prefetch_for_write, store_words};
 
 /// The part of a lane before its data.
 pub const HEADER_BYTES: usize = 64;
-/// The header's word by which the owner can say that it reads the lane, and with which [`salt`], in bytes from the lane's start.
+/// Where the owner can say that it reads the lane, and with which [`salt`]: this word of the header, in bytes from the lane's start.
 pub const ATTENDED_OFFSET: usize = 8;
-/// What a record costs beside its payload.
+/// What a record takes up in addition to its payload.
 pub const RECORD_HEADER_BYTES: usize = 16;
 /// The length that marks a filler record.
 const FILLER: u32 = u32::MAX;
 
-/// The bytes a record of this payload takes in the ring.
+/// The bytes that a record with a payload of `payload` bytes takes in the ring.
 pub const fn record_bytes(payload: usize) -> usize {
     RECORD_HEADER_BYTES + payload.next_multiple_of(16)
 }
@@ -46,8 +47,8 @@ pub const fn lane_bytes(capacity: usize) -> usize {
     HEADER_BYTES + capacity
 }
 
-/// Where the record after one stands that was put behind `position` with a payload of `len` bytes, a filler before it included. The same at
-/// every ring of this capacity, so that logs with the same records have them at the same positions.
+/// The position after a record with a payload of `len` bytes that is put at `position`, including the filler before it if one is needed. This is the
+/// same in every ring of this capacity, so logs with the same records have them at the same positions.
 pub fn position_after(position: u64, len: usize, capacity: u64) -> u64 {
     let need = record_bytes(len) as u64;
     position + filler_before(position, need, capacity) + need
@@ -59,20 +60,20 @@ fn filler_before(position: u64, need: u64, capacity: u64) -> u64 {
     if need > to_end { to_end } else { 0 }
 }
 
-/// Puts a record, without salt, into a ring of our own, which nobody else writes, behind `position`. Returns [`position_after`] it. Whether what it
-/// overwrites is still needed is the caller's business.
+/// Puts a record, without salt, at `position` into a ring of our own that no other process writes. Returns [`position_after`] it. The caller makes
+/// sure that what the record overwrites is no longer needed.
 pub fn place(ring: &Memory, position: u64, record: &Record) -> u64 {
     put(ring, position, record.len, record.crc, |words| store_words(words, &record.bytes[RECORD_HEADER_BYTES..]))
 }
 
-/// The same of the record that a reader has just taken: its bytes have been vouched for, so that they need no second checksum.
+/// Like [`place`], for the record that `reader` has just taken. The reader has verified those bytes, so they need no second checksum.
 pub fn place_taken(ring: &Memory, position: u64, payload: &[u8], reader: &Reader) -> u64 {
     debug_assert_eq!(reader.crc, crc32fast::hash(payload), "not what was taken last");
     put(ring, position, payload.len(), reader.crc, |words| {
         let (whole, tail) = payload.as_chunks::<8>();
         let (words, rest) = words.split_at(whole.len());
         store_words(words, whole.as_flattened());
-        // Zeroes behind the payload, in the words that it does not fill.
+        // Zero the rest of the record: the last word's bytes after the payload, and the words after it.
         let mut last = tail.iter().rev().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
         for word in rest {
             word.store(std::mem::take(&mut last), Ordering::Relaxed);
@@ -80,8 +81,8 @@ pub fn place_taken(ring: &Memory, position: u64, payload: &[u8], reader: &Reader
     })
 }
 
-/// Reads again what we have put into a ring of our own, which nobody else writes, at `position`: it has been vouched for, so it needs no second checksum. Returns where the next
-/// record begins; `None` where none was put.
+/// Reads back a record that we have put at `position` into a ring of our own that no other process writes. It was verified when it was put there, so
+/// it needs no second checksum. Returns where the next record begins, or `None` if there is no record at `position`.
 pub fn reread(ring: &Memory, position: u64, into: &mut Vec<u8>) -> Option<u64> {
     let mut reader = Reader::at(position);
     reader.step(ring, into, false).then_some(reader.next)
@@ -91,7 +92,7 @@ pub fn reread(ring: &Memory, position: u64, into: &mut Vec<u8>) -> Option<u64> {
 #[inline]
 fn load_payload(words: &Memory, len: usize, into: &mut Vec<u8>) {
     let count = len.div_ceil(8);
-    // What stands in the buffer is overwritten, so a buffer that is long enough is not cleared first.
+    // The buffer's contents are overwritten, so a buffer that is long enough is not cleared first.
     into.resize(count * 8, 0);
     load_words(&words[..count], into);
     into.truncate(len);
@@ -113,7 +114,7 @@ fn put(ring: &Memory, position: u64, len: usize, crc: u32, store: impl FnOnce(&M
     let record = &ring[at..at + (need / 8) as usize];
     record[1].store(seal(0, crc, len as u32, position), Ordering::Relaxed);
     store(&record[RECORD_HEADER_BYTES / 8..]);
-    // Last, as a fabric's write does it: who finds it finds the rest. Pairs with the acquire in `Reader::maybe`.
+    // Last, as in a fabric's write: a reader that finds this word finds the rest. Pairs with the acquire in `Reader::maybe`.
     record[0].store(word0(len as u32, position), Ordering::Release);
     position + need
 }
@@ -125,12 +126,13 @@ pub fn expect_place(ring: &Memory, position: u64, len: usize) {
     prefetch_for_write(&ring[from..(from + len / 8).min(ring.len())]);
 }
 
-/// The longest payload that a ring of this capacity takes: a quarter of it, so that a filler and the record always fit together.
+/// The longest payload that a ring of this capacity takes. It is limited to a quarter of the ring, so that a filler and the record always fit
+/// together.
 pub const fn max_payload(capacity: usize) -> usize {
     capacity / 4 - RECORD_HEADER_BYTES
 }
 
-/// The finaliser of splitmix64: every bit of the argument reaches every bit of the result.
+/// The finalizer of splitmix64: every bit of the argument affects every bit of the result.
 fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -141,12 +143,12 @@ fn seal(salt: u64, crc: u32, len: u32, position: u64) -> u64 {
     mix(position ^ (u64::from(len) << 32) ^ 0x9e37_79b9_7f4a_7c15 ^ salt) ^ ((u64::from(crc) << 32) | u64::from(crc))
 }
 
-/// The salt of one lane: never 0, and from a secret that was drawn once. `lane` tells the lanes of that secret apart.
+/// The salt of one lane, which is never 0. It is derived from a secret that was drawn once; `lane` tells the lanes with that secret apart.
 pub fn salt(secret: u64, lane: u64) -> u64 {
     mix(secret ^ mix(lane.wrapping_add(1))) | 1
 }
 
-/// Never 0, so that fresh memory claims to be no record, at whatever position.
+/// Never 0, so that fresh memory never looks like a record, whatever the position.
 fn tag(position: u64) -> u64 {
     (position / 16) & 0x7fff_ffff | 0x8000_0000
 }
@@ -155,10 +157,10 @@ fn word0(len: u32, position: u64) -> u64 {
     u64::from(len) | (tag(position) << 32)
 }
 
-/// A record being built: its payload is written once and its checksum computed once, however many lanes it goes to.
+/// A record being built. Its payload is written once and its checksum computed once, however many lanes the record goes to.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// 16 bytes of room for the header, the payload, padding.
+    /// 16 bytes for the header, then the payload, then padding.
     bytes: Vec<u8>,
     len: usize,
     crc: u32,
@@ -170,7 +172,7 @@ impl Record {
         Record { bytes: Vec::with_capacity(record_bytes(capacity)), len: 0, crc: 0 }
     }
 
-    /// Replaces the payload by what `fill` appends to the buffer it is given. Nothing may be removed from that buffer.
+    /// Replaces the payload with what `fill` appends to the buffer that it is given. `fill` must not remove anything from that buffer.
     pub fn fill(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         self.bytes.clear();
         self.bytes.resize(RECORD_HEADER_BYTES, 0);
@@ -187,15 +189,15 @@ impl Record {
         self.len
     }
 
-    /// Begins a payload whose first `header` bytes are not known yet; [`Record::extend`] appends to it, and [`Record::close`] ends it.
+    /// Begins a payload whose first `header` bytes are not known yet. [`Record::extend`] appends to the payload, and [`Record::close`] ends it.
     pub fn open(&mut self, header: usize) {
-        // What stands there is overwritten when the record is closed and sealed.
+        // Old contents are overwritten when the record is closed and sealed.
         self.bytes.resize(self.bytes.len().max(RECORD_HEADER_BYTES + header), 0);
         self.bytes.truncate(RECORD_HEADER_BYTES + header);
         self.len = header;
     }
 
-    /// Lets go of what it holds, and keeps the room.
+    /// Drops the contents and keeps the capacity.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.len = 0;
@@ -208,7 +210,7 @@ impl Record {
         self.len += bytes.len();
     }
 
-    /// Ends the payload that has been opened; `header` is how it begins. It can be closed again with another one.
+    /// Ends an open payload; `header` becomes its first bytes. The record can be closed again with another header.
     pub fn close(&mut self, header: &[u8]) {
         self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.len()].copy_from_slice(header);
         self.crc = crc32fast::hash(self.payload());
@@ -221,13 +223,13 @@ impl Record {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.len]
     }
 
-    /// The bytes as they go to `position` of a lane with this salt: for the samples of encodings.
+    /// The bytes that go to `position` of a lane with this salt. For the samples of encodings.
     #[cfg(feature = "fuzzing")]
     pub fn sealed(&mut self, position: u64, salt: u64) -> Vec<u8> {
         self.sealed_at(position, salt).to_vec()
     }
 
-    /// The bytes as they go to `position`.
+    /// The bytes that go to `position`.
     #[inline]
     fn sealed_at(&mut self, position: u64, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("bounded by the ring");
@@ -237,7 +239,7 @@ impl Record {
     }
 }
 
-/// The writing end of a lane. It lives with the writer; the reader's progress reaches it through [`Writer::note_consumed`].
+/// The writing end of a lane, held by the writer. [`Writer::note_consumed`] tells it of the reader's progress.
 #[derive(Debug)]
 pub struct Writer {
     lane: Remote,
@@ -248,30 +250,30 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer at the start of a fresh lane, whose offset 0 is `lane` and whose ring holds `capacity` bytes. Without salt: for payloads in
-    /// which nobody outside has a say.
+    /// A writer at the start of a fresh lane, whose offset 0 is `lane` and whose ring holds `capacity` bytes. It has no salt, so it is only for
+    /// payloads that nobody outside can influence.
     pub fn new(lane: Remote, capacity: usize) -> Writer {
         Writer::salted(lane, capacity, 0)
     }
 
-    /// The same, of a lane with that salt.
+    /// Like [`Writer::new`], for a lane with this salt.
     pub fn salted(lane: Remote, capacity: usize, salt: u64) -> Writer {
         invariant!(capacity.is_power_of_two() && capacity >= 256, "ring capacity {capacity} is no power of two of at least 256");
         Writer { lane, capacity: capacity as u64, salt, tail: 0, consumed: 0 }
     }
 
-    /// Goes on at `position`, where the lane's users agree that the next record stands, behind everything that they count as consumed up to `consumed`.
+    /// Continues at `position`, where the lane's users agree that the next record goes. They regard everything before `consumed` as consumed.
     pub fn move_to(&mut self, position: u64, consumed: u64) {
         invariant!(consumed <= position, "consumed up to {consumed} of {position}");
         (self.tail, self.consumed) = (position, consumed);
     }
 
-    /// Whether it has a salt.
+    /// Whether the lane has a salt.
     pub fn is_salted(&self) -> bool {
         self.salt != 0
     }
 
-    /// The same writer, which has written nothing yet, of a lane whose salt has become known.
+    /// A copy of this writer, which must have written nothing yet, for its lane with the salt that has now become known.
     pub fn with_salt(&self, salt: u64) -> Writer {
         invariant!(self.tail == 0, "a lane's salt changed at position {}", self.tail);
         Writer::salted(self.lane, self.capacity as usize, salt)
@@ -282,7 +284,7 @@ impl Writer {
         self.tail
     }
 
-    /// Bytes written and, as far as known here, not consumed.
+    /// Bytes written that, as far as this end knows, have not been consumed.
     pub fn outstanding(&self) -> u64 {
         self.tail - self.consumed
     }
@@ -292,13 +294,13 @@ impl Writer {
         self.capacity
     }
 
-    /// Where the reader's progress stands: `read_word` it and pass the value to [`Writer::note_consumed`].
+    /// The address of the reader's progress: read it with `read_word` and pass the value to [`Writer::note_consumed`].
     pub fn consumed_word(&self) -> Remote {
         self.lane
     }
 
-    /// Takes the reader's progress as read from its memory. What goes backwards or lies beyond the tail is a peer's mistake and is
-    /// ignored; the return value says whether it made sense.
+    /// Takes in the reader's progress, as read from its memory. A value that goes backwards or lies beyond the tail is a mistake of the peer's and is
+    /// ignored. Returns whether the value made sense.
     pub fn note_consumed(&mut self, position: u64) -> bool {
         let sane = position >= self.consumed && position <= self.tail;
         if sane {
@@ -315,10 +317,10 @@ impl Writer {
         outstanding + filler + need <= self.capacity || Canary::OverwrittenRecord.is_planted()
     }
 
-    /// Posts the record at the tail if it fits. The completion of `token` tells that it stands there. A filler, where one is needed, is
-    /// posted under the same token ahead of it, so `token` may complete twice; see the return value.
+    /// Posts the record at the tail if it fits. When `token` completes, the record is in the lane. If a filler is needed, it is posted ahead of the
+    /// record under the same token, so `token` may complete twice.
     ///
-    /// Returns how many completions of `token` will come, or `None` when there is no room.
+    /// Returns how many completions of `token` will come, or `None` if there is no room.
     #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, token: Token) -> Option<u32> {
         let need = record_bytes(record.len) as u64;
@@ -342,7 +344,7 @@ impl Writer {
         Some(posted)
     }
 
-    /// Hints that records will soon be pushed: `ahead` bytes behind the tail, and as many as `len` from there.
+    /// Hints that records will soon be pushed: up to `len` bytes of them, starting `ahead` bytes after the tail.
     #[inline]
     pub fn expect<F: Fabric>(&self, fabric: &F, ahead: usize, len: usize) {
         fabric.expect_write(self.at(self.tail + ahead as u64), len);
@@ -354,13 +356,13 @@ impl Writer {
     }
 }
 
-/// The reading end of a lane. It lives with the owner, who passes the lane's memory to each call.
+/// The reading end of a lane, held by the owner, which passes the lane's memory to each call.
 #[derive(Debug, Default)]
 pub struct Reader {
     salt: u64,
     next: u64,
     published: u64,
-    /// Of the payload taken last.
+    /// The checksum of the payload taken last.
     crc: u32,
 }
 
@@ -370,19 +372,19 @@ impl Reader {
         Reader::default()
     }
 
-    /// The same, of a lane with that salt.
+    /// Like [`Reader::new`], for a lane with this salt.
     pub fn salted(salt: u64) -> Reader {
         Reader { salt, ..Reader::default() }
     }
 
-    /// A reader of a lane without salt that begins at `position`: where the writer has said that a record begins, or will. [`Reader::publish`] then frees what lies
-    /// before it, read or not.
+    /// A reader of a lane without salt, starting at `position`, where the writer has said that a record begins or will begin. [`Reader::publish`]
+    /// then frees everything before that position, whether or not it was read.
     pub fn at(position: u64) -> Reader {
         Reader { next: position, ..Reader::default() }
     }
 
-    /// Goes on, with the same salt, at `position`: where the writer has said that a record begins, or will. [`Reader::publish`] then frees what lies
-    /// before it, read or not.
+    /// Continues, with the same salt, at `position`, where the writer has said that a record begins or will begin. [`Reader::publish`] then frees
+    /// everything before that position, whether or not it was read.
     pub fn move_to(&mut self, position: u64) {
         *self = Reader { salt: self.salt, ..Reader::at(position) };
     }
@@ -397,7 +399,7 @@ impl Reader {
         self.next - self.published
     }
 
-    /// Whether something that claims to be the next record stands there; its seal has not been checked. Two loads, for polling.
+    /// Whether the lane holds something that claims to be the next record. Its seal is not checked. One load, for polling.
     #[inline]
     pub fn maybe(&self, lane: &Memory) -> bool {
         let capacity = capacity_of(lane);
@@ -405,9 +407,9 @@ impl Reader {
         word >> 32 == tag(self.next)
     }
 
-    /// Takes the next record's payload into `into` (cleared first). `false`: none is there, or not yet whole.
+    /// Takes the next record's payload into `into` (cleared first). Returns `false` if there is none yet, or not all of it.
     ///
-    /// The bytes are copied before they are checked, so a writer that goes on writing cannot change what has been vouched for.
+    /// The bytes are copied before they are checked, so a writer that goes on writing cannot change what has been verified.
     pub fn next(&mut self, lane: &Memory, into: &mut Vec<u8>) -> bool {
         self.step(lane, into, true)
     }
@@ -448,8 +450,8 @@ impl Reader {
         }
     }
 
-    /// Tells the writer that everything taken so far may be overwritten. Pairs with the writer's `read_word` of
-    /// [`Writer::consumed_word`]; the release keeps our copies ahead of it.
+    /// Tells the writer that everything taken so far may be overwritten. Pairs with the writer's `read_word` of [`Writer::consumed_word`]; the
+    /// release store keeps our copying of the records ahead of it.
     pub fn publish(&mut self, lane: &Memory) {
         if self.published != self.next {
             self.published = self.next;
@@ -463,7 +465,7 @@ fn capacity_of(lane: &Memory) -> u64 {
     (lane.len() * 8 - HEADER_BYTES) as u64
 }
 
-/// Where in the data a position lies. A mask, since a division would take longer than storing a small record.
+/// The offset of a position within the data. Masked, since a division would take longer than storing a small record.
 #[inline]
 fn within(position: u64, capacity: u64) -> u64 {
     debug_assert!(capacity.is_power_of_two(), "a ring of {capacity} bytes");

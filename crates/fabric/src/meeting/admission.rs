@@ -1,16 +1,16 @@
-//! Admission: the limits of a process that accepts connections.
+//! Admission: which connections a process accepts, and how many.
 
 use super::wire::Code;
 use super::{Refusal, describe};
 use crate::contract::{Identity, PeerKind};
 
-/// The most accepted connections that shake hands at once; a newcomer displaces the one that has been silent longest.
+/// The most accepted connections whose handshakes are under way at once. A newcomer displaces the one that has been silent longest.
 const MAX_HANDSHAKES: usize = 64;
 /// The most member connections, live or not yet forgotten.
 const MAX_MEMBERS: usize = 256;
 
-/// Whether a process may be connected now with `ours`. Only the authority of a pair asks. `connections` are all that are not forgotten: of whom, and
-/// whether they are live.
+/// Whether a process may connect now to the process `ours`. Only the authority of a pair asks this. `connections` lists every connection that is not
+/// forgotten yet: the identity at its other end, and whether it is live.
 pub(crate) fn admit(
     ours: Identity,
     max_clients: usize,
@@ -21,7 +21,7 @@ pub(crate) fn admit(
         return Err(Refusal::new(Code::Duplicate, "the two are connected already"));
     }
     let count = connections.clone().filter(|(identity, _)| identity.kind == newcomer.kind).count();
-    // Its own earlier connection makes room for it: where that has lost its socket only, it stands until this one takes its place.
+    // The newcomer's own earlier connection, if it has only lost its socket, still exists until this one replaces it. So it takes up no place.
     let count = count - usize::from(connections.any(|(identity, _)| identity == newcomer));
     let (limit, what) = match newcomer.kind {
         PeerKind::Client => (max_clients, "clients"),
@@ -34,18 +34,18 @@ pub(crate) fn admit(
     Ok(())
 }
 
-/// How far a handshake has come, as far as its right to a place counts.
+/// How far a handshake has come. This decides which handshake has to make room for a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// We have dialled.
     Ours,
-    /// Accepted, and has said nothing yet.
+    /// We accepted it, and the other end has said nothing yet.
     Silent,
-    /// Accepted, and goes on.
+    /// We accepted it, and it is making progress.
     Speaking,
 }
 
-/// Which handshake, of those under way in order of arrival, has to make room for one more that is accepted.
+/// Which of the handshakes under way, given in order of arrival, has to make room for one more that is accepted.
 pub(crate) fn displaced(handshakes: impl Iterator<Item = Standing> + Clone) -> Option<usize> {
     if handshakes.clone().filter(|standing| *standing != Standing::Ours).count() < MAX_HANDSHAKES {
         return None;

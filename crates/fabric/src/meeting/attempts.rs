@@ -1,4 +1,5 @@
-//! A process's attempts at connections, its own and those of others: whom it dials, the handshakes under way, and when it accepts. It belongs to a bootstrap thread.
+//! A process's attempts to connect, its own and those of others: which nodes it dials, which handshakes are under way, and when it accepts
+//! connections. The attempts belong to a bootstrap thread.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -33,7 +34,7 @@ pub(crate) struct Attempts<H, A> {
     pub(crate) handshakes: Handshakes<H>,
     /// Whether connections are accepted; until then they wait in the listener.
     pub(crate) open: bool,
-    /// Until when they are not, after an error.
+    /// If accepting has failed, the time at which it is tried again.
     accepts_again: Option<Instant>,
 }
 
@@ -47,13 +48,14 @@ impl<H: Handshake, A: Copy> Attempts<H, A> {
         }
     }
 
-    /// A node is to be connected with, at `at` from now on; and whoever dials us is heard.
+    /// From now on, tries to connect to a node at `at`, and accepts connections from others.
     pub(crate) fn connect(&mut self, node: NodeId, at: A) {
         self.open = true;
         self.dialer.want(node, at, Instant::now());
     }
 
-    /// Waits for what is to be accepted, if anything is now, and for the ends of handshakes. The caller adds their sockets.
+    /// Adds to `watch` the listener, if connections are accepted now, and the times at which handshakes expire. The caller adds the handshakes'
+    /// sockets.
     pub(crate) fn watch<'a, S>(&self, watch: &mut Watch<'a, S>, listener: Option<BorrowedFd<'a>>, source: S) {
         match (listener.filter(|_| self.open), self.accepts_again) {
             (Some(_), Some(when)) => watch.at_latest(when),
@@ -65,7 +67,7 @@ impl<H: Handshake, A: Copy> Attempts<H, A> {
         }
     }
 
-    /// What a look at the listener has found. There is room for the handshake of what it returns.
+    /// Takes what a look at the listener has found. Makes room for the handshake of the connection that it returns.
     pub(crate) fn accepted<T>(&mut self, found: io::Result<Option<T>>) -> Option<T> {
         let now = Instant::now();
         match found {
@@ -83,7 +85,7 @@ impl<H: Handshake, A: Copy> Attempts<H, A> {
         }
     }
 
-    /// An attempt has failed: if it was at a node, the next one is put off.
+    /// An attempt has failed. If we dialled a node, the next attempt is put off.
     pub(crate) fn failed(&mut self, target: Option<NodeId>) {
         if let Some(node) = target {
             self.dialer.pause(node, Instant::now());
@@ -96,13 +98,13 @@ impl<H: Handshake, A: Copy> Attempts<H, A> {
         self.failed(handshake.meeting().target);
     }
 
-    /// A handshake came to nothing without anybody having decided so.
+    /// A handshake ended without either end having refused.
     pub(crate) fn abandoned<N, C>(&mut self, exchange: &Exchange<N, C>, handshake: &H, why: &str) {
         exchange.report_abandoned(&handshake.meeting().peer_name(), why);
         self.failed(handshake.meeting().target);
     }
 
-    /// Ends what has lasted long enough by then: a rest from accepting, and handshakes.
+    /// Ends what is over by `now`: a rest from accepting, and handshakes that took too long.
     pub(crate) fn pass_time<N, C>(&mut self, exchange: &Exchange<N, C>, now: Instant) {
         self.accepts_again = self.accepts_again.filter(|when| *when > now);
         for (handshake, why) in self.handshakes.expire(now) {

@@ -1,11 +1,11 @@
-//! Whom to dial, and when: nodes that are to be connected whenever they are not, with pauses that grow while nobody answers.
+//! Which nodes to dial, and when. A wanted node is dialled whenever it is not connected, with pauses that grow while it does not answer.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::contract::NodeId;
 
-/// A node to be connected with.
+/// A node to connect to.
 #[derive(Debug)]
 struct Target<A> {
     at: A,
@@ -23,17 +23,17 @@ pub(crate) struct Dialer<A> {
 }
 
 impl<A: Copy> Dialer<A> {
-    /// Wants nobody yet.
+    /// A dialer that wants no node yet.
     pub(crate) fn new(first: Duration, longest: Duration) -> Dialer<A> {
         Dialer { targets: HashMap::new(), first, longest }
     }
 
-    /// A node is wanted, at `at` from now on.
+    /// From now on, the node is wanted and has the address `at`.
     pub(crate) fn want(&mut self, node: NodeId, at: A, now: Instant) {
         self.targets.entry(node).or_insert(Target { at, next: now, pause: self.first }).at = at;
     }
 
-    /// A node is not wanted any more.
+    /// The node is no longer wanted.
     pub(crate) fn unwant(&mut self, node: NodeId) {
         self.targets.remove(&node);
     }
@@ -46,14 +46,14 @@ impl<A: Copy> Dialer<A> {
         }
     }
 
-    /// A connection with a node has ended: if it is wanted, it is tried again from `when` on, and eagerly.
+    /// A connection to a node has ended. If the node is wanted, it is tried again from `when` on, with the shortest pauses.
     pub(crate) fn eager(&mut self, node: NodeId, when: Instant) {
         if let Some(target) = self.targets.get_mut(&node) {
             (target.next, target.pause) = (when, self.first);
         }
     }
 
-    /// Whose pause is over.
+    /// The nodes whose pause is over.
     pub(crate) fn due(&self, now: Instant) -> Vec<(NodeId, A)> {
         self.targets.iter().filter(|(_, target)| target.next <= now).map(|(node, target)| (*node, target.at)).collect()
     }

@@ -1,4 +1,4 @@
-//! The handshakes that are under way at a process: who makes room for whom, who has taken too long, and what comes of those that go on.
+//! The handshakes that are under way at a process: which makes room for which, which have taken too long, and how the others end.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ pub(crate) trait Handshake {
     /// What has been said.
     fn meeting(&self) -> &Meeting;
 
-    /// Tells the other end why it is turned down, as far as it listens.
+    /// Tells the other end why it is refused, if it still listens.
     fn turn_down(&mut self, refusal: &Refusal);
 }
 
@@ -29,17 +29,17 @@ pub(crate) enum Failure {
 pub(crate) enum End<P> {
     /// With a peer.
     Connected(P),
-    /// With a refusal, by us or by the other end; both know.
+    /// With a refusal, by us or by the other end. Both know of it.
     Refused(Refusal),
-    /// Without anybody having decided so, for this reason.
+    /// Without a refusal by either end, for this reason.
     Abandoned(&'static str),
 }
 
-/// Those under way, in order of arrival, each with the time at which patience ends.
+/// The handshakes under way, in order of arrival, each with its deadline.
 #[derive(Debug)]
 pub(crate) struct Handshakes<H> {
     under_way: Vec<(Instant, H)>,
-    /// How long one may take in all.
+    /// How long one handshake may take in all.
     patience: Duration,
 }
 
@@ -49,14 +49,14 @@ impl<H: Handshake> Handshakes<H> {
         Handshakes { under_way: Vec::new(), patience }
     }
 
-    /// An accepted connection is to be added: where there are too many, the patience with another ends now.
+    /// Makes room for an accepted connection: if there are too many, the deadline of another one becomes `now`.
     pub(crate) fn make_room(&mut self, now: Instant) {
         if let Some(at) = displaced(self.under_way.iter().map(|(_, handshake)| handshake.meeting().standing())) {
             self.under_way[at].0 = now;
         }
     }
 
-    /// One has begun.
+    /// Adds one that has begun.
     pub(crate) fn add(&mut self, handshake: H, now: Instant) {
         self.under_way.push((now + self.patience, handshake));
     }
@@ -66,17 +66,17 @@ impl<H: Handshake> Handshakes<H> {
         self.under_way.iter().any(|(_, handshake)| handshake.meeting().target == Some(node))
     }
 
-    /// All of them; [`Handshakes::advance`] knows each by its place here.
+    /// All of them. [`Handshakes::advance`] identifies each by its position here.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &H> {
         self.under_way.iter().map(|(_, handshake)| handshake)
     }
 
-    /// When patience with one ends next.
+    /// The earliest deadline.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.under_way.iter().map(|(end, _)| *end).min()
     }
 
-    /// Goes on with the one at that place, of which something has arrived. Takes it out if it has come to an end; those behind it move up.
+    /// Continues the handshake at position `at`, for which something has arrived. If that ends it, it is removed, and those after it move up.
     pub(crate) fn advance<P>(&mut self, at: usize, take: impl FnOnce(&mut H) -> Result<Option<P>, Failure>) -> Option<(H, End<P>)> {
         let (_, handshake) = &mut self.under_way[at];
         let end = match take(handshake) {
@@ -91,7 +91,7 @@ impl<H: Handshake> Handshakes<H> {
         Some((self.under_way.remove(at).1, end))
     }
 
-    /// Turns down and takes out those with which patience has ended, and says why.
+    /// Refuses and removes those whose deadline has passed, and says why.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(H, String)> {
         let patience = self.patience;
         let late = self.under_way.extract_if(.., |(end, _)| *end <= now);

@@ -1,5 +1,5 @@
-//! How two processes meet before they act on each other's memory, whatever carries their words: who they are, whether they belong
-//! together, and that both have the cluster's key. What they then hand each other is the backend's affair.
+//! How two processes meet before they act on each other's memory, whatever carries their messages. Each tells the other what it is, both check that
+//! they belong together, and each proves that it has the cluster's key. What they then hand each other is up to the backend.
 
 pub(crate) mod admission;
 pub(crate) mod attempts;
@@ -20,7 +20,7 @@ pub const MIN_KEY_BYTES: usize = 16;
 /// How many clients a member serves unless told otherwise.
 pub const DEFAULT_MAX_CLIENTS: usize = 256;
 
-/// Why a process cannot take part in any meeting.
+/// Why a process cannot take part in any handshake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartyError {
     /// The cluster's name is not allowed.
@@ -32,7 +32,7 @@ pub enum PartyError {
     /// A region is not allowed.
     #[error("{whose} regions: {why}")]
     Regions {
-        /// Whose declaration it is.
+        /// Whether members' or clients' regions are meant.
         whose: &'static str,
         /// What is wrong, and what is allowed.
         why: String,
@@ -45,7 +45,7 @@ pub enum PartyError {
     Build(String),
 }
 
-/// What a process says of itself in every meeting.
+/// What a process says of itself in every handshake.
 #[derive(Debug)]
 pub(crate) struct Party {
     pub(crate) protocol: Protocol,
@@ -57,7 +57,7 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Checks what can be checked before anything is made. `listens`: whether it is to accept connections.
+    /// Checks what can be checked before anything is created. `listens` says whether it will accept connections.
     pub(crate) fn check(self, listens: bool) -> Result<Party, PartyError> {
         wire::check_cluster(&self.cluster).map_err(PartyError::Cluster)?;
         if self.key.len() < MIN_KEY_BYTES {
@@ -91,7 +91,7 @@ impl Party {
         Ok(Hello { preface, nonce, members: self.members.clone(), clients: self.clients.clone() }.encode())
     }
 
-    /// The peer runs a build that this one does not understand: both are named, so that the text says the same at both ends.
+    /// The refusal of a peer whose build and ours do not understand each other. It names both builds, so that both ends report the same.
     fn misfit(&self, handshake: u32, theirs: Option<&Preface>) -> Refusal {
         let ours = format!("{} runs {}", describe(self.identity), self.protocol);
         let theirs = match theirs {
@@ -107,7 +107,7 @@ impl Party {
         Refusal::new(Code::Version, text)
     }
 
-    /// Whether this process decides which connection of the pair is kept.
+    /// Whether this process is the authority of the pair, which decides which of its connections is kept.
     pub(crate) fn decides(&self, peer: Identity) -> bool {
         match (self.identity.kind, peer.kind) {
             (PeerKind::Member, PeerKind::Member) => self.identity.node < peer.node,
@@ -116,7 +116,7 @@ impl Party {
     }
 }
 
-/// Why a meeting ends without a connection.
+/// Why a handshake ends without a connection.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) code: Code,
@@ -135,7 +135,7 @@ impl Refusal {
         Refusal { code, text: format!("it refuses: {text}"), told: true }
     }
 
-    /// A message cannot be sent, so nobody can be told either.
+    /// A message cannot be sent, so the other end cannot be told of it either.
     pub(crate) fn unsendable(message: &Message<'_>, why: &std::io::Error) -> Refusal {
         Refusal { code: Code::Mismatch, text: format!("{} cannot be sent to it ({why})", message.name()), told: true }
     }
@@ -147,7 +147,7 @@ impl From<String> for Refusal {
     }
 }
 
-/// Random bytes, without which nobody is met.
+/// Random bytes, without which there can be no handshake.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
     crate::host::random().map_err(|error| format!("no random numbers ({error})").into())
 }
@@ -155,23 +155,23 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
 /// What has been said between two processes, at either end.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    /// Whom we have dialled; `None` at the accepting end.
+    /// The node that we have dialled; `None` at the accepting end.
     pub(crate) target: Option<NodeId>,
     /// Our Hello.
     pub(crate) mine: Vec<u8>,
     theirs: Vec<u8>,
     peer: Option<(Identity, RegionSpec)>,
-    /// As which process the other end introduced itself, though nothing came of it.
+    /// The identity that the other end claimed in a Hello that we did not accept.
     named: Option<Identity>,
 }
 
 impl Meeting {
-    /// Begins at either end; the dialer, who names a target, speaks first.
+    /// Begins at either end. The dialer names a target and speaks first.
     pub(crate) fn start(party: &Party, target: Option<NodeId>) -> Result<Meeting, Refusal> {
         Ok(Meeting { target, mine: party.hello()?, theirs: Vec::new(), peer: None, named: None })
     }
 
-    /// What the other end says that it is and offers, once its Hello has been read.
+    /// The identity and the regions that the other end claims, once its Hello has been read.
     pub(crate) fn peer(&self) -> Option<&(Identity, RegionSpec)> {
         self.peer.as_ref()
     }
@@ -185,7 +185,7 @@ impl Meeting {
         }
     }
 
-    /// Reads the peer's Hello and checks that the two belong together.
+    /// Reads the peer's Hello and checks that the two processes belong together.
     fn meet(&mut self, party: &Party, hello: &[u8]) -> Result<Identity, Refusal> {
         let Hello { preface, members, clients, .. } = match Hello::decode(hello) {
             Ok(theirs) => theirs,
@@ -231,7 +231,7 @@ impl Meeting {
         Ok(identity)
     }
 
-    /// Its right to a place.
+    /// How far this handshake has come.
     pub(crate) fn standing(&self) -> Standing {
         match (self.target, &self.peer) {
             (Some(_), _) => Standing::Ours,
@@ -240,7 +240,7 @@ impl Meeting {
         }
     }
 
-    /// At the accepting end: reads the dialer's Hello. Our proof, to answer with. `admit` says whether a process may be connected now.
+    /// At the accepting end: reads the dialer's Hello and returns our proof for the answer. `admit` says whether a process may connect now.
     pub(crate) fn answer(
         &mut self,
         party: &Party,
@@ -261,7 +261,7 @@ impl Meeting {
         Ok(identity)
     }
 
-    /// Both Hellos, with a body.
+    /// Both Hellos, and `body`.
     pub(crate) fn said<'a>(&'a self, body: &'a [u8]) -> Said<'a> {
         match self.target {
             Some(_) => Said { dialer: &self.mine, acceptor: &self.theirs, body },
@@ -269,13 +269,14 @@ impl Meeting {
         }
     }
 
-    /// Our proof, to go with `body`. After [`Meeting::meet`].
+    /// Our proof, to be sent with `body`. Only after [`Meeting::meet`].
     pub(crate) fn prove(&self, party: &Party, body: &[u8]) -> [u8; wire::PROOF] {
         let prover = if self.target.is_some() { Prover::Dialer } else { Prover::Acceptor };
         wire::prove(&party.key, prover, self.said(body))
     }
 
-    /// Keys that only the two of this meeting know: for what we say from now on, and for what the peer says. After [`Meeting::meet`].
+    /// Two keys that only the two processes of this meeting know: one for what we send from now on, and one for what the peer sends. Only after
+    /// [`Meeting::meet`].
     pub(crate) fn session_keys(&self, party: &Party) -> ([u8; wire::PROOF], [u8; wire::PROOF]) {
         let key = |prover| wire::prove(&party.key, prover, self.said(b"session"));
         match self.target {
@@ -284,7 +285,7 @@ impl Meeting {
         }
     }
 
-    /// Checks the peer's proof, which came with `body`. After [`Meeting::meet`].
+    /// Checks the peer's proof, which came with `body`. Only after [`Meeting::meet`].
     pub(crate) fn check_proof(&self, party: &Party, proof: &[u8; wire::PROOF], body: &[u8]) -> Result<(), Refusal> {
         let prover = if self.target.is_some() { Prover::Acceptor } else { Prover::Dialer };
         let right = wire::proven(&party.key, prover, self.said(body), proof);

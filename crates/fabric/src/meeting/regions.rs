@@ -8,7 +8,7 @@ use crate::contract::{PeerKind, RegionName, RegionSpec};
 pub(crate) const MAX_REGIONS: usize = 32;
 /// The largest region, in bytes.
 pub(crate) const MAX_REGION_BYTES: usize = 1 << 32;
-/// Which lanes a process of kind `owner` with this declaration keeps for a peer of kind `peer`.
+/// The lanes that a process of kind `owner` with this declaration keeps for a peer of kind `peer`.
 pub(crate) fn lanes_for(spec: &RegionSpec, peer: PeerKind) -> &[(RegionName, usize)] {
     match peer {
         PeerKind::Member => &spec.member_lanes,
@@ -66,7 +66,7 @@ pub(crate) fn difference(ours: &RegionSpec, theirs: &RegionSpec) -> String {
     out.trim_start_matches("; ").to_owned()
 }
 
-/// The three lists with the names that errors give them.
+/// The three lists, with the names used for them in errors.
 pub(crate) fn lists(spec: &RegionSpec) -> [(&'static str, &Vec<(RegionName, usize)>); 3] {
     [("public", &spec.public), ("member lane", &spec.member_lanes), ("client lane", &spec.client_lanes)]
 }

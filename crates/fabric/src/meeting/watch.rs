@@ -1,4 +1,4 @@
-//! Waiting for whatever happens first.
+//! Waiting for several descriptors and deadlines at once.
 
 use std::io;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use rustix::time::Timespec;
 
 use crate::host::errand;
 
-/// What to wait for: descriptors, each with what it stands for, and times.
+/// What to wait for: descriptors, each with the source that it belongs to, and deadlines.
 pub(crate) struct Watch<'a, S> {
     sources: Vec<S>,
     fds: Vec<PollFd<'a>>,
@@ -26,12 +26,13 @@ impl<'a, S> Watch<'a, S> {
         self.fds.push(fd);
     }
 
-    /// Waits no longer than until then.
+    /// Waits no longer than until `when`.
     pub(crate) fn at_latest(&mut self, when: Instant) {
         self.due = Some(self.due.map_or(when, |due| due.min(when)));
     }
 
-    /// Sleeps until something is ready or due, or a signal has come; what is ready. The [errands](crate::host::errand) of this process are started meanwhile.
+    /// Sleeps until a descriptor is ready, a deadline has passed, or a signal has arrived. Returns the sources that are ready. Starts this process's
+    /// [errands](crate::host::errand) when they are due.
     pub(crate) fn wait(mut self) -> io::Result<Vec<S>> {
         if let Some(due) = errand::next_due() {
             self.at_latest(due);

@@ -10,14 +10,16 @@
 //!   Commit, from whichever end is the authority of the pair
 //! ```
 //!
-//! A Hello begins with who its sender is and which versions it speaks, in a form that no later version of the handshake changes: so any two builds from
-//! version 4 on can say whom they have refused, and why.
+//! A Hello begins with its sender's identity and the versions that the sender speaks, in a form that no later version of the handshake changes. So
+//! any two builds from version 4 on can say which process they have refused, and why.
 //!
-//! What an offer holds is the backend's affair: descriptors that travel beside it, or a body.
+//! What an offer holds is up to the backend: descriptors that travel beside it, or a body.
 //!
-//! A proof is HMAC-SHA256, under the cluster's key, of the prover's role, both Hellos, nonces included, and the body that it comes with: it
-//! can be neither replayed nor reflected, and nobody on the way can alter the body. The **authority** of two members is the one with the lower number; of a member and a client, the member. Only it sends Commit,
-//! and so, when both members dial at once, one of the two connections is kept and it is the same at both ends.
+//! A proof is an HMAC-SHA256, under the cluster's key, of the prover's role, both Hellos including their nonces, and the body that the proof comes
+//! with. It can be neither replayed nor reflected, and nobody on the way can alter the body.
+//!
+//! The **authority** of two members is the one with the lower number; of a member and a client, it is the member. Only the authority sends Commit. So
+//! if both members dial at once, one of the two connections is kept, and it is the same one at both ends.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -26,9 +28,9 @@ use super::regions;
 use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
 use crate::speech::{Levels, MAX_BUILD_BYTES, Protocol};
 
-/// Stands first in every Hello.
+/// The first bytes of every Hello.
 const MAGIC: &[u8; 8] = b"MARTLET1";
-/// Of the handshake and of the hidden parts of shared memory. What is above that has a version of its own, [`Protocol::version`].
+/// The version of the handshake and of the hidden parts of shared memory. The layers above have a version of their own, [`Protocol::version`].
 pub(crate) const VERSION: u32 = 5;
 /// The first version whose Hellos begin with a [`Preface`].
 const FIRST_WITH_PREFACE: u32 = 4;
@@ -39,7 +41,7 @@ pub(crate) const MAX_CLUSTER: usize = 64;
 /// The longest text of a refusal, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// What a Hello begins with, whatever version of the handshake it is of.
+/// How a Hello begins, whatever its version of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Preface {
     pub(crate) protocol: Protocol,
@@ -58,12 +60,12 @@ pub(crate) struct Hello {
     pub(crate) clients: RegionSpec,
 }
 
-/// Why a Hello is none that this build goes on with.
+/// Why this build cannot continue with a Hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HelloError {
-    /// It is no Hello, for this reason.
+    /// It is not a Hello, for this reason.
     Malformed(String),
-    /// It is of another version of the handshake; what it begins with tells who sent it, if that version has it.
+    /// It is of another version of the handshake. If that version has a preface, the preface says which process sent it.
     Version(u32, Option<Box<Preface>>),
 }
 
@@ -160,7 +162,7 @@ impl Hello {
     }
 }
 
-/// A cluster's name goes into a socket's name and into messages, so it is kept plain.
+/// A cluster's name becomes part of a socket's name and of messages, so only plain characters are allowed.
 pub(crate) fn check_cluster(name: &str) -> Result<(), String> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-~".contains(&b));
     if name.is_empty() || name.len() > MAX_CLUSTER || !plain {
@@ -169,16 +171,16 @@ pub(crate) fn check_cluster(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a connection was turned down, in terms that the other end acts on.
+/// Why a connection was refused, as far as the other end acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// See the text.
     Mismatch,
-    /// The two are connected already: nothing is wrong.
+    /// The two are already connected. Nothing is wrong.
     Duplicate,
-    /// No more connections of that kind are taken for now.
+    /// No more connections of that kind are accepted for now.
     Full,
-    /// The two run builds that do not understand each other; see the text.
+    /// The two run builds that do not understand each other. See the text.
     Version,
 }
 
@@ -192,7 +194,7 @@ pub(crate) enum Message<'a> {
     },
     Offer {
         proof: &'a [u8; PROOF],
-        /// The backend's.
+        /// For the backend.
         body: &'a [u8],
     },
     Commit,
@@ -252,7 +254,7 @@ impl<'a> Message<'a> {
                 };
                 let text = bytes.rest();
                 let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]);
-                // It goes into our log: nothing that could steer a terminal.
+                // This text goes into our log, so it must hold nothing that could control a terminal.
                 let text: String = text.chars().filter(|c| !c.is_control()).collect();
                 Message::Refuse { code, text: clipped(&text).to_owned() }
             }
@@ -277,7 +279,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// As much of a text as a refusal takes, without a character cut in two.
+/// As much of a text as fits in a refusal, without cutting a character in two.
 fn clipped(text: &str) -> &str {
     let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]
@@ -290,7 +292,7 @@ pub(crate) enum Prover {
     Acceptor,
 }
 
-/// Both Hellos, the dialer's first, and the body that a proof goes with; empty where there is none.
+/// Both Hellos, the dialer's first, and the body that a proof comes with, which is empty if there is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said<'a> {
     pub(crate) dialer: &'a [u8],
@@ -316,7 +318,7 @@ pub(crate) fn prove(key: &[u8], prover: Prover, said: Said<'_>) -> [u8; PROOF] {
     mac(key, prover, said).finalize().into_bytes().into()
 }
 
-/// Whether `proof` is that proof; takes the same time whatever it is.
+/// Whether `proof` is that proof. Takes the same time whatever `proof` is.
 pub(crate) fn proven(key: &[u8], prover: Prover, said: Said<'_>, proof: &[u8; PROOF]) -> bool {
     mac(key, prover, said).verify_slice(proof).is_ok()
 }
@@ -418,7 +420,7 @@ mod tests {
     fn of_another_version_it_is_read_who_speaks() {
         let mut encoded = hello().encode();
         encoded[8] = 9;
-        // A later version may say anything behind the part that stays.
+        // A later version may say anything after the part that never changes.
         encoded.extend_from_slice(b"more");
         assert_eq!(Hello::decode(&encoded), Err(HelloError::Version(9, Some(Box::new(hello().preface)))));
         assert_eq!(Hello::decode(&encoded[..20]), Err(HelloError::Version(9, None)), "and if even that is cut, which version it is");
@@ -455,7 +457,7 @@ mod tests {
         let long = format!("x{}", "é".repeat(MAX_TEXT));
         let encoded = Message::Refuse { code: Code::Full, text: long.clone() }.encode();
         assert_eq!(Message::decode(&encoded), Ok(Message::Refuse { code: Code::Full, text: long[..MAX_TEXT - 1].to_owned() }));
-        // What is no UTF-8 takes three bytes for one.
+        // Each byte that is not UTF-8 becomes three bytes.
         let garbage = [&[5, 2][..], &[0xff; MAX_TEXT]].concat();
         let message = Message::decode(&garbage).expect("a refusal");
         assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));

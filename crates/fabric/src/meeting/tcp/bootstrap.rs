@@ -1,8 +1,10 @@
-//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections; and the carrier's device, for its log.
+//! The bootstrap thread: it listens, dials, shakes hands over TCP and watches the connections. It also logs what the carrier's device reports.
 //!
-//! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
-//! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed. Where the peers of a
-//! connection can ask each other without it, its end is a hint, and another socket takes its place.
+//! It blocks nowhere but in its wait for something to happen, so no peer can hold up another: all handshakes proceed at once, each with its own
+//! deadline.
+//!
+//! A connection's socket stays open as long as the connection, because its end is how a peer's death is noticed. Where the peers of a connection can
+//! ask each other without the socket, the socket's end is only a hint, and another socket takes its place.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -28,8 +30,8 @@ use crate::meeting::{Party, Refusal, describe};
 const TIMES: Times =
     Times { handshake: Duration::from_secs(30), first_pause: Duration::from_millis(2), longest_pause: Duration::from_millis(200) };
 
-/// How long a connection keeps a socket that it has gone on with, before it goes on with another one although this one looks open. Both ends may dial when they lose the
-/// one before; were both accepted, either end could keep the one that the other one closes.
+/// After a connection has resumed on a new socket, it keeps that socket for at least this long as long as the socket looks open. When a connection
+/// loses its socket, both ends may dial; if both dials were accepted, each end could keep the socket that the other one closes.
 const SETTLED: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -37,9 +39,9 @@ struct Connection {
     peer: PeerId,
     identity: Identity,
     socket: Socket,
-    /// When it last went on with another socket.
+    /// When it last resumed on another socket.
     resumed: Option<Instant>,
-    /// There is something to be heard on its socket, which is only a hint where peers can be asked: it is looked at then and not before.
+    /// Its socket has something to be read, which is only a hint where peers can be asked. It is read at this time and not before.
     left_alone: Option<Instant>,
 }
 
@@ -47,9 +49,9 @@ struct Connection {
 #[derive(Debug)]
 enum Socket {
     Open(Stream),
-    /// It has ended, and the connection stands until the endpoint says otherwise.
+    /// The socket has ended, but the connection lasts until the endpoint says otherwise.
     Ended,
-    /// The connection is no more.
+    /// The connection has ended.
     Lost,
 }
 
@@ -66,24 +68,24 @@ impl Connection {
         !matches!(self.socket, Socket::Lost)
     }
 
-    /// Whether it has a socket of which nothing says that it has ended.
+    /// Whether it has a socket with no sign that the other end has closed it.
     fn is_open(&self) -> bool {
         self.stream().is_some() && self.left_alone.is_none()
     }
 
-    /// Until when it does not matter what stands on its socket.
+    /// The time until which its socket is not read, if that is still to come.
     fn is_left_alone(&self, now: Instant) -> Option<Instant> {
         self.left_alone.filter(|until| now < *until)
     }
 
-    /// Something stands on its socket. Whether that is to be looked at now: where it is a hint (`asks`), others go first.
+    /// Its socket has something to be read. Whether to read it now: where it is only a hint (`asks`), other things go first.
     fn is_to_be_heard(&mut self, asks: bool, now: Instant) -> bool {
         let was_left_alone = self.left_alone.take().is_some();
         self.left_alone = (asks && !was_left_alone).then(|| now + LULL);
         self.left_alone.is_none()
     }
 
-    /// Whether its socket counts against another one, by which both ends would go on.
+    /// Whether its socket is so new that it is kept rather than replaced by another.
     fn is_settling(&self, now: Instant) -> bool {
         self.resumed.is_some_and(|resumed| now.duration_since(resumed) < SETTLED)
     }
@@ -140,7 +142,7 @@ impl<C: Carrier> Bootstrap<C> {
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(error) => {
-                    // Out of kernel memory, or a descriptor limit below what we hold: wait for better times.
+                    // We are out of kernel memory, or the descriptor limit is below what we hold: wait until that changes.
                     tracing::error!(%error, "cannot wait for peers");
                     std::thread::sleep(attempts::REST);
                     continue;
@@ -163,7 +165,7 @@ impl<C: Carrier> Bootstrap<C> {
             }
             self.shake_hands(&handshakes);
             self.pass_time(Instant::now());
-            // Only here do positions change, after all that was named by position has been dealt with.
+            // Connections change their positions only here, after everything that was named by its position has been dealt with.
             self.connections.retain(|c| c.peer != PeerId::SELF);
         }
     }
@@ -214,13 +216,13 @@ impl<C: Carrier> Bootstrap<C> {
                     }
                 }
                 Command::Forget(peer, kept) => {
-                    // The peer hears of it before its requests meet keys that are no more.
+                    // Tell the peer before its requests meet keys that no longer exist.
                     if let Some(connection) = self.connections.iter_mut().find(|c| c.peer == peer) {
                         if let Socket::Open(mut stream) = std::mem::replace(&mut connection.socket, Socket::Lost) {
                             let _ = stream.send(&Message::Bye.encode());
                         }
                         self.carrier.lost(peer);
-                        // Marks it for removal: nobody connected is called SELF.
+                        // Marks it for removal: no connected peer has the number SELF.
                         connection.peer = PeerId::SELF;
                     }
                     drop(kept);
@@ -231,7 +233,7 @@ impl<C: Carrier> Bootstrap<C> {
         false
     }
 
-    /// Tells everybody that we go of our own will.
+    /// Tells every peer that we close the connection of our own will.
     fn part(&mut self) {
         for stream in self.connections.iter_mut().filter_map(Connection::stream_mut) {
             let _ = stream.send(&Message::Bye.encode());
@@ -250,7 +252,7 @@ impl<C: Carrier> Bootstrap<C> {
         self.next_peer = self.next_peer.checked_add(1).expect("four thousand million handshakes in one life");
         match Handshake::start(&self.party, stream, target, number) {
             Ok(handshake) => self.attempts.handshakes.add(handshake, Instant::now()),
-            // Nobody is there yet, mostly.
+            // Usually the node is not up yet.
             Err(_) => self.attempts.failed(target),
         }
     }
@@ -258,7 +260,8 @@ impl<C: Carrier> Bootstrap<C> {
     fn shake_hands(&mut self, ready: &[usize]) {
         let (mut ended, now) = (0, Instant::now());
         for at in ready {
-            // Where a connection is to go on with this socket, the one that it has is no reason to have none, unless it is new: its other end may have lost it.
+            // If the handshake resumes a connection, that connection's present socket is no reason to refuse this one, unless it is new: the other
+            // end may have lost the present one.
             let is_taken = move |c: &Connection, resumes: bool| c.is_open() && (!resumes || c.is_settling(now));
             let others = |resumes: bool| self.connections.iter().map(move |c| (c.identity, is_taken(c, resumes)));
             let admit = |identity, resumes| admission::admit(self.party.identity, self.max_clients, others(resumes), identity);
@@ -278,12 +281,13 @@ impl<C: Carrier> Bootstrap<C> {
         if let Some(standing) = C::resumes(&peer) {
             return self.resume(standing, handshake);
         }
-        // The peer has not what stood here. What it sent to end that may still be on its way: this connection's packets may overtake it.
+        // The peer no longer has the earlier connection. What it sent to end it may still be on its way, since packets of this connection may
+        // overtake it.
         let same = |c: &Connection| c.stands() && c.identity == identity;
         while let Some(at) = self.connections.iter().position(same) {
             self.lose(at, "it knows nothing of the connection any more, and has come anew");
         }
-        // A later life of a node ends an earlier one, of whose death nothing may have been heard.
+        // A later life of a node ends an earlier one, of whose death we may not have heard.
         let earlier = |c: &Connection| {
             c.stands()
                 && (c.identity.node, c.identity.kind) == (identity.node, identity.kind)
@@ -301,10 +305,10 @@ impl<C: Carrier> Bootstrap<C> {
         self.tell(Note::Up(id, peer));
     }
 
-    /// Both ends hold a connection, and have met anew: it goes on with this socket.
+    /// Both ends hold a connection and have met again: the connection continues on this socket.
     fn resume(&mut self, standing: PeerId, handshake: Handshake<C>) {
         let Some(connection) = self.connections.iter_mut().find(|c| c.peer == standing && c.stands()) else {
-            // It has been given up since we said so. The peer asks, gets no answer, and comes anew.
+            // We have given the connection up since we said that we hold it. The peer will ask, get no answer, and connect anew.
             return self.attempts.abandoned(&self.shared, &handshake, "the connection that it was to carry has ended meanwhile");
         };
         tracing::info!(peer = standing.0, "met {} anew: the connection stands", describe(connection.identity));
@@ -319,7 +323,7 @@ impl<C: Carrier> Bootstrap<C> {
         self.carrier.ring();
     }
 
-    /// Something stands in the socket of a connection: a farewell, or its end.
+    /// The socket of a connection has something to be read: a farewell, or its end.
     fn hear(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let is_to_be_heard = connection.is_to_be_heard(C::ASKS, Instant::now());
@@ -345,7 +349,7 @@ impl<C: Carrier> Bootstrap<C> {
         self.dial_soon(identity);
     }
 
-    /// A connection is no more. If its node is wanted, it is tried again at once, and eagerly.
+    /// A connection has ended. If its node is wanted, it is dialled again at once, with the shortest pauses.
     fn lose(&mut self, at: usize, why: &str) {
         let connection = &mut self.connections[at];
         if let Socket::Lost = std::mem::replace(&mut connection.socket, Socket::Lost) {
@@ -378,7 +382,7 @@ impl<C: Carrier> Bootstrap<C> {
     }
 }
 
-/// Takes what has arrived for one handshake; a few messages at most, by its steps.
+/// Takes what has arrived for one handshake. The handshake's steps limit this to a few messages.
 fn advance<C: Carrier>(
     handshake: &mut Handshake<C>,
     party: &Party,
@@ -410,7 +414,7 @@ mod tests {
     use crate::meeting::tcp::Introduction;
     use crate::speech::Protocol;
 
-    /// A carrier of nothing.
+    /// A carrier that keeps nothing.
     struct Plain;
 
     impl Carrier for Plain {
@@ -479,7 +483,7 @@ mod tests {
         }
     }
 
-    /// A way to a member on which the end of a connection is never heard, as if its packet were lost again and again.
+    /// An address that leads to a member but never passes on the end of a connection, as if its packet were lost again and again.
     fn way_that_loses_ends(to: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let at = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! One handshake, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
+//! One handshake, from either end, as a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
 
 use super::stream::Stream;
 use super::{Carrier, Introduction};
@@ -25,7 +25,7 @@ enum Step {
 pub(super) struct Handshake<C: Carrier> {
     pub(super) stream: Stream,
     pub(super) meeting: Meeting,
-    /// What the peer is called if it gets through.
+    /// The number that the peer gets if the handshake succeeds.
     pub(super) number: PeerId,
     step: Step,
     kept: Option<C::Kept>,
@@ -33,7 +33,7 @@ pub(super) struct Handshake<C: Carrier> {
 }
 
 impl<C: Carrier> Handshake<C> {
-    /// Begins at either end; the dialer speaks first.
+    /// Begins at either end. The dialer speaks first.
     pub(super) fn start(party: &Party, stream: Stream, target: Option<NodeId>, number: PeerId) -> Result<Handshake<C>, Refusal> {
         let meeting = Meeting::start(party, target)?;
         let step = if target.is_some() { Step::Answer } else { Step::Hello };
@@ -45,7 +45,7 @@ impl<C: Carrier> Handshake<C> {
         Ok(handshake)
     }
 
-    /// Takes a message. `admit` says whether a process may be connected now, anew or with a connection that both hold and that this handshake gives another socket.
+    /// Takes a message. `admit` says whether a process may connect now: either anew, or to give another socket to a connection that both ends hold.
     pub(super) fn handle(
         &mut self,
         party: &Party,
@@ -55,7 +55,7 @@ impl<C: Carrier> Handshake<C> {
     ) -> Result<Progress<C::Peer>, Refusal> {
         match (self.step, Message::decode(bytes)?) {
             (Step::Hello, Message::Hello(hello)) => {
-                // What it holds it says with its offer.
+                // Which connection the dialer already holds, it says only with its offer.
                 let proof = self.meeting.answer(party, hello, |identity| admit(identity, C::ASKS))?;
                 let mine = self.meeting.mine.clone();
                 self.send(&Message::Answer { proof: &proof, hello: &mine })?;
@@ -86,7 +86,7 @@ impl<C: Carrier> Handshake<C> {
                 }
                 self.ready = Some(Box::new(peer));
                 if !dialled {
-                    // Only now: the dialer, once it has our offer, may count on our queue pairs.
+                    // Only now: once the dialer has our offer, it may rely on our queue pairs.
                     self.send_offer(party, &ours)?;
                 }
                 match (dialled, decides) {
@@ -117,7 +117,7 @@ impl<C: Carrier> Handshake<C> {
         Ok(Progress::Connected(self.ready.take().expect("connected before")))
     }
 
-    /// Makes what is kept for the peer.
+    /// Creates what is kept for the peer.
     fn keep(&mut self, party: &Party, carrier: &C) -> Result<(), Refusal> {
         let (identity, spec) = self.meeting.peer().expect("met before");
         self.kept = Some(carrier.keep(party.identity.kind, *identity, spec)?);
@@ -129,7 +129,7 @@ impl<C: Carrier> Handshake<C> {
         carrier.offer(self.kept.as_ref().expect("kept before"), identity.kind, self.number)
     }
 
-    /// Makes what is kept for the peer and tells it.
+    /// Creates what is kept for the peer, and tells the peer.
     fn offer(&mut self, party: &Party, carrier: &C) -> Result<(), Refusal> {
         self.keep(party, carrier)?;
         let body = self.body(carrier);

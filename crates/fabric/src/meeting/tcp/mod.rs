@@ -1,6 +1,6 @@
 //! How processes of several hosts meet: over TCP, whatever carries their operations afterwards.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
 //! | `stream` | messages over a connection |
 //! | `handshake` | one handshake |
@@ -19,52 +19,53 @@ mod handshake;
 pub(crate) mod shared;
 pub(crate) mod stream;
 
-/// Two processes that know each other and have the same key, one of which has told the other how it is reached.
+/// Two processes that know each other and have the same key. One of them has told the other how it is reached.
 pub(crate) struct Introduction<'a> {
     pub(crate) party: &'a Party,
     pub(crate) meeting: &'a Meeting,
     /// The peer's identity, and what it offers.
     pub(crate) identity: Identity,
     pub(crate) spec: &'a RegionSpec,
-    /// What it has told us, and what we tell it.
+    /// What the peer has told us, and what we tell it.
     pub(crate) offer: &'a [u8],
     pub(crate) ours: &'a [u8],
     /// The other end of the connection.
     pub(crate) from: SocketAddr,
 }
 
-/// What a fabric adds to the meeting of two processes: what they keep for each other. It belongs to the bootstrap thread.
+/// What a fabric adds to the handshake of two processes: what they keep for each other. It belongs to the bootstrap thread.
 pub(crate) trait Carrier: Send + 'static {
-    /// What is kept for a peer that has not said yet how it is reached.
+    /// What is kept for a peer that has not yet said how it is reached.
     type Kept: Send;
     /// A connected peer.
     type Peer: Debug + Send + 'static;
 
-    /// Whether the peers of a connection reach each other without the TCP connection on which it was agreed, so that its end is a hint only.
+    /// Whether the peers of a connection reach each other without the TCP connection on which it was agreed, so that the end of the TCP connection is
+    /// only a hint.
     const ASKS: bool = false;
 
-    /// Makes what a process of kind `ours` keeps for that one, which offers these regions.
+    /// Creates what a process of kind `ours` keeps for the peer `theirs`, which offers these regions.
     fn keep(&self, ours: PeerKind, theirs: Identity, spec: &RegionSpec) -> Result<Self::Kept, Refusal>;
 
-    /// What the peer has to know of it: the body of our offer. `number` is what we call the peer.
+    /// What the peer has to know of `kept`: the body of our offer. `number` is the peer's number here.
     fn offer(&self, kept: &Self::Kept, peer: PeerKind, number: PeerId) -> Vec<u8>;
 
-    /// Completes it with what the peer has offered.
+    /// Completes `kept` with what the peer has offered.
     fn connect(&self, kept: Self::Kept, introduction: Introduction<'_>) -> Result<Self::Peer, Refusal>;
 
-    /// The connection that both ends have said to hold already, so that there is no new one: only its TCP connection is.
+    /// The connection that both ends have said they already hold. If there is one, no new connection is made; only its TCP connection is new.
     fn resumes(peer: &Self::Peer) -> Option<PeerId> {
         let _ = peer;
         None
     }
 
-    /// Both ends have agreed. The endpoint hears of it after this.
+    /// Both ends have agreed. The endpoint is told after this.
     fn connected(&self, peer: PeerId, made: &mut Self::Peer) {
         let _ = (peer, made);
     }
 
-    /// The connection is no more: nothing of it may take effect here after this returns. The endpoint hears of it, unless it has said so itself, and the peer may
-    /// meet us anew, after this.
+    /// The connection has ended: once this returns, nothing of it may take effect here. After this, the endpoint is told, unless it ended the
+    /// connection itself, and the peer may connect anew.
     fn lost(&self, peer: PeerId) {
         let _ = peer;
     }
@@ -72,11 +73,11 @@ pub(crate) trait Carrier: Send + 'static {
     /// A note has been left for the endpoint, which may sleep.
     fn ring(&self) {}
 
-    /// A device that says something by itself, for the log.
+    /// A device whose reports go into the log.
     fn device(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Takes what the device has said.
+    /// Takes what the device has reported.
     fn hear_device(&mut self) {}
 }

@@ -10,10 +10,10 @@ use crate::exchange::Exchange;
 pub(crate) enum Note<P> {
     Up(PeerId, Box<P>),
     Gone(PeerId),
-    /// The connection's TCP connection has ended. Anybody on the way can bring that about, so the peer is to be asked; who gets no answer cuts the connection.
-    /// Only where [`super::Carrier::ASKS`].
+    /// The connection's TCP connection has ended. Anybody on the way can cause that, so the endpoint asks the peer, and cuts the connection if it
+    /// gets no answer. Only where [`super::Carrier::ASKS`].
     Doubt(PeerId),
-    /// It has a TCP connection again, and nothing else of it has changed.
+    /// The connection has a TCP connection again, and is otherwise unchanged.
     Sure(PeerId),
 }
 
@@ -24,9 +24,9 @@ pub(crate) enum Command<P> {
     Open,
     Connect(NodeId, SocketAddr),
     Disconnect(NodeId),
-    /// End a connection that does not work any more; the endpoint wants to hear of it.
+    /// End a connection that no longer works; the endpoint wants to be told when it has ended.
     Cut(PeerId),
-    /// End a connection and give back what was kept for it, which takes long.
+    /// End a connection and release what was kept for it, which takes long.
     Forget(PeerId, Option<Box<P>>),
     Stop,
 }

@@ -1,4 +1,4 @@
-//! Messages over TCP, for meetings: each with its length before it, neither reading nor writing ever blocks.
+//! Messages over TCP, for handshakes. Each is preceded by its length; neither reading nor writing ever blocks.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// The longest message.
 const MAX_MESSAGE: usize = 16 * 1024;
-/// A silent connection is asked whether it is still there after this long, this often, and given up after so many times without an answer:
-/// a host that dies without a word is noticed within four seconds.
+/// A connection that has been silent for `IDLE` is probed at that interval, and is given up after `PROBES` probes without an answer: a host that dies
+/// without a word is noticed within four seconds.
 const IDLE: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
 
@@ -53,7 +53,7 @@ impl Stream {
         Ok(Stream { socket, input: Vec::new(), output: Vec::new(), connecting: false })
     }
 
-    /// Begins to connect; what is sent meanwhile goes out when that has succeeded.
+    /// Begins to connect. What is sent meanwhile goes out once the connection is made.
     pub(crate) fn connect(to: SocketAddr) -> io::Result<Stream> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -65,12 +65,12 @@ impl Stream {
         Ok(Stream { connecting: true, ..Stream::new(TcpStream::from(socket))? })
     }
 
-    /// Whether it waits for room to send, or to be connected.
+    /// Whether it waits for room to send, or for the connection to be made.
     pub(crate) fn wants_to_write(&self) -> bool {
         self.connecting || !self.output.is_empty()
     }
 
-    /// Goes on connecting and sending, as far as that is possible now.
+    /// Continues to connect and send, as far as that is possible now.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.connecting {
             if let Some(error) = self.socket.take_error()? {
@@ -119,7 +119,7 @@ impl Stream {
     }
 }
 
-/// Takes the next message out of what has come; `None` when none is whole yet.
+/// Takes the next message out of what has arrived. `None`: none is complete yet.
 fn take(input: &mut Vec<u8>) -> Option<Received> {
     let (len, rest) = input.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -131,7 +131,7 @@ fn take(input: &mut Vec<u8>) -> Option<Received> {
     Some(Received::Message(message))
 }
 
-/// For the fuzz targets: the same messages come out wherever the stream is cut, and none is longer than allowed.
+/// For the fuzz targets: checks that the same messages come out wherever the stream is cut, and that none is longer than allowed.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check(bytes: &[u8]) {
     let messages = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -165,7 +165,7 @@ impl AsFd for Stream {
 
 /// Listens for others.
 pub(crate) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
-    // The standard library lets a restarted process have its address again at once.
+    // The standard library lets a restarted process reuse its address at once.
     let listener = TcpListener::bind(at)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
