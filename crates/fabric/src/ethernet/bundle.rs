@@ -1,7 +1,8 @@
-//! Packets in bundles: many of one size go to the system by one call, which cuts them apart again (UDP segmentation offload), and come from it by one call (UDP_GRO).
+//! Packets in bundles. One call hands the system many packets of one size, and the system cuts them apart again (UDP segmentation offload); likewise,
+//! one call takes many from it (UDP_GRO).
 //!
-//! On the way through the system a bundle is one packet, so that a stream costs a walk through it for every fifty. On the wire nothing of it shows. Which packets come together
-//! says nothing of them: each is opened by itself, and one that does not open costs only itself.
+//! On its way through the system a bundle is one packet, so a stream costs one walk through the system for every fifty packets. On the wire, bundles
+//! do not show. Which packets arrive together means nothing: each is opened by itself, and one that does not open affects no other.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,18 +12,18 @@ use rustix::net::SocketAddrAny;
 
 use super::packet::MAX_PACKET;
 
-/// What one call takes at most: the longest UDP packet there is, less the heads.
+/// The most bytes that one call takes: the longest possible UDP packet, less the headers.
 const MOST_BYTES: usize = 65_000;
-/// Older kernels cut no bundle into more.
+/// The most packets in a bundle: older kernels do not cut one into more.
 const MOST_PACKETS: usize = 64;
 
-/// Room for one number beside the bytes, aligned as the system wants it.
+/// Room for the number that accompanies the bytes, aligned as the system requires.
 #[repr(C, align(8))]
 struct Beside([u8; 24]);
 
 const _: () = assert!(size_of::<Beside>() == size_of::<libc::cmsghdr>() + 8, "a head and one aligned number");
 
-/// Asks the system for packets in bundles.
+/// Asks the system to deliver packets in bundles.
 pub(super) fn take_bundles(socket: &UdpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option's value is a number that outlives the call.
@@ -32,16 +33,16 @@ pub(super) fn take_bundles(socket: &UdpSocket) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Packets on their way to one address that have not been sent.
+/// Packets for one address that have not been sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// Of each packet but the last, which may be shorter.
+    /// The size of each packet but the last, which may be shorter.
     size: usize,
 }
 
 impl Outgoing {
-    /// Whether the packet can go in the same call as those before it.
+    /// Whether the packet can go out in the same call as those before it.
     fn takes(&self, packet: &[u8]) -> bool {
         self.bytes.is_empty()
             || (self.bytes.len().is_multiple_of(self.size)
@@ -50,7 +51,7 @@ impl Outgoing {
                 && self.bytes.len() / self.size < MOST_PACKETS)
     }
 
-    /// Appends a packet, once `send` has had those with which it cannot go.
+    /// Appends a packet. If it cannot go out with those before it, `send` gets those first.
     pub(super) fn push(&mut self, packet: &[u8], send: impl FnOnce(&[u8], usize)) {
         if !self.takes(packet) {
             self.flush(send);
@@ -61,7 +62,7 @@ impl Outgoing {
         self.bytes.extend_from_slice(packet);
     }
 
-    /// Has what is there sent: the bytes, and the size of a packet.
+    /// Passes what has gathered to `send`: the bytes, and the size of a packet.
     pub(super) fn flush(&mut self, send: impl FnOnce(&[u8], usize)) {
         if !self.bytes.is_empty() {
             send(&self.bytes, self.size);
@@ -70,7 +71,7 @@ impl Outgoing {
     }
 }
 
-/// Sends packets of `size` bytes each, of which the last may be shorter, by one call.
+/// Sends packets of `size` bytes each, of which the last may be shorter, in one call.
 pub(super) fn send(socket: &UdpSocket, bytes: &[u8], size: usize, to: SocketAddr) -> io::Result<()> {
     let mut to = SocketAddrAny::from(to);
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -100,11 +101,11 @@ pub(super) fn send(socket: &UdpSocket, bytes: &[u8], size: usize, to: SocketAddr
 /// Bytes of the longest UDP packet, rounded up.
 const LONGEST: usize = 1 << 16;
 
-/// Where packets are taken to: no memory before the first.
+/// A buffer for incoming packets. It takes no memory before the first one.
 #[derive(Debug, Default)]
 pub(super) struct Incoming(Vec<u8>);
 
-/// How long what has come is, how long each of its packets but for the last, and from where it has come.
+/// How many bytes have arrived, how long each packet but the last is, and where they came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Came {
     len: usize,
@@ -113,7 +114,7 @@ pub(super) struct Came {
 }
 
 impl Incoming {
-    /// Takes one packet, or several of one size and one sender.
+    /// Takes one packet, or several of one size from one sender.
     pub(super) fn receive(&mut self, socket: &UdpSocket) -> io::Result<Came> {
         self.0.resize(LONGEST, 0);
         let mut piece = libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: self.0.len() };
@@ -135,7 +136,8 @@ impl Incoming {
         }
         let len = len as usize;
         let mut size = len;
-        // SAFETY: the system has set the lengths of the message; its macros find the one head that there may be, and a number of 32 bits stands behind it where its length says so.
+        // SAFETY: the system has set the lengths in the message. Its macros find the one header that there may be, and a 32-bit number follows that
+        // header where its length says so.
         unsafe {
             let head = libc::CMSG_FIRSTHDR(&raw const message);
             if !head.is_null()
@@ -152,10 +154,10 @@ impl Incoming {
         Ok(Came { len, size: size.max(1), from })
     }
 
-    /// The packets of what has come last.
+    /// The packets that arrived last.
     pub(super) fn packets(&mut self, came: Came) -> impl Iterator<Item = &mut [u8]> {
         let empty = came.len == 0;
-        // One of no length is one all the same.
+        // An empty packet is still a packet.
         let none: Option<&mut [u8]> = empty.then_some(&mut []);
         self.0[..came.len].chunks_mut(came.size).chain(none)
     }

@@ -1,14 +1,14 @@
-//! AES-128-GCM, by whichever of two libraries this processor can use. What they seal is the same, so each end of a connection may have its own.
+//! AES-128-GCM, by whichever of two libraries this processor can use. Both produce the same, so the two ends of a connection may use different ones.
 //!
-//! Graviola seals a kilobyte in a third of the time that RustCrypto takes, since it does sixteen bytes' encryption and authentication side by side, and four such
-//! at once where the processor can. It panics on a processor that lacks what it is written for, so that is asked before.
+//! Graviola seals a kilobyte in a third of the time that RustCrypto takes, since it encrypts and authenticates sixteen bytes side by side, and four
+//! such blocks at once where the processor can. It panics on a processor that lacks what it was written for, so we check that first.
 
 use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::{AeadInOut, Aes128Gcm, KeyInit};
 
 use super::packet::TAG;
 
-/// Bytes of a nonce, which must never come twice under a key.
+/// Bytes of a nonce. No nonce may ever be used twice with one key.
 pub(super) const NONCE: usize = 12;
 
 /// A key, ready to seal and to open.
@@ -29,7 +29,7 @@ impl Cipher {
         Cipher::graviola(key).unwrap_or_else(|| Cipher::rust_crypto(key))
     }
 
-    /// `None` where this processor lacks what it needs.
+    /// `None` if this processor lacks what Graviola needs.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn graviola(key: &[u8; 16]) -> Option<Cipher> {
         has_what_graviola_needs().then(|| Cipher::Graviola(graviola::aead::AesGcm::new(key)))
@@ -44,7 +44,7 @@ impl Cipher {
         Cipher::RustCrypto(Aes128Gcm::new(key.into()))
     }
 
-    /// Encrypts `body` in place. The tag vouches for it and for `head`, which stays in clear.
+    /// Encrypts `body` in place. The returned tag authenticates `body` and also `head`, which stays in clear.
     pub(super) fn seal(&self, nonce: &[u8; NONCE], head: &[u8], body: &mut [u8]) -> [u8; TAG] {
         match self {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -59,7 +59,7 @@ impl Cipher {
         }
     }
 
-    /// Decrypts `body` in place, if the tag vouches for it and for `head`. Otherwise `body` holds nothing that means anything.
+    /// Decrypts `body` in place if the tag authenticates `body` and `head`. Otherwise the contents of `body` are meaningless afterwards.
     #[must_use]
     pub(super) fn open(&self, nonce: &[u8; NONCE], head: &[u8], body: &mut [u8], tag: &[u8; TAG]) -> bool {
         match self {
@@ -70,7 +70,7 @@ impl Cipher {
     }
 }
 
-/// What its documentation names, and what that implies.
+/// The processor features that Graviola's documentation names, and those that they imply.
 #[cfg(target_arch = "x86_64")]
 fn has_what_graviola_needs() -> bool {
     is_x86_feature_detected!("aes")
@@ -83,7 +83,7 @@ fn has_what_graviola_needs() -> bool {
         && is_x86_feature_detected!("bmi2")
 }
 
-/// What its documentation names.
+/// The processor features that Graviola's documentation names.
 #[cfg(target_arch = "aarch64")]
 fn has_what_graviola_needs() -> bool {
     use std::arch::is_aarch64_feature_detected;
@@ -100,7 +100,7 @@ mod tests {
     const KEY: [u8; 16] = [7; 16];
     const HEAD: [u8; 15] = [1; 15];
 
-    /// All that this processor can use.
+    /// All ciphers that this processor can use.
     fn ciphers() -> Vec<Cipher> {
         Cipher::graviola(&KEY).into_iter().chain([Cipher::rust_crypto(&KEY)]).collect()
     }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_the_one_library_seals_the_other_opens() {
         let mut random = fastrand::Rng::with_seed(1);
-        // Around the sizes at which a library goes from one way to the next: blocks of 16, 64, 128 and 512 bytes.
+        // Around the sizes at which a library switches methods: blocks of 16, 64, 128 and 512 bytes.
         for length in (0..=160).chain(505..=520).chain(1_000..=1_216) {
             let plain: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
             let nonce = random.u128(..).to_le_bytes()[..NONCE].try_into().expect("12 bytes");

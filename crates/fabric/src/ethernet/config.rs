@@ -15,7 +15,7 @@ use crate::meeting::tcp::stream;
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
 
-/// How long a peer may be silent before it is given up, unless the configuration says so.
+/// How long a peer may be silent before it is given up, unless the configuration says otherwise.
 pub const DEFAULT_GIVE_UP: Duration = Duration::from_millis(500);
 
 /// What an endpoint needs to know. [`EthernetConfig::new`] fills in the rest.
@@ -31,15 +31,15 @@ pub struct EthernetConfig {
     pub identity: Identity,
     /// What every member of the cluster offers.
     pub members: RegionSpec,
-    /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
+    /// What every client of the cluster offers. Both specs must be the same at all processes, which is checked when two of them connect.
     pub clients: RegionSpec,
     /// Where to listen for others, by TCP and UDP; members only. Port 0 lets the system choose: see [`EthernetFabric::listens_at`].
     pub listen: Option<SocketAddr>,
-    /// Whether to accept nobody until [`EthernetFabric::open`] or [`EthernetFabric::connect`] is called. Those who come earlier wait.
+    /// Whether to accept no connections until [`EthernetFabric::open`] or [`EthernetFabric::connect`] is called. Processes that dial earlier wait.
     pub closed: bool,
-    /// How many clients are served at most, those included that are gone but not yet forgotten.
+    /// How many clients are served at most. Clients that are gone but not yet forgotten count, too.
     pub max_clients: usize,
-    /// How long a peer may leave what is asked without an answer before it is given up. Time in which this process stood still does not count.
+    /// How long a peer may leave requests without an answer before it is given up. Time in which this process was stopped does not count.
     pub give_up: Duration,
     /// A hostile wire, for tests.
     #[cfg(any(test, feature = "conformance"))]
@@ -47,7 +47,7 @@ pub struct EthernetConfig {
 }
 
 impl EthernetConfig {
-    /// The usual: a private protocol, [`DEFAULT_MAX_CLIENTS`], [`DEFAULT_GIVE_UP`], no listening.
+    /// The usual configuration: a private protocol, [`DEFAULT_MAX_CLIENTS`], [`DEFAULT_GIVE_UP`], no listening.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> EthernetConfig {
         EthernetConfig {
             cluster: cluster.to_owned(),
@@ -68,7 +68,7 @@ impl EthernetConfig {
 
 impl std::fmt::Debug for EthernetConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key: this may end in a log.
+        // Without the key, since this may end up in a log.
         f.debug_struct("EthernetConfig").field("cluster", &self.cluster).field("identity", &self.identity).finish_non_exhaustive()
     }
 }
@@ -79,7 +79,7 @@ pub enum StartError {
     /// What the process says of itself is not allowed.
     #[error(transparent)]
     Party(#[from] PartyError),
-    /// Nobody can be listened for there.
+    /// It cannot listen there.
     #[error("cannot listen at {at}, {by}: {source}")]
     Listen {
         /// The address.
@@ -104,8 +104,8 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl EthernetFabric {
-    /// Makes this process's regions, listens (members), and starts the bootstrap thread and the stand-in. Dials nobody yet: see
-    /// [`EthernetFabric::connect`]. But others may connect from now on, unless it is told to stay [`EthernetConfig::closed`].
+    /// Creates this process's regions, listens (members only), and starts the bootstrap thread and the stand-in. It does not dial any node yet: see
+    /// [`EthernetFabric::connect`]. Others may connect from now on, unless the configuration says [`EthernetConfig::closed`].
     ///
     /// # Errors
     /// See [`StartError`].
@@ -116,7 +116,7 @@ impl EthernetFabric {
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen.is_some())?;
         let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, by: "TCP", source })).transpose()?;
         let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-        // Where the system chooses, it chooses twice: the peers are told.
+        // If the system chooses the ports, it chooses one for TCP and another for UDP. The peers are told.
         let fixed = listen.is_some_and(|at| at.port() != 0);
         let line = Line::open(listens_at, fixed).map_err(|source| match listens_at {
             Some(at) => StartError::Listen { at, by: "UDP", source },
@@ -178,12 +178,12 @@ mod tests {
         assert!(error.starts_with(&format!("cannot listen at {at}, ")), "{error}");
     }
 
-    /// A node begins its next life at the same address, while other threads may still have the bell of the one before.
+    /// A node begins its next life at the same address, while other threads may still hold the bell of its earlier life.
     #[test]
     fn an_address_is_free_when_its_endpoint_is_gone_though_its_bell_is_not() {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
         let good = EthernetConfig::new("c", b"the key of the tests' cluster", identity, RegionSpec::default(), RegionSpec::default());
-        // Of an address that nobody else uses.
+        // An address that nothing else uses.
         let at = SocketAddr::from(([127, 23, 5, 9], 7600));
         let start = || EthernetFabric::start(EthernetConfig { listen: Some(at), ..good.clone() }).expect("it is free");
         let first = start();

@@ -1,15 +1,17 @@
-//! Whether a peer is there whose TCP connection has ended. Anybody on the way can end one, so that says nothing by itself: the peer is asked, under the keys of the
-//! connection. A process that is dead does not answer; one that is not does, from its stand-in where its thread is busy.
+//! Finds out whether a peer is still there after its TCP connection has ended. Anybody on the way can end a TCP connection, so its end proves nothing
+//! by itself: the peer is asked, under the keys of the connection. A dead process does not answer. A live one does, through its stand-in if its
+//! thread is busy.
 //!
-//! It is asked [`ASKED`] times, [`PAUSE_US`] apart, and is gone when no answer has come for [`PATIENCE_US`]. As long as there is no other TCP connection, it is asked
-//! again after every answer. Time comes in as an argument, in microseconds.
+//! The peer is asked [`ASKED`] times, [`PAUSE_US`] apart, and is gone if no answer has come within [`PATIENCE_US`]. As long as there is no new TCP
+//! connection, it is asked again after every answer. Time is passed in as an argument, in microseconds.
 
-/// How often it is asked before it is gone, and how long after each other.
+/// How often the peer is asked before it is considered gone, and how far apart.
 const ASKED: u64 = 3;
 const PAUSE_US: u64 = 1_000;
-/// How long it has to answer.
+/// How long the peer has to answer.
 const PATIENCE_US: u64 = 5_000;
-/// When it is asked again after an answer. So a death that follows the answer is noticed no later than by the heartbeats.
+/// How long after an answer the peer is asked again. With this, a death that follows an answer is noticed no later than it would be by the
+/// heartbeats.
 const AGAIN_US: u64 = 20_000;
 
 /// What is to be done.
@@ -25,7 +27,7 @@ pub(super) enum Step {
 enum State {
     /// To be asked at this time.
     ToAsk(u64),
-    /// Asked so often; so long has been waited, as it was last looked at.
+    /// It has been asked `times` times and had `waited` microseconds to answer when it was last looked at, at `looked`.
     Asked { times: u64, waited: u64, looked: u64 },
 }
 
@@ -34,7 +36,7 @@ enum State {
 pub(super) struct Doubt(State);
 
 impl Doubt {
-    /// It is asked as soon as may be.
+    /// It is to be asked as soon as possible.
     pub(super) fn new() -> Doubt {
         Doubt(State::ToAsk(0))
     }
@@ -46,7 +48,8 @@ impl Doubt {
         }
     }
 
-    /// What is to be done now. `drained`: all answers that had come are taken; before that none can be told from an earlier one, and none is missing.
+    /// What is to be done now. `drained` says whether all answers that had arrived are taken. Until they are, an answer cannot be told from an
+    /// earlier one, and none can be called missing.
     pub(super) fn step(&mut self, now: u64, drained: bool) -> Step {
         match &mut self.0 {
             State::ToAsk(at) if now >= *at && drained => {
@@ -55,7 +58,7 @@ impl Doubt {
             }
             State::ToAsk(_) => Step::Nothing,
             State::Asked { times, waited, looked } => {
-                // A process that stood still has not listened.
+                // A process that was stopped could not listen, so only a part of that time counts.
                 *waited += now.saturating_sub(*looked).min(PAUSE_US);
                 *looked = now;
                 if *waited >= PATIENCE_US && drained {
@@ -70,7 +73,7 @@ impl Doubt {
         }
     }
 
-    /// When that is to be asked again at the latest.
+    /// The latest time at which to call [`Doubt::step`] again.
     pub(super) fn due(&self) -> u64 {
         match self.0 {
             State::ToAsk(at) => at,
@@ -83,7 +86,7 @@ impl Doubt {
 mod tests {
     use super::*;
 
-    /// Looks as often as is due until something other than asking is to be done; how often it asked, and when that was.
+    /// Steps as often as is due until the peer is gone. Returns how often it asked, and when it ended.
     fn until_gone(doubt: &mut Doubt, mut now: u64) -> (u64, u64) {
         let mut asked = 0;
         loop {

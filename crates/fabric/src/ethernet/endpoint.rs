@@ -1,7 +1,7 @@
 //! The endpoint: the contract's operations over the two halves.
 //!
-//! Operations are gathered as they are posted and sent when the endpoint is polled, as many in a packet as fit. In each turn it serves the others, takes what has
-//! come back, and sends what is due.
+//! Operations are gathered as they are posted and are sent when the endpoint is polled, as many in a packet as fit. In each turn the endpoint serves
+//! other processes, takes the responses that have arrived, and sends what is due.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -35,13 +35,13 @@ use crate::meeting::tcp::shared::{Command, Note, Shared};
 use crate::primitive::{Ordering, fence, load_words, store_words};
 use crate::pulse::Pulse;
 
-/// Responses that are taken in one turn at most.
+/// The most responses taken in one turn.
 const RESPONSES: usize = 64;
-/// Turns after a request in which another is likely.
+/// For so many turns after a request, another one is likely.
 const LATELY: u32 = 64;
-/// Turns one after another at most in which only what is likely is looked for.
+/// The most consecutive turns in which only likely arrivals are looked for.
 const LIKELY_TURNS: u32 = 4;
-/// An owner that has changed a lane's permission so often gives up the connection with its writer: epochs are not used twice.
+/// An owner that has changed a lane's permission this often gives up the connection to its writer, since no epoch may be used twice.
 const MOST_EPOCHS: u32 = 1 << 31;
 
 /// A connected process, and what is under way to it.
@@ -50,16 +50,16 @@ pub(super) struct Entry {
     peer: Peer,
     gone: bool,
     requester: Requester,
-    /// Whether it is among those to be worked on.
+    /// Whether it is in the list of peers to work on.
     active: bool,
     datagrams: u32,
     /// Whether it has ever answered.
     heard: bool,
-    /// Its TCP connection has ended, so that it is asked whether it is there.
+    /// Present if its TCP connection has ended, so that it is being asked whether it is still there.
     doubt: Option<Doubt>,
 }
 
-/// A process's endpoint on the fabric of ordinary hosts. It can be moved to another thread; only one uses it at a time.
+/// A process's endpoint on the fabric for ordinary hosts. It can be moved to another thread; only one thread uses it at a time.
 ///
 /// Dropping it closes all connections: the peers see `Gone`.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub struct EthernetFabric {
     own: Arc<Own>,
     entries: Vec<Option<Box<Entry>>>,
     members: Vec<PeerId>,
-    /// Whose responses are marked with which number.
+    /// The peer whose responses are marked with each number.
     asking: HashMap<u32, PeerId>,
     active: Vec<PeerId>,
     ready: VecDeque<Completion>,
@@ -80,19 +80,20 @@ pub struct EthernetFabric {
     packet: Vec<u8>,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// What has come in as responses.
+    /// Counts of the packets that arrived as responses.
     counters: EthernetCounters,
-    /// Whether packets may have been left behind of which no look at the sources tells.
+    /// Whether packets may have been left behind that a look at the sources would not show.
     more: bool,
-    /// Whether there were requests, and responses, in the turn before: only where packets come one behind the other is it worth a system call to look for the next.
+    /// Whether the previous turn found requests, and responses. Looking for the next packet is worth a system call only while packets follow one
+    /// another.
     asked_before: bool,
     answered_before: bool,
-    /// Turns until requests are no more likely than not, and until all sources are looked at.
+    /// For how many more turns requests are likely, and in how many turns all sources are looked at again.
     asked_lately: u32,
     turns_to_look: u32,
-    /// For whom something has been posted since the last turn.
+    /// The peers for which something has been posted since the last turn.
     posted: Vec<PeerId>,
-    /// Whether the call before this one returned a completion.
+    /// Whether the previous call returned a completion.
     handed_out: bool,
     shared: Arc<Shared<Peer>>,
     threads: [Option<JoinHandle<()>>; 2],
@@ -103,7 +104,7 @@ const ANSWERS: u64 = 0;
 const ASKS: u64 = 1;
 const BELL: u64 = 2;
 
-/// An epoll instance with all that ends a sleep of the endpoint.
+/// An epoll instance with everything that ends a sleep of the endpoint.
 pub(super) fn sources(line: &Line) -> std::io::Result<OwnedFd> {
     let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let of = |n| epoll::EventData::new_u64(n);
@@ -128,7 +129,7 @@ impl EthernetFabric {
         EthernetFabric {
             identity,
             own,
-            // Nobody has the number of the process itself.
+            // No peer has the number of the process itself.
             entries: vec![None],
             members: Vec::with_capacity(64),
             asking: HashMap::new(),
@@ -160,23 +161,23 @@ impl EthernetFabric {
         self.identity
     }
 
-    /// Where it listens for others; the port is the system's choice if the configuration said 0.
+    /// Where it listens for others. If the configuration said port 0, the system has chosen the port.
     pub fn listens_at(&self) -> Option<SocketAddr> {
         self.listens_at
     }
 
-    /// Accepts connections from now on, where [`super::EthernetConfig::closed`] was set; those that came earlier have waited.
+    /// Accepts connections from now on, if [`super::EthernetConfig::closed`] was set. Connections that came earlier have waited.
     pub fn open(&self) {
         self.shared.ask(Command::Open);
     }
 
-    /// Asks to be connected with a member, which listens at `at`, whenever it is there: now, later, and again after it has restarted (each life
-    /// comes as an `Up` event with a number of its own). Returns at once.
+    /// Asks for a connection to the member that listens at `at`, whenever it is there: now, later, and again after it has restarted (each life comes
+    /// as an `Up` event with a number of its own). Returns at once.
     pub fn connect(&self, node: NodeId, at: SocketAddr) {
         self.shared.ask(Command::Connect(node, at));
     }
 
-    /// Takes [`EthernetFabric::connect`] back. A connection that stands is kept; [`Fabric::forget`] ends it.
+    /// Undoes [`EthernetFabric::connect`]. An existing connection is kept; [`Fabric::forget`] ends it.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.ask(Command::Disconnect(node));
     }
@@ -186,12 +187,12 @@ impl EthernetFabric {
         self.shared.counters()
     }
 
-    /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
+    /// Why the latest refused handshake was refused, by us or by the other end. The text names both ends and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
     }
 
-    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    /// The latest refusal that was due to the builds of the two ends, if it is less than `within` old.
     pub fn misfit(&self, within: Duration) -> Option<String> {
         self.shared.misfit(within)
     }
@@ -210,23 +211,24 @@ impl EthernetFabric {
         }
     }
 
-    /// A public region of ours, for other threads; `None` when it was never declared.
+    /// A public region of ours, for other threads; `None` if it was never declared.
     pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
         find(&self.own.public, name).map(OwnRegion::new)
     }
 
-    /// What any thread calls to end this endpoint's sleep, or the next one.
+    /// A function that any thread can call to end this endpoint's sleep, or its next one.
     pub fn bell(&self) -> impl Fn() + Send + 'static {
         let bell = self.line.bell.clone();
         move || peer::ring(&bell)
     }
 
-    /// Readable when there is something for the endpoint to do, so that a sleep among other descriptors ends.
+    /// A descriptor that is readable when the endpoint has something to do, so that its thread can sleep on other descriptors as well.
     pub fn sources(&self) -> BorrowedFd<'_> {
         self.sources.as_fd()
     }
 
-    /// The thread is about to sleep where [`EthernetFabric::sources`] end its sleep: nobody stands in for it. A turn follows, as a last look.
+    /// The thread is about to sleep where [`EthernetFabric::sources`] end its sleep, so no thread stands in for it. The caller lets a turn follow, as
+    /// a last look.
     pub fn fall_asleep(&self) {
         self.line.asleep.store(true, Ordering::Release);
     }
@@ -240,7 +242,7 @@ impl EthernetFabric {
         }
     }
 
-    /// How long the endpoint may be left alone, unless its sources say otherwise. `None`: for ever.
+    /// How long the endpoint may be left alone, unless its sources become readable. `None`: without limit.
     pub fn due_in(&self) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);
@@ -251,7 +253,7 @@ impl EthernetFabric {
         Some(Duration::from_micros(due.saturating_sub(now)))
     }
 
-    /// Sleeps until there may be something to do, or for so long.
+    /// Sleeps until there may be something to do, but no longer than `timeout`.
     pub fn sleep(&self, timeout: Duration) {
         let timeout = self.due_in().map_or(timeout, |due| due.min(timeout));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
@@ -260,8 +262,8 @@ impl EthernetFabric {
         let _ = epoll::wait(&self.sources, rustix::buffer::spare_capacity(&mut found), Some(&timeout));
     }
 
-    /// Sleeps until somebody else asks for something, or for so long. A client that waits for what nodes write need not be woken by answers to what it has asked itself: it
-    /// takes those when it is awake.
+    /// Sleeps until another process asks for something, but no longer than `timeout`. A client that waits for what nodes write need not be woken by
+    /// answers to its own requests: it takes those when it is awake.
     pub fn sleep_until_asked(&self, timeout: Duration) {
         let timeout = self.due_in().map_or(timeout, |due| due.min(timeout));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
@@ -326,14 +328,14 @@ impl EthernetFabric {
         let place = place.expect("just checked");
         check(at, len, regions[place].1);
         let epoch = if lane { peer.told.of(place) } else { 0 };
-        // Even epochs are of revocations.
+        // Even epochs mean revoked.
         if changes && (if lane { epoch.is_multiple_of(2) } else { !peer.writable || peer.owned.contains(&region) }) {
             return Err(OpError::AccessLost);
         }
         Ok(Target { lane, region, offset: at.offset, epoch })
     }
 
-    /// The words of our own memory that an operation on ourselves is about.
+    /// The words of our own memory that an operation on ourselves addresses.
     fn own_words(&self, at: Remote, len: usize) -> &Memory {
         let Region::Public(name) = at.region else { panic!("broken invariant: no lane is kept for oneself: {at:?}") };
         let area = find(&self.own.public, name);
@@ -365,9 +367,9 @@ impl EthernetFabric {
         }
     }
 
-    /// One turn: sends what has been posted, serves, takes, and sends what that has made room for.
+    /// One turn: sends what has been posted, serves others, takes responses, and sends what then has room.
     fn progress(&mut self) {
-        // Only this thread stores it, and only a change means anything.
+        // Only this thread stores it, and only the fact that it changes matters.
         self.line.polled.store(self.line.polled.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if !self.posted.is_empty() {
             let now = self.now();
@@ -381,7 +383,8 @@ impl EthernetFabric {
         let mut asked = false;
         if serve {
             let most = most(self.asked_before, BATCH);
-            // Where the other thread has the guard, what it leaves is ours. What is left in the socket shows in the next turn.
+            // If the other thread has the guard, we look again in the next turn for what it leaves. What is left in the socket also shows in the next
+            // turn.
             (asked, self.more) = match self.line.try_guard().map(|mut serving| serving.serve(&self.line, most)) {
                 Some(Taken { packets, more }) => (packets > 0, more && most > 1),
                 None => (true, true),
@@ -407,8 +410,8 @@ impl EthernetFabric {
         }
     }
 
-    /// Whether to look for requests, and for responses. What is likely is looked for at its socket, which hands it over by the same call; every few turns the system says of all
-    /// sources at once what there is.
+    /// Whether to look for requests, and for responses. What is likely is looked for at its socket, since the same call also takes it. Every few
+    /// turns, the system is asked about all sources at once.
     fn look(&mut self) -> (bool, bool) {
         let (serve, take) = (self.more || self.asked_lately > 0, !self.active.is_empty());
         if self.turns_to_look > 0 && (serve || take) {
@@ -433,7 +436,7 @@ impl EthernetFabric {
         (serve, take)
     }
 
-    /// Takes up to `most` responses, and those of one bundle more. Whether these were all that had come, as far as is known.
+    /// Takes up to `most` responses, and the rest of the last bundle. Returns whether these were all that had arrived, as far as is known.
     fn take(&mut self, now: u64, most: usize) -> bool {
         let mut incoming = std::mem::take(&mut self.incoming);
         let (mut drained, mut taken) = (false, 0);
@@ -449,7 +452,7 @@ impl EthernetFabric {
                     drained = true;
                     break;
                 }
-                // What a socket reports besides are troubles of single packets.
+                // Any other error of a socket concerns a single packet.
                 Err(_) => taken += 1,
             }
         }
@@ -477,7 +480,7 @@ impl EthernetFabric {
                 self.counters.taken += 1;
                 let told = &entry.peer.told;
                 let land = |landed: super::requester::Landed<'_>| {
-                    // A lane that has been forgotten meanwhile has no memory, and nobody reads it.
+                    // A lane that has been forgotten meanwhile has no memory and no reader.
                     let own = match landed.into.region {
                         LocalRegion::Lane { writer, name } if writer == id => find(&entry.peer.lanes.lanes, name),
                         region => self.local(region),
@@ -497,7 +500,8 @@ impl EthernetFabric {
         self.entries[id.0 as usize] = Some(entry);
     }
 
-    /// Asks a peer whose TCP connection has ended whether it is there, and gives it up when it does not answer. `drained`: no answer is left to be taken.
+    /// Asks a peer whose TCP connection has ended whether it is still there, and gives it up if it does not answer. `drained` says that no answer is
+    /// left to be taken.
     fn settle(&mut self, id: PeerId, now: u64, drained: bool) {
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
         let Entry { peer, requester, doubt: Some(doubt), .. } = entry else { return };
@@ -516,7 +520,7 @@ impl EthernetFabric {
         }
     }
 
-    /// Sends what is due to a peer and moves what is done to the completions. Whether there is more to be done.
+    /// Sends what is due to a peer and moves what is done to the completions. Returns whether there is more to do.
     fn work_on(&mut self, id: PeerId, now: u64) -> bool {
         let give_up_us = self.give_up_us;
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };
@@ -562,7 +566,7 @@ impl EthernetFabric {
         }
     }
 
-    /// Nothing more can be done with a peer: ends its operations, and its connection.
+    /// Nothing more can be done with a peer: ends its operations and its connection.
     fn give_up(&mut self, id: PeerId, why: &str) {
         let Some(entry) = self.entry_mut(id) else { return };
         if entry.requester.is_broken() {
@@ -574,15 +578,15 @@ impl EthernetFabric {
         self.shared.ask(Command::Cut(id));
     }
 
-    /// Takes the permission on one of our lanes away, or gives it again.
+    /// Revokes the permission on one of our lanes, or grants it again.
     fn change(&mut self, writer: PeerId, name: RegionName, granted: bool) {
-        // A writer that is forgotten has no lane, so nobody reads what it writes.
+        // A writer that has been forgotten has no lane, so nothing that it writes is read.
         let Some(entry) = self.entry(writer) else { return };
         let lane = entry.peer.lanes.lanes.iter().position(|(of, _)| *of == name);
         invariant!(lane.is_some(), "we keep no lane {} for {writer:?}", name.0);
         let lane = lane.expect("just checked");
         let mut serving = self.line.guard();
-        // Where the connection is lost, nothing is written any more.
+        // If the connection is lost, the peer can no longer write anything.
         if let Some(responder) = serving.responder(entry.peer.asked, writer) {
             let epoch = responder.change(lane, granted);
             entry.peer.epochs.set(lane, epoch);
@@ -677,12 +681,12 @@ impl Fabric for EthernetFabric {
 
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
-        // A caller that takes until there is nothing acts on what a turn has brought before it has another turn.
+        // A caller that polls until there is nothing left thus acts on what one turn has brought before there is another turn.
         let was_last = std::mem::take(&mut self.handed_out) && self.posted.is_empty();
         if self.ready.is_empty() && !was_last {
             self.progress();
         }
-        // What completes is ordered before whatever the caller does next.
+        // Orders what completes before whatever the caller does next.
         fence(Ordering::SeqCst);
         let completion = self.ready.pop_front();
         self.handed_out = completion.is_some();
@@ -694,7 +698,7 @@ impl Fabric for EthernetFabric {
         if to == PeerId::SELF {
             return self.line.guard().deliver(to, datagram.to_vec());
         }
-        // Clients neither send any nor get any.
+        // Clients neither send nor receive datagrams.
         let is_member = |entry: &Entry| !entry.gone && entry.peer.identity.kind == PeerKind::Member;
         if self.identity.kind == PeerKind::Member && self.entry(to).is_some_and(is_member) {
             self.send_parts(to, datagram);
@@ -710,7 +714,7 @@ impl Fabric for EthernetFabric {
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
         loop {
             let (from, datagram) = self.line.guard().collect()?;
-            // One of a process of which nobody has been told yet is one that is lost.
+            // A datagram from a process whose connection the caller has not been told of yet is treated as lost.
             if from == PeerId::SELF || self.entry(from).is_some() {
                 into.clear();
                 into.extend_from_slice(&datagram);
@@ -732,7 +736,7 @@ impl Fabric for EthernetFabric {
                     return Some(PeerEvent::Up { peer: id, identity });
                 }
                 Note::Gone(id) => {
-                    // Forgotten meanwhile: nobody wants to know.
+                    // If it has been forgotten meanwhile, the caller does not want to know.
                     if let Some(entry) = self.entry_mut(id) {
                         entry.gone = true;
                         entry.doubt = None;
@@ -766,7 +770,7 @@ impl Fabric for EthernetFabric {
         self.ready.push_back(Completion { token, result: Ok(0) });
     }
 
-    // A packet wakes whoever sleeps.
+    // A packet wakes a sleeping peer by itself.
     fn nudge(&mut self, _peer: PeerId) {}
 
     fn forget(&mut self, peer: PeerId) {
@@ -776,7 +780,7 @@ impl Fabric for EthernetFabric {
             let asking = entry.peer.asking;
             entry.requester.give_up();
             self.release(peer);
-            // A later connection with the process may have the number.
+            // A later connection to the process may use the same number.
             if self.asking.get(&asking) == Some(&peer) {
                 self.asking.remove(&asking);
             }

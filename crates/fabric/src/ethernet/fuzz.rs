@@ -1,4 +1,4 @@
-//! For the fuzz targets: what must hold for any bytes that have opened, and for any that have not.
+//! For the fuzz targets: what must hold for any bytes, whether or not they open as a packet.
 
 use super::mail::Assembly;
 use super::offer::Offer;
@@ -28,14 +28,14 @@ impl Regions for Small {
     }
 }
 
-/// Offers have one encoding; no packet opens that was not sealed for us; no body makes either half panic, brings a client to change public memory, or changes a
-/// lane that is not granted.
+/// Offers have one encoding. A packet opens only if it was sealed for us. No body makes either half panic, lets a client change public memory, or
+/// changes a lane that is not granted.
 pub(crate) fn check(bytes: &[u8]) {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
     match choice % 5 {
         0 => {
             if let Ok(offer) = Offer::decode(bytes) {
-                // An address of IPv4 has two forms, of which one is written.
+                // An IPv4 address has two forms, of which we write only one.
                 assert_eq!(Offer::decode(&offer.encode()), Ok(offer), "an offer encoded and decoded again");
             }
         }

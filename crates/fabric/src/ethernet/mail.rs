@@ -1,15 +1,15 @@
-//! Datagrams as parts, and parts as datagrams.
+//! Splits datagrams into parts, and joins parts into datagrams.
 
 use super::packet::{Bytes, MAX_DATAGRAM_PART};
 use crate::contract::MAX_DATAGRAM_BYTES;
 
-/// Datagrams of one sender that may be incomplete at a time; a newer one takes the place of the oldest.
+/// How many datagrams of one sender may be incomplete at a time. A newer one replaces the oldest.
 const AT_A_TIME: usize = 4;
 
-/// Most parts that a datagram has.
+/// The most parts that a datagram can have.
 const MAX_PARTS: usize = MAX_DATAGRAM_BYTES.div_ceil(MAX_DATAGRAM_PART);
 
-/// The bodies of the packets that carry a datagram: `emit` gets what each begins with, and its bytes.
+/// The bodies of the packets that carry a datagram: `emit` gets the header of each, and its bytes.
 pub(super) fn parts(number: u32, datagram: &[u8], mut emit: impl FnMut([u8; 6], &[u8])) {
     let count = datagram.len().div_ceil(MAX_DATAGRAM_PART).max(1);
     for part in 0..count {
@@ -19,7 +19,7 @@ pub(super) fn parts(number: u32, datagram: &[u8], mut emit: impl FnMut([u8; 6], 
     }
 }
 
-/// A datagram of which some parts have come.
+/// A datagram of which some parts have arrived.
 #[derive(Debug, Default)]
 struct Incomplete {
     number: u32,
@@ -27,14 +27,14 @@ struct Incomplete {
     parts: [Option<Vec<u8>>; MAX_PARTS],
 }
 
-/// What has come of one sender's datagrams.
+/// What has arrived of one sender's datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     incomplete: Vec<Incomplete>,
 }
 
 impl Assembly {
-    /// Takes the body of a packet: `Err` for what no process of ours sends, and the datagram when it is whole.
+    /// Takes the body of a packet. Returns the datagram once it is complete, and `Err` for a body that no process of ours sends.
     pub(super) fn take(&mut self, body: &[u8]) -> Result<Option<Vec<u8>>, ()> {
         let mut bytes = Bytes(body);
         let (Some(number), Some(part), Some(count)) = (bytes.u32(), bytes.u8(), bytes.u8()) else { return Err(()) };

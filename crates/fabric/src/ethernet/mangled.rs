@@ -1,8 +1,8 @@
-//! A wire that loses, repeats, reorders and corrupts what an endpoint sends, for tests: by chance, from a seed.
+//! A wire that loses, repeats, reorders and corrupts what an endpoint sends, for tests. It does so at random, from a seed.
 
 use std::net::SocketAddr;
 
-/// How hostile the wire is: of a thousand packets, how many suffer.
+/// How hostile the wire is: how many packets in a thousand are affected.
 #[derive(Clone, Copy, Debug)]
 pub struct Mangling {
     /// Are lost.
@@ -13,7 +13,7 @@ pub struct Mangling {
     pub reordered: u64,
     /// Have a bit changed.
     pub corrupted: u64,
-    /// What chance begins with.
+    /// The seed of the random choices.
     pub seed: u64,
 }
 
@@ -52,7 +52,7 @@ impl Wire {
             send(&packet, to);
         }
         if self.happens(lost) {
-            // It never comes.
+            // It never arrives.
         } else if before.is_none() && self.happens(reordered) {
             self.late = Some((packet, to));
         } else {

@@ -1,34 +1,37 @@
 //! The fabric of ordinary hosts: one-sided memory over sealed UDP.
 //!
-//! Processes meet over TCP, prove to each other that they have the cluster's key, and agree on keys of their own. From then on operations are packets of UDP,
-//! encrypted and authenticated, which the owner's processor answers: in a turn of the endpoint's thread, or by a stand-in while that thread does something else.
+//! Processes connect over TCP, prove to each other that they have the cluster's key, and agree on keys of their own. From then on, operations are UDP
+//! packets, encrypted and authenticated, which the owner's processor answers: in a turn of the endpoint's thread, or by a stand-in while that thread
+//! does something else.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
-//! | `packet` | what packets look like |
+//! | `packet` | the layout of packets |
 //! | `cipher` | encryption and authentication, by either of two libraries |
-//! | `seal` | keys, encryption, and what is refused as forged or repeated |
-//! | `sealing` | the same for who sends datagrams beside any fabric |
+//! | `seal` | keys, encryption, and the rejection of forged and repeated packets |
+//! | `sealing` | the same, for programs that send datagrams without a fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
 //! | `window` | how much may be under way |
 //! | `path` | how large the packets are that a path carries |
 //! | `mail` | datagrams in parts |
-//! | `bundle` | many packets by one system call |
+//! | `bundle` | many packets in one system call |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
-//! | `socket_filter` | what the system drops of strangers' packets before they are queued |
-//! | `stand_in` | the thread that serves while the endpoint's does not |
-//! | `doubt` | whether a peer is there whose TCP connection has ended |
-//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other when they meet |
+//! | `socket_filter` | which packets of strangers the system drops before they are queued |
+//! | `stand_in` | the thread that serves while the endpoint's thread does not |
+//! | `doubt` | whether a peer is still there after its TCP connection has ended |
+//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other when they connect |
 //! | `endpoint` | the contract's operations |
 //! | `mangled` | a hostile wire, for tests |
 //! | `canary` | known bugs that the model tests have to find |
 //!
 //! # Rules
 //! - The asker does all the remembering. A responder is a function of its state and one packet, so any thread may be the responder.
-//! - A response says everything between what the asker has confirmed and `done`.
-//! - Every effect that a peer has on our memory is made under one guard. So a revocation is a store under the guard, and nothing can come late.
-//! - Nothing in clear is believed: only what opens under the keys of this connection of these two lives. That a TCP connection ends is a reason to ask.
-//! - No counter is used twice: a repetition is sealed anew.
+//! - A response says everything about the parts between what the asker has confirmed and `done`.
+//! - Every effect that a peer has on our memory is made under one guard. So a revocation is a store under the guard, and no write can take effect
+//!   late.
+//! - Nothing in clear is believed: only what opens under the keys of this connection between these two lives. The end of a TCP connection is only a
+//!   reason to ask the peer.
+//! - No counter is used twice: a retransmission is sealed anew.
 
 mod bundle;
 mod canary;
@@ -67,7 +70,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     answers_in_turns: true,
     has_devices: false,
     has_multicast: false,
-    // It has to outlast what a scheduler takes from a host's process: beside busy ones up to 70 ms were seen.
+    // It has to outlast the time for which a scheduler may keep a host's process from running: up to 70 ms were seen beside busy processes.
     default_lease_us: 100_000,
 };
 

@@ -1,4 +1,4 @@
-//! What two processes tell each other when they meet, and the keys that come of it.
+//! What two processes tell each other when they connect, and the keys that follow from it.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -10,20 +10,20 @@ use super::packet::Bytes;
 use super::seal::Secret;
 use crate::meeting::wire::Said;
 
-/// How a process is reached, and its share of the keys. An address is that of the meeting's connection where it is not named.
+/// How a process is reached, and its share of the keys. If it names no address, the address is that of the handshake's TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// The address of both sockets; `None`: the one that the meeting has come from.
+    /// The address of both sockets. `None`: the one that the handshake came from.
     pub(super) ip: Option<IpAddr>,
-    /// Where it is asked.
+    /// The port that takes requests to it.
     pub(super) answers_at: u16,
-    /// Where it asks from.
+    /// The port from which it sends requests.
     pub(super) asks_at: u16,
-    /// What requests to it are to be numbered with.
+    /// The number with which requests to it are to be marked.
     pub(super) asked: u32,
-    /// What responses to it are to be numbered with.
+    /// The number with which responses to it are to be marked.
     pub(super) asking: u32,
-    /// Its share of the secret, of one use.
+    /// Its share of the secret, used once.
     pub(super) share: [u8; 32],
 }
 
@@ -60,40 +60,40 @@ impl Offer {
         Ok(Offer { ip, answers_at, asks_at, asked, asking, share })
     }
 
-    /// Where the process answers.
+    /// Where requests to the process go.
     pub(super) fn answers_at(&self, from: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.ip.unwrap_or(from.ip()), self.answers_at)
     }
 
-    /// Where it asks from, at first.
+    /// Where the process sends its requests from, at first.
     pub(super) fn asks_at(&self, from: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.ip.unwrap_or(from.ip()), self.asks_at)
     }
 }
 
-/// The public share of a private one.
+/// The public share that belongs to a private number.
 pub(super) fn share_of(private: [u8; 32]) -> [u8; 32] {
     x25519(private, X25519_BASEPOINT_BYTES)
 }
 
-/// What two private numbers make together, of which the other end has sent its share; `None` when that is no share.
+/// The secret made from our private number and the other end's share; `None` if `theirs` is not a valid share.
 pub(super) fn agreed(private: [u8; 32], theirs: [u8; 32]) -> Option<[u8; 32]> {
     let shared = x25519(private, theirs);
     (shared != [0; 32]).then_some(shared)
 }
 
-/// What seals a connection's packets: of each end as the one that asks, requests and responses.
+/// The secrets that seal a connection's packets: for each end as the asker, one for requests and one for responses.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets {
     pub(super) requests: [Secret; 2],
     pub(super) responses: [Secret; 2],
 }
 
-/// Derives the secrets of a connection: `said` holds both Hellos and both offers, the dialer's first, of which the first of each pair below is. The cluster's key makes
-/// them this cluster's, the shares make them known to none but the two, also when that key is lost later.
+/// Derives the secrets of a connection. `said` holds both Hellos and both offers, the dialer's first; likewise, the first of each pair of secrets is
+/// the dialer's. The cluster's key ties them to this cluster. The shares keep them known to the two ends alone, even if that key leaks later.
 ///
 /// # Errors
-/// When the other end's share is no share.
+/// When the other end's share is not valid.
 pub(super) fn secrets(key: &[u8], said: Said<'_>, private: [u8; 32], theirs: [u8; 32]) -> Result<Secrets, String> {
     let shared = agreed(private, theirs).ok_or("its offer's share of the key is none")?;
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
@@ -111,7 +111,7 @@ pub(super) fn secrets(key: &[u8], said: Said<'_>, private: [u8; 32], theirs: [u8
     Ok(Secrets { requests: [of(b"dialer asks"), of(b"acceptor asks")], responses: [of(b"acceptor answers"), of(b"dialer answers")] })
 }
 
-/// One, for tests and the samples of encodings.
+/// An offer for tests and the samples of encodings.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn sample() -> Offer {
     let ip = Some(IpAddr::from([10, 0, 0, 1]));

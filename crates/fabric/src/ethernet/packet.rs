@@ -1,4 +1,4 @@
-//! What packets look like. Numbers are little-endian.
+//! The layout of packets. Numbers are little-endian.
 //!
 //! ```text
 //! 0   1  layout, 0xE1                 clear, 16 bytes, all of it associated data
@@ -11,16 +11,16 @@
 //!
 //! | body | |
 //! |---|---|
-//! | request | number of its first part (8), below which number no result is needed any more (8), grants, parts |
-//! | response | from which number on it tells all (8), below which number all is done (8), held ranges, grants, results, and the bytes of one READ behind its part's number (8) |
+//! | request | number of its first part (8), number below which no result is needed any more (8), grants, parts |
+//! | response | number from which it tells all (8), number below which all is done (8), held ranges, grants, results, one READ: its part's number (8), bytes |
 //! | datagram | its number (4), which part (1) of how many (1), bytes |
 //!
-//! A *part* is one operation on the wire: a WRITE or a READ of up to [`MAX_PART_BYTES`], a READ of a word, a compare-and-swap. Parts are numbered from 1 in each
-//! flow, and those of one request are consecutive.
+//! A *part* is one operation on the wire: a WRITE or a READ of up to [`MAX_PART_BYTES`], a READ of a word, or a compare-and-swap. The parts of each
+//! flow are numbered from 1, and those of one request are consecutive.
 //!
-//! *Grants* are the epochs of the lanes that the sender keeps for the receiver, as far as they have ever changed: a count (1), then a lane's place (1) and its
-//! epoch (4). Odd epochs are of grants, even ones of revocations; a fresh lane is in epoch 1. They stand in every packet, so none can be missed for good, and a
-//! process that has seen anything that an owner wrote after a change knows of the change.
+//! *Grants* are the epochs of the lanes that the sender keeps for the receiver, for those lanes whose epoch has ever changed: a count (1), then for
+//! each a lane's place (1) and its epoch (4). Odd epochs mean granted, even ones revoked; a fresh lane is in epoch 1. Every packet carries them, so
+//! none can be missed for good, and a process that has seen anything that an owner wrote after a change knows of the change.
 
 use crate::contract::RegionName;
 use crate::meeting::regions::MAX_REGIONS;
@@ -31,21 +31,22 @@ pub(super) const LAYOUT: u8 = 0xE1;
 pub(super) const HEAD: usize = 16;
 /// Bytes of the tag.
 pub(super) const TAG: usize = 16;
-/// Bytes of the largest packet but for requests on paths that carry more: what every path of IPv6 carries in one piece, less the heads of IPv6 and UDP.
+/// Bytes of the largest packet, except for requests on paths that carry more: what every IPv6 path carries in one piece, less the headers of IPv6 and
+/// UDP.
 pub(super) const MAX_PACKET: usize = 1_232;
-/// Bytes of the largest packet that is ever sent or taken: two of them go out in one bundle.
+/// Bytes of the largest packet that is ever sent or accepted. Two of them fit in one bundle.
 pub(super) const LARGEST_PACKET: usize = 32_000;
 /// Bytes of the largest body of a packet of [`MAX_PACKET`].
 pub(super) const MAX_BODY: usize = MAX_PACKET - HEAD - TAG;
-/// Bytes that one part writes or reads at most. With them there is room for the grants of all lanes.
+/// The most bytes that one part writes or reads. It leaves room for the grants of all lanes.
 pub(super) const MAX_PART_BYTES: usize = 1_000;
-/// How many parts may be under way: so many results a responder remembers, and so many parts it keeps that came too early.
+/// How many parts may be under way. A responder remembers this many results, and keeps this many parts that arrived too early.
 pub(super) const MAX_UNDER_WAY: u64 = 256;
-/// The last number that a part can have. Nobody gets there; so what is added to a number that came in a packet stays one.
+/// The highest number that a part can have. No flow gets there, and adding to a number that arrived in a packet cannot overflow.
 const LAST_PART: u64 = u64::MAX / 2;
-/// Held ranges that a response names at most.
+/// The most held ranges that a response names.
 const MAX_RANGES: usize = 4;
-/// Bytes of a datagram that one packet carries at most.
+/// The most bytes of a datagram that one packet carries.
 pub(super) const MAX_DATAGRAM_PART: usize = MAX_BODY - 6;
 
 /// What a packet is.
@@ -78,7 +79,7 @@ impl Head {
         out
     }
 
-    /// Of a packet that is long enough to have a body; `None` for what no process of ours sends.
+    /// Decodes the head of a packet that is long enough to have a body; `None` for what no process of ours sends.
     pub(super) fn decode(packet: &[u8]) -> Option<Head> {
         let (head, rest) = packet.split_first_chunk::<HEAD>()?;
         let kind = match head[1] {
@@ -128,14 +129,14 @@ impl<'a> Bytes<'a> {
 /// Where a part acts in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// In the lane of that name that the receiver keeps for the sender, or in the public region.
+    /// Whether the place is in the lane of that name that the receiver keeps for the sender, rather than in the public region.
     pub(super) lane: bool,
     pub(super) region: RegionName,
     /// In words.
     pub(super) offset: u32,
     /// In words; at least 1.
     pub(super) words: u16,
-    /// Of a change in a lane: the only epoch in which it may take effect. Otherwise 0, and not on the wire.
+    /// For a change in a lane, the only epoch in which it may take effect. Otherwise 0, and not on the wire.
     pub(super) epoch: u32,
 }
 
@@ -161,7 +162,7 @@ pub(super) struct Part<'a> {
     pub(super) act: Act<'a>,
 }
 
-/// Bytes of what every part begins with.
+/// Bytes of the head of every part.
 const PART_HEAD: usize = 8;
 const LANE: u8 = 0x80;
 
@@ -225,7 +226,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Appends the epochs of lanes that have changed.
+/// Appends the epochs of the lanes that have changed.
 fn encode_grants(epochs: impl Iterator<Item = u32>, out: &mut Vec<u8>) {
     let count_at = out.len();
     out.push(0);
@@ -249,30 +250,30 @@ fn decode_grants<'a>(bytes: &mut Bytes<'a>) -> Option<Grants<'a>> {
 pub(super) struct Grants<'a>(&'a [u8]);
 
 impl Grants<'_> {
-    /// Lanes by their places, and their epochs.
+    /// The places of the lanes, and their epochs.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.0.as_chunks::<5>().0.iter().map(|[lane, a, b, c, d]| (usize::from(*lane), u32::from_le_bytes([*a, *b, *c, *d])))
     }
 }
 
-/// What a request begins with; its parts follow.
+/// The head of a request; its parts follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestHead<'a> {
     /// The number of its first part.
     pub(super) first: u64,
-    /// Of parts below this number the sender knows what became of them.
+    /// The sender knows the outcome of every part below this number.
     pub(super) confirmed: u64,
     pub(super) grants: Grants<'a>,
 }
 
-/// Begins the body of a request behind whatever stands in `out`.
+/// Begins the body of a request, after whatever `out` already holds.
 pub(super) fn begin_request(first: u64, confirmed: u64, epochs: impl Iterator<Item = u32>, out: &mut Vec<u8>) {
     out.extend_from_slice(&first.to_le_bytes());
     out.extend_from_slice(&confirmed.to_le_bytes());
     encode_grants(epochs, out);
 }
 
-/// Reads what a request begins with; its parts are what is left of `bytes`.
+/// Reads the head of a request; its parts are what is left of `bytes`.
 pub(super) fn decode_request<'a>(bytes: &mut Bytes<'a>) -> Option<RequestHead<'a>> {
     let (first, confirmed) = (bytes.u64()?, bytes.u64()?);
     let grants = decode_grants(bytes)?;
@@ -280,34 +281,34 @@ pub(super) fn decode_request<'a>(bytes: &mut Bytes<'a>) -> Option<RequestHead<'a
     plausible.then_some(RequestHead { first, confirmed, grants })
 }
 
-/// What became of a part, where it is not that it simply took effect.
+/// What became of a part, unless it simply took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The word that was read, or found by a compare-and-swap.
     Word(u64),
-    /// It was a change for which the sender had no permission.
+    /// It would have changed something without permission.
     Refused,
 }
 
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Response<'a> {
-    /// Of parts from this number on it tells everything.
+    /// The response tells everything about the parts from this number on.
     pub(super) base: u64,
     /// Parts below this number are done.
     pub(super) done: u64,
     ranges: &'a [u8],
     pub(super) grants: Grants<'a>,
     results: &'a [u8],
-    /// The number of a part that reads, and what it read.
+    /// The number of a READ part, and what it read.
     pub(super) read: Option<(u64, &'a [u8])>,
 }
 
-/// Bytes of a result: how far its number is from the base, what it is, its word.
+/// Bytes of a result: the distance of its number from the base, its kind, its word.
 const RESULT: usize = 10;
 
 impl Response<'_> {
-    /// Parts beyond `done` that have come, as numbers: from, and up to.
+    /// The ranges of parts beyond `done` that have arrived, as numbers: first, and end (exclusive).
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.as_chunks::<4>().0.iter().map(|[a, b, c, d]| {
             let from = self.base + u64::from(u16::from_le_bytes([*a, *b]));
@@ -315,7 +316,7 @@ impl Response<'_> {
         })
     }
 
-    /// Outcomes that are not plain, by part, in order.
+    /// The outcomes of parts that did not simply take effect, in the order of their numbers.
     pub(super) fn results(&self) -> impl Iterator<Item = (u64, Outcome)> + '_ {
         self.results.as_chunks::<RESULT>().0.iter().map(|[at, kind, word @ ..]| {
             let outcome = if *kind == 0 { Outcome::Refused } else { Outcome::Word(u64::from_le_bytes(*word)) };
@@ -324,7 +325,8 @@ impl Response<'_> {
     }
 }
 
-/// Writes a response as far as it has room for results: it may name a smaller `done` than it was given, which it returns.
+/// Writes a response with as many results as it has room for. It may therefore name a smaller `done` than it was given; it returns the one that it
+/// named.
 pub(super) fn encode_response(
     (base, done): (u64, u64),
     held: impl Iterator<Item = (u64, u64)>,

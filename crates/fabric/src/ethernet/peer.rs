@@ -27,7 +27,7 @@ use crate::meeting::{Refusal, random};
 /// A named stretch of memory.
 pub(super) type Named = (RegionName, Area);
 
-/// Regions are few: looking through the list beats any table.
+/// Regions are few: searching the list beats any table.
 pub(super) fn find(regions: &[Named], name: RegionName) -> Option<&Area> {
     regions.iter().find(|(n, _)| *n == name).map(|(_, area)| area)
 }
@@ -54,7 +54,7 @@ impl Own {
     }
 }
 
-/// The lanes that we keep for one peer, and what else it acts on.
+/// The lanes that we keep for one peer, and the other memory that it acts on.
 #[derive(Debug)]
 pub(super) struct Lanes {
     own: Arc<Own>,
@@ -78,7 +78,7 @@ impl Regions for Lanes {
     }
 }
 
-/// The epochs of the lanes that one process keeps for another, by their places, as far as the holder knows.
+/// The epochs of the lanes that one process keeps for another, by the lanes' places, as far as this process knows them.
 #[derive(Debug)]
 pub(super) struct Epochs(Box<[AtomicU32]>);
 
@@ -87,7 +87,8 @@ impl Epochs {
         Epochs((0..lanes).map(|_| AtomicU32::new(1)).collect())
     }
 
-    /// What a packet says of them. Stored before anything of the packet takes effect: a process that has seen what was written after a change sees the change.
+    /// Stores the epochs that a packet carries, before anything of the packet takes effect: a process that has seen what was written after a change
+    /// then also sees the change.
     pub(super) fn note(&self, grants: Grants<'_>) {
         for (lane, epoch) in grants.iter() {
             if let Some(known) = self.0.get(lane) {
@@ -112,32 +113,32 @@ impl Epochs {
 /// What the threads of an endpoint share: its sockets, and the guarded half.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Others ask here.
+    /// Takes the requests of others.
     pub(super) answers: UdpSocket,
-    /// We ask from here.
+    /// Sends our requests.
     pub(super) asks: UdpSocket,
     pub(super) serving: Mutex<Serving>,
-    /// Moves on with each turn of the endpoint's thread.
+    /// Changes with each turn of the endpoint's thread.
     pub(super) polled: AtomicU64,
-    /// Whether that thread sleeps where packets wake it.
+    /// Whether that thread sleeps in such a way that packets wake it.
     pub(super) asleep: AtomicBool,
     pub(super) stop: AtomicBool,
-    /// Whether packets go out in bundles: until the system refuses one.
+    /// Whether packets go out in bundles. They do until the system refuses one.
     pub(super) bundles: AtomicBool,
-    /// Ends a sleep. Those that ring it from elsewhere may have it for longer than there is a line.
+    /// Ends a sleep. Other threads that ring it may hold it for longer than the line exists.
     pub(super) bell: Arc<rustix::fd::OwnedFd>,
     /// What every packet goes through in tests.
     #[cfg(any(test, feature = "conformance"))]
     pub(super) wire: Option<Mutex<super::mangled::Wire>>,
 }
 
-/// Ends the sleep of the endpoint's thread whose bell this is, or the next one.
+/// Ends the current or the next sleep of the endpoint's thread to which this bell belongs.
 pub(super) fn ring(bell: &rustix::fd::OwnedFd) {
-    // It fails only when it has been rung often, and once is enough.
+    // This fails only if the bell has been rung often, and once is enough.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// Whether the system cuts packets in pieces, and listens to what it hears of the path, by kinds of address.
+/// Whether the system fragments packets and heeds what it learns of the path's MTU, for each kind of address.
 #[derive(Clone, Copy, Debug)]
 enum Cutting {
     V4(Ipv4PathMtuDiscovery),
@@ -145,16 +146,16 @@ enum Cutting {
 }
 
 impl Cutting {
-    /// How it is with packets to that address; none where the system does not say.
+    /// The setting for packets to that address; `None` if the system does not say.
     fn of(socket: &UdpSocket, to: SocketAddr) -> Option<Cutting> {
-        // An address of IPv4 that is written as one of IPv6 is one of IPv4 here.
+        // Here, an IPv4 address that is written as an IPv6 address counts as IPv4.
         match to {
             SocketAddr::V6(to) if to.ip().to_ipv4_mapped().is_none() => sockopt::ipv6_mtu_discover(socket).ok().map(Cutting::V6),
             _ => sockopt::ip_mtu_discover(socket).ok().map(Cutting::V4),
         }
     }
 
-    /// Packets go out as they are, up to what the device takes.
+    /// The setting by which packets go out unfragmented, up to what the device takes.
     fn never(self) -> Cutting {
         match self {
             Cutting::V4(_) => Cutting::V4(Ipv4PathMtuDiscovery::PROBE),
@@ -162,7 +163,7 @@ impl Cutting {
         }
     }
 
-    /// A system that takes no such wish cuts them, or does not send them: they are lost.
+    /// A system that does not support this setting fragments the packets or does not send them. They are then lost.
     fn set(self, socket: &UdpSocket) {
         let _ = match self {
             Cutting::V4(how) => sockopt::set_ip_mtu_discover(socket, how),
@@ -171,13 +172,13 @@ impl Cutting {
     }
 }
 
-/// Bytes of the heads of IPv6 and UDP; those of IPv4 are shorter.
+/// Bytes of the headers of IPv6 and UDP; those of IPv4 are shorter.
 const HEADS: usize = 48;
-/// The least room for packets that have come and not been taken, and for those on their way out: the system counts some 2 KiB for each.
+/// The least room for packets that have arrived but not been taken, and for outgoing ones. The system counts some 2 KiB for each packet.
 const SOCKET_BYTES: usize = 4 << 20;
 
 impl Line {
-    /// Sockets at the address of that listener, or anywhere.
+    /// Opens sockets at the listener's address, or at any address if there is no listener.
     pub(super) fn open(at: Option<SocketAddr>, fixed_port: bool) -> io::Result<Line> {
         let bind = |port: u16| match at {
             Some(at) => UdpSocket::bind((at.ip(), port)),
@@ -188,12 +189,12 @@ impl Line {
         let asks = bind(0)?;
         for socket in [&answers, &asks] {
             socket.set_nonblocking(true)?;
-            // Where more is not allowed, fewer packets at once are taken, and more are lost.
+            // If more room is not allowed, fewer packets fit, and more are lost.
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BYTES)
                 .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BYTES));
             let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BYTES)
                 .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BYTES));
-            // A system that has none hands packets over one by one.
+            // A system without bundles hands packets over one by one.
             let _ = bundle::take_bundles(socket);
         }
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -211,12 +212,12 @@ impl Line {
         })
     }
 
-    /// The guarded half, to be held for a moment only.
+    /// The guarded half. Hold it for a moment only.
     pub(super) fn guard(&self) -> MutexGuard<'_, Serving> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guarded half, unless the other thread has it and so does what we would do.
+    /// The guarded half, unless the other thread holds it; that thread then does what we would do.
     pub(super) fn try_guard(&self) -> Option<MutexGuard<'_, Serving>> {
         match self.serving.try_lock() {
             Ok(serving) => Some(serving),
@@ -225,7 +226,7 @@ impl Line {
         }
     }
 
-    /// Sends a packet. One that cannot be sent is one that is lost: by a full buffer, a firewall, an unreachable network.
+    /// Sends a packet. One that cannot be sent (a full buffer, a firewall, an unreachable network) counts as lost.
     pub(super) fn send(&self, socket: &UdpSocket, packet: &[u8], to: SocketAddr) {
         self.send_all(socket, packet, packet.len(), to);
     }
@@ -251,8 +252,9 @@ impl Line {
         if size <= MAX_PACKET {
             return self.hand_over_in_bundles(socket, packets, size, to);
         }
-        // In one piece or not at all, whatever the system has heard of the way: nobody's word is taken for what it carries, and of pieces all are lost when one is. Smaller
-        // packets are cut where a path does not carry even those, if the system is so set up.
+        // A large packet goes in one piece or not at all, whatever the system has learned of the path. Reports of what a path carries are not to be
+        // trusted, and if one fragment is lost, all are. Smaller packets are fragmented if the path does not carry even those, where the system is
+        // set up that way.
         let Some(before) = Cutting::of(socket, to) else { return };
         before.never().set(socket);
         self.hand_over_in_bundles(socket, packets, size, to);
@@ -263,9 +265,9 @@ impl Line {
         if packets.len() > size && self.bundles.load(Ordering::Relaxed) {
             let refused = [libc::EIO, libc::EINVAL, libc::EMSGSIZE, libc::EOPNOTSUPP];
             match bundle::send(socket, packets, size, to) {
-                // The device takes no packets of that size any more, which says nothing of bundles.
+                // The device no longer takes packets of that size. This says nothing about bundles.
                 Err(_) if size > MAX_PACKET => return,
-                // A device or a path that takes none. All else is the loss of these packets.
+                // The device or the path takes no bundles. Any other error means that these packets are lost.
                 Err(error) if error.raw_os_error().is_some_and(|error| refused.contains(&error)) => {
                     tracing::debug!("packets go out one by one: {error}");
                     self.bundles.store(false, Ordering::Relaxed);
@@ -278,26 +280,26 @@ impl Line {
         }
     }
 
-    /// Ends the sleep of the endpoint's thread, or the next one.
+    /// Ends the current or the next sleep of the endpoint's thread.
     pub(super) fn ring(&self) {
         ring(&self.bell);
     }
 
-    /// Bytes of the longest packet that the system sends to that address in one piece, as far as it knows.
+    /// Bytes of the longest packet that the system sends to that address in one piece, as far as the system knows.
     fn route_bytes(&self, to: SocketAddr) -> usize {
         let of = || -> io::Result<usize> {
-            // Only a socket that is bound to a peer is told.
+            // The system tells this only for a connected socket.
             let at = SocketAddr::new(self.asks.local_addr()?.ip(), 0);
             let socket = UdpSocket::bind(at)?;
             socket.connect(to)?;
             let mtu = if to.is_ipv6() { sockopt::ipv6_mtu(&socket) } else { sockopt::ip_mtu(&socket) }?;
             Ok((mtu as usize).saturating_sub(HEADS))
         };
-        // A system that does not say is one with the smallest.
+        // If the system does not say, assume the smallest.
         of().unwrap_or(MAX_PACKET)
     }
 
-    /// An address in the form that our sockets take.
+    /// An address in the form that our sockets accept.
     fn reach(&self, at: SocketAddr) -> SocketAddr {
         let ours_is_v6 = self.asks.local_addr().is_ok_and(|at| at.is_ipv6());
         let ip = match at.ip() {
@@ -313,42 +315,43 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) identity: Identity,
-    /// Of its memory.
+    /// The public regions of its memory.
     pub(super) public: Box<[(RegionName, usize)]>,
-    /// Those that only the peer itself writes.
+    /// Those regions that only the peer itself writes.
     pub(super) owned: Box<[RegionName]>,
     pub(super) theirs: Box<[(RegionName, usize)]>,
-    /// Whether we may change its public regions: not when we are a client.
+    /// Whether we may change its public regions. A client may not.
     pub(super) writable: bool,
-    /// What it may say of those lanes.
+    /// The epochs that it has told us for the lanes that it keeps for us.
     pub(super) told: Arc<Epochs>,
     /// Our lanes for it.
     pub(super) lanes: Arc<Lanes>,
     pub(super) epochs: Epochs,
-    /// What its requests are marked with, and responses to ours.
+    /// The numbers with which its requests, and responses to ours, are marked.
     pub(super) asked: u32,
     pub(super) asking: u32,
-    /// The same of the peer.
+    /// The corresponding numbers of the peer.
     numbers: Numbers,
-    /// The connection that both ends hold already, of which this one is nothing but the meeting.
+    /// The connection that both ends already hold, if this handshake only gives it another socket.
     resumes: Option<PeerId>,
     pub(super) answers_at: SocketAddr,
     /// Bytes of the longest packet that the system sends there in one piece.
     pub(super) route_bytes: usize,
     pub(super) sealer: Sealer,
     pub(super) opener: Opener,
-    /// Until both have agreed.
+    /// Present until both have agreed.
     served: Option<Box<Served>>,
 }
 
-/// What requests to a process are marked with, and responses to its own: random, and so the name of one end of a connection.
+/// The numbers with which requests to a process, and responses to its own requests, are marked. They are random, so they identify one end of a
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Numbers {
     asked: u32,
     asking: u32,
 }
 
-/// A connection that stands.
+/// An existing connection.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     peer: PeerId,
@@ -357,19 +360,19 @@ struct Standing {
     theirs: Numbers,
 }
 
-/// What is kept for a peer that has not said how it is reached.
+/// What is kept for a peer that has not yet said how it is reached.
 pub(super) struct Kept {
     private: [u8; 32],
     numbers: Numbers,
-    /// The connection whose numbers these are, unless they are new.
+    /// The existing connection to which these numbers belong, unless they are new.
     standing: Option<Standing>,
     lanes: Arc<Lanes>,
 }
 
-/// What this fabric adds to a meeting.
+/// What this fabric adds to a handshake.
 ///
-/// An end that holds a connection with a process, and meets it, offers that connection's numbers. Where both do, both know that both hold it, and only the socket
-/// is new. Where one does not, the other one sees that, and gives its connection up for the new one.
+/// An end that already holds a connection to the process that it meets offers the numbers of that connection. If both ends do so, both know that both
+/// hold the connection, and only the socket is new. If one end does not, the other one sees this, and gives its connection up for the new one.
 pub(super) struct Carrier {
     own: Arc<Own>,
     line: Arc<Line>,

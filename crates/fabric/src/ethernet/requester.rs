@@ -1,26 +1,27 @@
-//! The asking half of a flow: the operations on one peer in the order in which they were posted, and everything that remembers: what is under way, what is to be
-//! sent again and when, how much may be under way at all. Time comes in as an argument, in microseconds.
+//! The asking half of a flow: the operations on one peer, in the order in which they were posted. It does all the remembering: what is under way,
+//! what has to be sent again and when, and how much may be under way at all. Time is passed in as an argument, in microseconds.
 //!
-//! An operation is one part or several (module `packet`). A token completes when all its parts have, and all earlier tokens; a refusal of any part makes it
-//! [`OpError::AccessLost`].
+//! An operation consists of one or more parts (module `packet`). A token completes once all its parts and all earlier tokens have completed. If any
+//! part is refused, the result is [`OpError::AccessLost`].
 //!
 //! # Order
-//! Parts go out in order. Behind a READ of more than a word nothing is sent until all of it has come, since a READ that is repeated is executed again. A READ of a
-//! word and a compare-and-swap are answered from what the responder remembers, so they hold nothing up.
+//! Parts go out in order. After a READ of more than a word, nothing is sent until all of the READ's bytes have arrived, since a READ that is sent
+//! again is executed again. A READ of a word and a compare-and-swap are answered from what the responder remembers, so they hold nothing up.
 //!
 //! # Size
-//! What is sent for the first time goes out in packets as large as the path carries (module `path`); what is sent again, in small ones.
+//! What is sent for the first time goes out in packets as large as the path carries (module `path`). Retransmissions go out in small ones.
 //!
 //! # Loss
-//! Lost is what was sent a round trip ago and has been overtaken: something that was sent after it has come. It is sent again. How much is under way at most,
-//! module `window` says.
+//! A part counts as lost if it was sent at least a round trip ago and something that was sent after it has arrived. It is then sent again. Module
+//! `window` decides how much may be under way.
 //!
-//! A silence says nothing of what is under way: the peer may not have had its core for some milliseconds. So after [`FIRST_PATIENCE_US`], [`ALIKE`] times, and then
-//! doubling to [`LONGEST_PATIENCE_US`], no more is sent again than the first packet that has no answer and the last one, and the window stays as it is. An answer to
-//! the last one shows all that was lost before it; the first one is there because an answer names few of the parts that have come out of order.
+//! A silence says nothing about what is under way: the peer may have been without a core for some milliseconds. So when patience runs out, only the
+//! first unanswered packet and the last one are sent again, and the window stays as it is. Patience is [`FIRST_PATIENCE_US`] for the first [`ALIKE`]
+//! waits, and then doubles up to [`LONGEST_PATIENCE_US`]. An answer to the last packet shows everything that was lost before it. The first packet is
+//! sent again too because an answer can name only few of the parts that have arrived out of order.
 //!
-//! Nothing puts the first part off: it is waited for from when it was sent last, whatever is sent behind it meanwhile, and it goes out again though the window is full. So
-//! its end is a matter of how often the network loses one packet, and of nothing else.
+//! Nothing delays the first part. The wait for it is counted from when it was last sent, whatever is sent after it, and it goes out again even if the
+//! window is full. So how long it takes depends only on how often the network loses one packet.
 
 use std::collections::VecDeque;
 
@@ -33,24 +34,25 @@ use super::responder::Malformed;
 use super::window::Window;
 use crate::contract::{Completion, Local, OpError, Token};
 
-/// The wait for an answer before something is sent again, at first and at most.
+/// How long to wait for an answer before something is sent again, at first and at most.
 const FIRST_PATIENCE_US: u64 = 300;
-/// So many waits are alike before they double. A packet in ten that is lost, there or back, is lost three times in a row by one operation of a thousand; and two packets each
-/// 300 us burden no path.
+/// So many waits are equally long before they double. If one packet in ten is lost in each direction, one operation in a thousand is lost three times
+/// in a row; and two packets every 300 us do not burden any path.
 const ALIKE: u32 = 3;
 const LONGEST_PATIENCE_US: u64 = 10_000;
-/// No round trip is taken for longer: what took longer was a pause of one of the two. Some waits for a lost packet have to fit into the time after which a peer is given up.
+/// No round trip is assumed to be longer: what took longer was a pause of one of the two processes. Several waits for a lost packet have to fit into
+/// the time after which a peer is given up.
 const LONGEST_ROUND_TRIP_US: u64 = 25_000;
-/// By so much a packet may be later than others that were sent with it, at least.
+/// How much later a packet may arrive than others that were sent with it, at least, without counting as lost.
 const LEAST_REORDERING_US: u64 = 50;
-/// So much of a silence counts at once: a process that stood still has not listened.
+/// At most this much of a silence counts at once: a process that was stopped could not listen.
 const COUNTED_AT_ONCE_US: u64 = 10_000;
 
 /// What an operation does at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Write,
-    /// Into our memory.
+    /// The place in our memory that the bytes go to.
     Read(Local),
     ReadWord,
     Swap {
@@ -75,7 +77,7 @@ enum State {
     /// Not sent yet.
     Waiting,
     Flying,
-    /// The peer has it, and waits for what comes before it.
+    /// The peer has it, and waits for parts that come before it.
     Held,
     /// To be sent again.
     Lost,
@@ -86,16 +88,17 @@ enum State {
 struct Pending {
     state: State,
     place: Place,
-    /// Number of its operation.
+    /// The number of its operation.
     op: u64,
     /// Bytes from the start of its operation.
     at: u32,
-    /// On the wire.
+    /// Its length on the wire.
     len: u16,
-    /// When it was sent last, or a READ that was held is known to be held no more; in which packet of the flow it was sent last, and how often in all.
+    /// When it was last sent, or when a held READ became known to be no longer held. Then the packet of the flow in which it was last sent, and,
+    /// below, how often it was sent in all.
     sent_at: u64,
     packet: u64,
-    /// The large packet in which it was sent first; 0: a small one.
+    /// The large packet in which it was first sent; 0 if it was a small one.
     large: u64,
     sends: u32,
 }
@@ -104,22 +107,22 @@ struct Pending {
 struct Op {
     token: Token,
     work: Work,
-    /// The number of the first part behind it.
+    /// The number of the first part after it.
     until: u64,
     /// Where its bytes begin, counted since the start.
     bytes_at: u64,
     result: Result<u64, OpError>,
 }
 
-/// What an answer has told that was not known.
+/// What an answer has told us that we did not know.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
     any: bool,
-    /// Of parts that were sent once, the packet that was sent last, and when that was.
+    /// Among the newly confirmed parts that were sent only once, the last packet that was sent, and when it was sent.
     first_sent: Option<(u64, u64)>,
 }
 
-/// What was read, and where it is to stand.
+/// What was read, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Landed<'a> {
     pub(super) into: Local,
@@ -129,17 +132,17 @@ pub(super) struct Landed<'a> {
 /// The asking half of one flow.
 #[derive(Debug)]
 pub(super) struct Requester {
-    /// Parts from `base` on.
+    /// The parts from `base` on.
     parts: VecDeque<Pending>,
     base: u64,
     /// The first part that was never sent.
     next: u64,
     ops: VecDeque<Op>,
     first_op: u64,
-    /// What WRITEs write, from `bytes_base` on, counted since the start.
+    /// The bytes that WRITEs write, from `bytes_base` on, counted since the start.
     bytes: VecDeque<u8>,
     bytes_base: u64,
-    /// Behind the last READ of more than a word that has been sent: what comes after it waits for all of it.
+    /// The part after the last READ of more than a word that has been sent: it and later ones wait until all of that READ has arrived.
     barrier: u64,
     in_flight: usize,
     lost: usize,
@@ -147,31 +150,31 @@ pub(super) struct Requester {
     path: Path,
     /// How many packets have been sent.
     packets: u64,
-    /// The packet that was sent last of those that are known to have come, and the part of it; the highest part of which that is known.
+    /// Of the packets known to have arrived, the one that was sent last, and its part; then the highest part known to have arrived.
     came: (u64, u64),
     highest: u64,
     /// When a part that has been overtaken counts as lost.
     hole_due: Option<u64>,
-    /// Smoothed round trip; 0 before the first.
+    /// The smoothed round trip; 0 before the first.
     round_trip: u64,
-    /// When there was news last, or the patience ran out.
+    /// When there was last news, or patience last ran out.
     since: u64,
-    /// How often it has run out since there was news.
+    /// How often patience has run out since there was news.
     tries: u32,
-    /// The part that goes out again next to the first one when it has run out, though the window is full.
+    /// The part that, besides the first one, goes out again when patience has run out, even if the window is full.
     probe: u64,
-    /// How long nothing has been heard that was awaited.
+    /// For how long nothing has been heard although an answer was awaited.
     silence: u64,
     ticked: u64,
     broken: bool,
 }
 
 impl Requester {
-    /// On a route that takes packets of so many bytes, as far as the system knows.
+    /// A requester on a route that takes packets of `route_bytes`, as far as the system knows.
     pub(super) fn new(route_bytes: usize) -> Requester {
         Requester {
             path: Path::new(route_bytes),
-            // A node has a thousand clients that ask for nothing: they are given room when there is something to put there.
+            // A node may have a thousand clients that ask for nothing, so room is allocated only once there is something to put there.
             parts: VecDeque::new(),
             base: 1,
             next: 1,
@@ -197,7 +200,7 @@ impl Requester {
         }
     }
 
-    /// The memory that it has besides itself.
+    /// The heap memory that it uses.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.parts.capacity() * size_of::<Pending>() + self.ops.capacity() * size_of::<Op>() + self.bytes.capacity()
@@ -209,7 +212,7 @@ impl Requester {
         self.window.bytes()
     }
 
-    /// Bytes of a packet at most.
+    /// The most bytes in a packet.
     #[cfg(test)]
     pub(super) fn packet_bytes(&self) -> usize {
         self.path.size()
@@ -219,7 +222,7 @@ impl Requester {
         self.base + self.parts.len() as u64
     }
 
-    /// Whether no operation is without its end.
+    /// Whether every operation has ended.
     pub(super) fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -228,7 +231,7 @@ impl Requester {
         self.broken
     }
 
-    /// Posts an operation of `len` bytes, a multiple of 8; `bytes` are what a WRITE writes.
+    /// Posts an operation of `len` bytes, a multiple of 8. For a WRITE, `bytes` is what it writes.
     pub(super) fn post(&mut self, token: Token, target: Result<Target, OpError>, work: Work, len: usize, bytes: &[u8]) {
         let target = if self.broken { Err(OpError::PeerLost) } else { target };
         let bytes_at = self.bytes_base + self.bytes.len() as u64;
@@ -285,14 +288,14 @@ impl Requester {
         &self.ops[(op - self.first_op) as usize]
     }
 
-    /// Whether a part that was never sent may be.
+    /// Whether a part that was never sent may be sent now.
     fn may_send(&self, number: u64) -> bool {
         let part = &self.parts[(number - self.base) as usize];
         let behind_read = self.base < self.barrier && number >= self.barrier && !Canary::ReadOvertaken.is_planted();
         number < self.base + MAX_UNDER_WAY && !behind_read && self.in_flight + usize::from(part.len) <= self.window.bytes()
     }
 
-    /// Writes the bodies of the requests that are due, one after another: `begin` makes an empty packet, and `emit` takes it with its body.
+    /// Writes the bodies of the requests that are due, one after another. `begin` makes an empty packet, and `emit` takes it once it has its body.
     pub(super) fn send(
         &mut self,
         now: u64,
@@ -303,7 +306,8 @@ impl Requester {
     ) {
         let mut number = self.base;
         while self.lost > 0 && number < self.next {
-            // What is held is under way as long as no answer has had room to name it, which the first part holds up.
+            // Held parts count as under way until an answer has had room to name them, and that has to wait for the first part. So the first part and
+            // the probe go out even if the window is full.
             let exempt = (number == self.base && !Canary::FullWindowBlocks.is_planted()) || number == self.probe;
             if self.part(number).state == State::Lost && (exempt || self.in_flight < self.window.bytes()) {
                 number = self.send_from(number, State::Lost, now, &epochs, packet, &begin, &mut emit);
@@ -319,7 +323,7 @@ impl Requester {
         }
     }
 
-    /// Sends one packet of consecutive parts that are in that state; the number behind the last.
+    /// Sends one packet of consecutive parts that are in the same state. Returns the number after the last.
     #[allow(clippy::too_many_arguments)]
     fn send_from(
         &mut self,
@@ -393,12 +397,12 @@ impl Requester {
         Part { place: part.place, act: act(op.work, bytes) }.encode(packet);
     }
 
-    /// Writes the body of a request that asks for nothing but an answer.
+    /// Writes the body of a request that only asks for an answer.
     pub(super) fn ask(&self, epochs: impl Iterator<Item = u32>, packet: &mut Vec<u8>) {
         begin_request(self.base, self.base, epochs, packet);
     }
 
-    /// Takes the body of a response. `told` is told what it says of our grants before anything else; `land` stores what was read.
+    /// Takes the body of a response. `told` gets what it says of the peer's grants to us before anything else happens; `land` stores what was read.
     pub(super) fn take(
         &mut self,
         body: &[u8],
@@ -442,7 +446,7 @@ impl Requester {
         Ok(())
     }
 
-    /// All below `done` is done, and what was not plain is among the results.
+    /// Takes that all parts below `done` are done. The outcomes of those that did not simply take effect are among the results.
     fn take_done(&mut self, response: &Response<'_>, now: u64, news: &mut News) -> Result<(), Malformed> {
         let mut results = response.results().peekable();
         for number in self.base..response.done {
@@ -456,7 +460,7 @@ impl Requester {
             }
             let at = (part.op - self.first_op) as usize;
             match (self.ops[at].work, outcome) {
-                // It is done when its bytes have come. They are on their way, or were lost.
+                // A READ is done only when its bytes have arrived. They are on their way, or were lost.
                 (Work::Read(_), None) => {
                     if self.part(number).state == State::Held {
                         self.set(number, State::Flying);
@@ -467,7 +471,7 @@ impl Requester {
                 (Work::Write | Work::Swap { .. }, Some(Outcome::Refused)) => self.ops[at].result = Err(OpError::AccessLost),
                 (Work::Write, None) => {}
                 (Work::ReadWord | Work::Swap { .. }, Some(Outcome::Word(word))) => self.ops[at].result = Ok(word),
-                // So that the canary shows as a wrong result and not as a peer that is given up.
+                // This lets the canary show as a wrong result rather than as a peer that is given up.
                 (Work::Swap { .. } | Work::ReadWord, None) if Canary::GapBelieved.is_planted() || Canary::ForgottenRefusal.is_planted() => {
                 }
                 _ => return Err(Malformed),
@@ -495,7 +499,7 @@ impl Requester {
         if number < response.done {
             self.confirm(number, State::Done, news);
         } else {
-            // The answer had no room for what became of all parts before it, which the next one tells.
+            // The answer had no room for the outcomes of all parts before this one. The next answer has.
             self.set(number, State::Done);
             news.any = true;
         }
@@ -503,7 +507,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A part has come to the peer, and is held there or done.
+    /// A part has arrived at the peer, and is held there or done.
     fn confirm(&mut self, number: u64, state: State, news: &mut News) {
         let part = self.part(number);
         let (before, packet, large, sent_at, sends) = (part.state, part.packet, part.large, part.sent_at, part.sends);
@@ -517,7 +521,7 @@ impl Requester {
             }
             self.came = self.came.max((packet, number));
             self.highest = self.highest.max(number);
-            // Of a part that was sent twice nobody knows which of them has come.
+            // If a part was sent twice, it is unknown which of the two has arrived.
             if sends == 1 {
                 news.first_sent = news.first_sent.max(Some((packet, sent_at)));
             }
@@ -529,8 +533,8 @@ impl Requester {
         self.round_trip = if self.round_trip == 0 { took.max(1) } else { (7 * self.round_trip + took).div_ceil(8) };
     }
 
-    /// What was sent a round trip ago, before something that has come since, is lost. Beyond the highest part that is known to have come, others may have that no answer had
-    /// room to name.
+    /// A part is lost if it was sent at least a round trip ago, and before something that has arrived since. Only parts up to the highest one known
+    /// to have arrived are judged: others beyond it may have arrived without an answer having had room to name them.
     fn find_holes(&mut self, now: u64) {
         let reordering = LEAST_REORDERING_US.max(self.round_trip + self.round_trip / 4);
         let (mut found, mut due) = (false, None);
@@ -552,14 +556,14 @@ impl Requester {
         }
     }
 
-    /// A part that is under way is to be sent again.
+    /// Marks a part that is under way as one to be sent again.
     fn lose(&mut self, number: u64, now: u64) {
         let packet = self.part_at(number).packet;
         self.path.missed(packet, now);
         self.set(number, State::Lost);
     }
 
-    /// Lets go what is done.
+    /// Drops the first parts as far as they are done.
     fn advance(&mut self) {
         while self.parts.front().is_some_and(|part| part.state == State::Done) {
             self.parts.pop_front();
@@ -567,7 +571,8 @@ impl Requester {
         }
     }
 
-    /// Time has passed: what has been waited for too long is to be sent again. Returns for how long nothing has been heard that was awaited.
+    /// Time has passed: marks what has been waited for too long as to be sent again. Returns for how long nothing has been heard although an answer
+    /// was awaited.
     pub(super) fn tick(&mut self, now: u64) -> u64 {
         let passed = now.saturating_sub(self.ticked).min(COUNTED_AT_ONCE_US);
         self.ticked = self.ticked.max(now);
@@ -586,19 +591,19 @@ impl Requester {
         self.silence
     }
 
-    /// When the first part has been waited for long enough.
+    /// When the wait for the first part ends.
     fn patient_until(&self) -> u64 {
         self.since.max(self.part_at(self.base).sent_at) + self.patience()
     }
 
-    /// How long an answer is waited for.
+    /// How long to wait for an answer.
     fn patience(&self) -> u64 {
         let first = FIRST_PATIENCE_US.max(2 * self.round_trip);
         let doubled = first << self.tries.saturating_sub(ALIKE - 1).min(10);
         doubled.min(LONGEST_PATIENCE_US.max(4 * self.round_trip))
     }
 
-    /// Nothing has been heard for too long. It may be that the peer had no turn; so no more is sent again than brings an answer.
+    /// Nothing has been heard for too long. The peer may merely have had no turn, so only as much is sent again as it takes to get an answer.
     fn ask_again(&mut self, now: u64) {
         let first = self.part_at(self.base).packet;
         let flying = (self.base..self.next).filter(|number| self.part_at(*number).state == State::Flying);
@@ -616,7 +621,7 @@ impl Requester {
             }
         }
         if self.part_at(self.base).state == State::Held {
-            // What held it up has come: the answer was lost.
+            // The parts that held it up have arrived: the answer was lost.
             self.set(self.base, State::Lost);
         }
         if Canary::SilenceIsLoss.is_planted() {
@@ -631,17 +636,17 @@ impl Requester {
         &self.parts[(number - self.base) as usize]
     }
 
-    /// When it is to be looked at again at the latest.
+    /// The latest time at which to look at it again.
     pub(super) fn due(&self) -> Option<u64> {
         (self.base < self.next).then(|| self.hole_due.map_or(self.patient_until(), |hole| hole.min(self.patient_until())))
     }
 
-    /// Nothing posted can succeed any more.
+    /// Ends all that is posted: none of it can succeed any more.
     pub(super) fn give_up(&mut self) {
         self.broken = true;
         let base = self.base;
         for op in &mut self.ops {
-            // What was done as a whole keeps its end.
+            // An operation that was entirely done keeps its result.
             if op.until > base {
                 op.result = Err(OpError::PeerLost);
             }

@@ -1,11 +1,12 @@
-//! The serving half of a flow: a function of its state and one packet, without a timer. All remembering is the asker's, so any thread may be the responder, one at
-//! a time.
+//! The serving half of a flow: a function of its state and one packet, without a timer. The asker does all the remembering, so any thread may be the
+//! responder, one at a time.
 //!
-//! Parts are executed in the order of their numbers, each once. What comes too early is kept, what comes again only shows the asker that an answer was lost. A
-//! response says everything between what the asker has confirmed and `done`, or names a smaller `done`: so any one may be lost, repeated or late.
+//! Parts are executed in the order of their numbers, each once. A part that arrives too early is kept. A part that arrives again only shows that an
+//! answer to the asker was lost. A response says everything about the parts between what the asker has confirmed and `done`, or names a smaller
+//! `done`. So any response may be lost, repeated or late.
 //!
-//! A READ of more than a word is executed again when it is asked for again; its bytes are not remembered. The asker sends nothing behind such a READ before it has
-//! all of it, so none sees what was posted after it.
+//! A READ of more than a word is executed again when it is asked for again, since its bytes are not remembered. The asker sends nothing after such a
+//! READ before it has all of its bytes, so no READ sees the effect of what was posted after it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,10 +20,10 @@ pub(super) trait Regions {
     /// A public region of ours.
     fn public(&self, name: RegionName) -> Option<&Memory>;
 
-    /// The lane of that name which we keep for the peer, and its place among those lanes.
+    /// The lane of that name that we keep for the peer, and the lane's place among the peer's lanes.
     fn lane(&self, name: RegionName) -> Option<(usize, &Memory)>;
 
-    /// Whether the peer may change this public region: not when it is a client, nor what only we write.
+    /// Whether the peer may change this public region. A client may not change any, and nobody but us may change a region that we own.
     fn may_change_public(&self, name: RegionName) -> bool;
 }
 
@@ -35,11 +36,11 @@ pub(super) struct Malformed;
 pub(super) struct Responder {
     /// The part to be executed next.
     next: u64,
-    /// Of parts below this one the asker knows what became of them.
+    /// The asker knows the outcome of every part below this one.
     confirmed: u64,
-    /// What became of parts from `confirmed` on, where it is not plain.
+    /// The outcomes of parts from `confirmed` on that did not simply take effect.
     results: VecDeque<(u64, Outcome)>,
-    /// Parts that came too early, as they came.
+    /// Parts that arrived too early, as they arrived.
     early: BTreeMap<u64, Vec<u8>>,
     /// READs that are to be answered.
     reads: Vec<(u64, Place)>,
@@ -49,7 +50,7 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// Of a fresh connection, with so many lanes, each granted.
+    /// The responder of a fresh connection with `lanes` lanes, each of them granted.
     pub(super) fn new(lanes: usize) -> Responder {
         Responder {
             next: 1,
@@ -62,11 +63,11 @@ impl Responder {
         }
     }
 
-    /// Takes the permission on a lane away (`false`), or gives it again. Returns the new epoch.
+    /// Revokes the permission on a lane (`false`), or grants it again. Returns the new epoch.
     pub(super) fn change(&mut self, lane: usize, granted: bool) -> u32 {
         let epoch = &mut self.epochs[lane];
         let is = *epoch % 2 == 1;
-        // Each grant and each revocation is an epoch of its own, whatever the one before was.
+        // Each grant and each revocation is a new epoch, even if the previous change was the same.
         *epoch += if is == granted { 2 } else { 1 };
         *epoch
     }
@@ -76,7 +77,7 @@ impl Responder {
         self.owes
     }
 
-    /// Takes the body of a request, and tells `heard` what it says of the asker's own lanes before anything of it takes effect.
+    /// Takes the body of a request. `heard` gets what it says of the asker's own lanes before anything of it takes effect.
     pub(super) fn take(&mut self, body: &[u8], regions: &impl Regions, heard: impl FnOnce(Grants<'_>)) -> Result<(), Malformed> {
         let mut bytes = Bytes(body);
         let head = decode_request(&mut bytes).ok_or(Malformed)?;
@@ -120,7 +121,7 @@ impl Responder {
         Ok(())
     }
 
-    /// A part has come again that has been executed: its answer was lost, or is on its way.
+    /// A part that has already been executed has arrived again: its answer was lost, or is on its way.
     fn repeated(&mut self, number: u64, part: Part<'_>, regions: &impl Regions) -> Result<(), Malformed> {
         if Canary::ExecutedTwice.is_planted() && number >= self.confirmed {
             self.results.retain(|(of, _)| *of != number);
@@ -173,8 +174,8 @@ impl Responder {
         self.results.insert(at, (number, outcome));
     }
 
-    /// Writes the bodies of the responses that are owed, one after another: `emit` takes each from the buffer behind what stands there when `begin` has been
-    /// called with it.
+    /// Writes the bodies of the responses that are owed, one after another. For each, `begin` prepares the buffer, the body is appended to what it
+    /// put there, and `emit` takes the buffer.
     pub(super) fn answer(
         &mut self,
         regions: &impl Regions,
@@ -185,7 +186,8 @@ impl Responder {
         self.owes = false;
         let mut base = self.confirmed;
         let mut read = [0; MAX_PART_BYTES];
-        // What was executed and is read now may be younger than it was: the asker has nothing under way behind it.
+        // A READ that was executed is read only now, so what it reads may be newer than when it was executed. That is fine: the asker has nothing
+        // under way after it.
         fence(Ordering::SeqCst);
         for (number, place) in std::mem::take(&mut self.reads) {
             let Ok((words, _)) = memory(place, regions) else { continue };
@@ -193,7 +195,7 @@ impl Responder {
             load_words(words, bytes);
             fence(Ordering::Acquire);
             begin(packet);
-            // Where results fill the packet, `done` is small, and what was read counts all the same.
+            // If the results fill the packet, the response names a small `done`, but what was read is valid all the same.
             self.encode((base, self.next), Some((number, bytes)), packet);
             emit(packet);
         }
@@ -234,7 +236,7 @@ impl<I: Iterator<Item = u64>> Iterator for Ranges<I> {
     }
 }
 
-/// The words that a part is about, and the place of the lane that they stand in.
+/// The words that a part addresses, and the place of the lane that they are in, if they are in one.
 fn memory(place: Place, regions: &impl Regions) -> Result<(&Memory, Option<usize>), Malformed> {
     let (memory, lane) = if place.lane {
         regions.lane(place.region).map(|(lane, memory)| (memory, Some(lane)))
@@ -247,9 +249,9 @@ fn memory(place: Place, regions: &impl Regions) -> Result<(&Memory, Option<usize
     Ok((words, lane))
 }
 
-/// Stores the first word last, so that a reader who finds it finds the others.
+/// Stores the first word last, so that a reader that finds it finds the others.
 fn write(words: &Memory, bytes: &[u8]) {
-    // What was stored before is seen by whoever sees any word of this.
+    // A reader that sees any word of this write also sees everything that was stored before it.
     fence(Ordering::Release);
     store_words(&words[1..], &bytes[8..]);
     words[0].store(u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")), Ordering::Release);

@@ -2,12 +2,13 @@
 //!
 //! | | |
 //! |---|---|
-//! | from what | HMAC-SHA256 under the cluster's key and a secret of the two ends (X25519), over both Hellos and both offers: module `offer` |
-//! | nonce | 4 bytes of salt from the key, then the packet's counter, which never stands still: a repetition is sealed anew |
-//! | next key | after [`EPOCH_PACKETS`] packets, from the one in use; the receiver takes the first packet that opens under it for the sign to change |
-//! | repetitions | a window of [`WINDOW`] counters; looked at before a packet is opened, changed after |
+//! | source of the key | HMAC-SHA256 under the cluster's key and a secret of the two ends (X25519), over both Hellos and both offers: module `offer` |
+//! | nonce | 4 bytes of salt from the key, then the packet's counter, which never stands still: a retransmission is sealed anew |
+//! | next key | after [`EPOCH_PACKETS`] packets, derived from the current one; the receiver changes with the first packet that opens under it |
+//! | repetitions | a window of [`WINDOW`] counters; checked before a packet is opened, updated after |
 //!
-//! One thread seals under a key at a time: requests and datagrams are sealed by the endpoint's thread, responses by the thread that holds the guard.
+//! Only one thread at a time seals under a key: the endpoint's thread seals requests and datagrams, and the thread that holds the guard seals
+//! responses.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -15,9 +16,9 @@ use sha2::Sha256;
 use super::cipher::{Cipher, NONCE};
 use super::packet::{HEAD, Head, Kind, TAG};
 
-/// Packets that one key seals. A forger of so many short packets has a chance of less than one in 2^50.
+/// How many packets one key seals. A forger who sends so many short packets succeeds with a probability below 2^-50.
 const EPOCH_PACKETS: u64 = 1 << 27;
-/// How far behind the newest counter a packet may come.
+/// How far behind the newest counter a packet may arrive.
 const WINDOW: u64 = 1024;
 
 /// What a direction's keys are derived from.
@@ -92,7 +93,7 @@ impl Sealer {
         Sealer { keys: secret.keys(), secret, epoch: 0, counter: 0, flow, epoch_packets: EPOCH_PACKETS }
     }
 
-    /// Makes an empty packet: the body is to be appended to it.
+    /// Begins an empty packet, to which the body is appended.
     pub(super) fn begin(packet: &mut Vec<u8>) {
         packet.clear();
         packet.resize(HEAD, 0);
@@ -153,14 +154,14 @@ impl Seen {
 pub(super) enum Rejected {
     /// It has been taken before, or is too old to tell.
     Repeated,
-    /// It does not open: it is another's, or altered, or of a key that is no more.
+    /// It does not open: it is not for this flow, was altered, or is under a key that has been dropped.
     Forged,
 }
 
-/// What a packet that opened says of its place among the others.
+/// The place of an opened packet among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Whether none that was sent later had come before it.
+    /// Whether no packet that was sent later has arrived before it.
     pub(super) newest: bool,
 }
 
@@ -168,11 +169,11 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Opener {
     epoch: u64,
-    /// Of the epoch before, the current one and the next. Each takes a kilobyte, and most peers have but the second: the third is made for the first packet that
-    /// says that it is of that epoch.
+    /// The keys of the previous epoch, the current one and the next. Each takes a kilobyte, and most peers have only the second: the third is created
+    /// for the first packet that claims to be of that epoch.
     keys: [Option<Box<Keys>>; 3],
     seen: [Seen; 3],
-    /// Of the next epoch.
+    /// The secret of the next epoch.
     next: Secret,
 }
 
@@ -182,15 +183,15 @@ impl Opener {
         Opener { epoch: 0, keys: [None, Some(Box::new(secret.keys())), None], seen: [Seen::NONE; 3], next }
     }
 
-    /// The memory that it has besides itself.
+    /// The heap memory that it uses.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.keys.iter().flatten().count() * size_of::<Keys>()
     }
 
-    /// Opens a packet in place: its body stands between head and tag afterwards.
+    /// Opens a packet in place. Afterwards the body is between the head and the tag.
     pub(super) fn open(&mut self, head: Head, packet: &mut [u8]) -> Result<Opened, Rejected> {
-        // 0: the epoch before, 1: the current one, 2: the next.
+        // 0: the previous epoch, 1: the current one, 2: the next.
         let at = usize::from(head.epoch.wrapping_sub(self.epoch as u16).wrapping_add(1));
         if at == 2 && self.keys[2].is_none() {
             self.keys[2] = Some(Box::new(self.next.keys()));
@@ -260,7 +261,7 @@ mod tests {
         for at in 0..packet.len() * 8 {
             let mut altered = packet.clone();
             altered[at / 8] ^= 1 << (at % 8);
-            // The flow's number is looked at by whoever has the flows; all else is refused here.
+            // Looking up the flow's number is up to the code that has the flows; everything else is rejected here.
             if let Some(head) = Head::decode(&altered) {
                 assert!(opener.open(head, &mut altered).is_err(), "bit {at}");
             }

@@ -1,4 +1,4 @@
-//! Sealed packets of one direction, for who sends datagrams beside any fabric: the sealing of packets between hosts, without their flows.
+//! Sealed packets in one direction, for programs that send datagrams without a fabric: the same sealing as for packets between hosts, without flows.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub const MAX_SEALED_BYTES: usize = MAX_BODY;
 /// Why a packet does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
-    /// It is no sealed packet, or not of this direction and key, or it was altered.
+    /// It is not a sealed packet, is not of this direction and key, or was altered.
     #[error("a packet that is not what its key seals")]
     Forged,
     /// It has been opened before, or is too old to tell.
@@ -24,8 +24,8 @@ pub enum Unopened {
     Repeated,
 }
 
-/// Both ends derive a direction's secret from the key that they share and from what tells the direction apart from all others, which must never come twice with
-/// one sending end: name a random number of its in it.
+/// Both ends derive a direction's secret from the key that they share and from `direction`, which tells the direction apart from all others. The same
+/// `direction` must never be used twice by one sending end, so include a random number of the sender's in it.
 fn secret(key: &[u8], direction: &[u8]) -> Secret {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(b"martlet sealing ");
@@ -33,7 +33,8 @@ fn secret(key: &[u8], direction: &[u8]) -> Secret {
     Secret(mac.finalize().into_bytes().into())
 }
 
-/// One end's part in a secret that two make together, of one use (X25519): whoever hears both shares does not learn it. It proves nothing of who the other end is.
+/// One end's part in a secret that two ends make together and use once (X25519). An eavesdropper who hears both shares does not learn the secret. It
+/// does not prove who the other end is.
 pub struct Agreement([u8; 32]);
 
 impl std::fmt::Debug for Agreement {
@@ -43,20 +44,20 @@ impl std::fmt::Debug for Agreement {
 }
 
 impl Agreement {
-    /// From the system's randomness.
+    /// Drawn from the system's random numbers.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the system has none.
     pub fn draw() -> io::Result<Agreement> {
         random().map(Agreement)
     }
 
-    /// What the other end is to be sent.
+    /// The share to send to the other end.
     pub fn share(&self) -> [u8; 32] {
         share_of(self.0)
     }
 
-    /// The common secret; `None` when what the other end has sent is no share.
+    /// The common secret; `None` if `theirs` is not a valid share.
     pub fn with(&self, theirs: [u8; 32]) -> Option<[u8; 32]> {
         agreed(self.0, theirs)
     }
@@ -72,7 +73,7 @@ impl Sealing {
         Sealing(Sealer::new(secret(key, direction), 0))
     }
 
-    /// Seals a body of up to [`MAX_SEALED_BYTES`]: the packet takes the place of what `packet` held.
+    /// Seals a body of up to [`MAX_SEALED_BYTES`]. The packet replaces what `packet` held.
     ///
     /// # Panics
     /// When the body is longer.
@@ -94,7 +95,7 @@ impl Opening {
         Opening(Opener::new(secret(key, direction)))
     }
 
-    /// Opens a packet in place, and returns its body. Each packet opens once.
+    /// Opens a packet in place and returns its body. Each packet opens only once.
     ///
     /// # Errors
     /// When it is not what the key seals, or was opened before.

@@ -1,5 +1,5 @@
-//! What others ask of this process: the guarded half of an endpoint. Every effect that a peer has on our memory is made by the thread that holds the guard, be it the
-//! endpoint's own or its stand-in; so a revocation is a change under the guard, with nothing that could come late.
+//! What others ask of this process: the guarded half of an endpoint. Every effect that a peer has on our memory is made by the thread that holds the
+//! guard, be it the endpoint's own or its stand-in. So a revocation is a change under the guard, and no write can take effect late.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,15 +15,16 @@ use super::seal::{Opener, Rejected, Sealer, body};
 use super::socket_filter;
 use crate::contract::PeerId;
 
-/// Packets that are taken at once under the guard, where a large one counts as so many small ones: a thread that wants to revoke waits for so many at most, some 50 us.
+/// How many packets are taken at once under the guard. A large packet counts as several small ones. A thread that wants to revoke waits for one batch
+/// at most, some 50 us.
 pub(super) const BATCH: usize = 32;
-/// Datagrams that wait to be received at most; more are lost.
+/// The most datagrams that wait to be received. Further ones are lost.
 const MAILBOX: usize = 1024;
 
 /// What one turn of serving has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Packets, of which a large one counts as so many small ones.
+    /// The number of packets; a large one counts as several small ones.
     pub(super) packets: usize,
     /// Whether there may be more.
     pub(super) more: bool,
@@ -55,16 +56,16 @@ pub(super) struct Served {
     pub(super) sealer: Sealer,
     pub(super) responder: Responder,
     pub(super) lanes: Arc<Lanes>,
-    /// What it says of the lanes that it keeps for us.
+    /// The epochs that it has told us for the lanes that it keeps for us.
     pub(super) told: Arc<Epochs>,
-    /// Where it asks from: the source of the newest packet.
+    /// Where its requests come from: the source of its newest packet.
     pub(super) asks_at: SocketAddr,
     pub(super) assembly: Assembly,
-    /// Whether datagrams of it are taken.
+    /// Whether datagrams from it are taken.
     pub(super) is_member: bool,
 }
 
-/// All peers that ask, by the number with which their packets are marked.
+/// All peers that we serve, by the number with which their packets are marked.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     flows: HashMap<u32, (PeerId, Box<Served>)>,
@@ -80,23 +81,23 @@ impl Serving {
     /// Serves a peer from now on.
     pub(super) fn add(&mut self, line: &Line, flow: u32, peer: PeerId, served: Box<Served>) {
         self.flows.insert(flow, (peer, served));
-        // Under the guard, so that the last to change the flows is the last to say which they are.
+        // Under the guard, so that the latest change of the flows also sets the latest filter.
         socket_filter::admit(&line.answers, &[Kind::Request, Kind::Datagram], self.flows.keys().copied());
     }
 
-    /// Serves a peer no more: nothing that it has sent takes effect any more. Its packets come to the socket until the next connection is made: a failover does not wait for
-    /// the system to have another program.
+    /// Stops serving a peer: nothing that it has sent takes effect any more. The filter still lets its packets reach the socket until the next
+    /// connection is made: a failover does not wait for the system to install another filter.
     pub(super) fn remove(&mut self, peer: PeerId) {
         self.flows.retain(|_, (of, _)| *of != peer);
         self.mailbox.retain(|(of, _)| *of != peer);
     }
 
-    /// The responder of that peer, which no later connection under the same number has.
+    /// The responder of that peer. `None` if the number now belongs to a later connection.
     pub(super) fn responder(&mut self, flow: u32, peer: PeerId) -> Option<&mut Responder> {
         self.flows.get_mut(&flow).filter(|(of, _)| *of == peer).map(|(_, served)| &mut served.responder)
     }
 
-    /// A datagram of our own, or one that has come.
+    /// Delivers a datagram, one of our own or one that has arrived.
     pub(super) fn deliver(&mut self, from: PeerId, datagram: Vec<u8>) {
         if self.mailbox.len() < MAILBOX {
             self.mailbox.push_back((from, datagram));
@@ -109,7 +110,7 @@ impl Serving {
         self.mailbox.pop_front()
     }
 
-    /// Takes up to `most` of the packets that have come, and those of one bundle more, and answers them.
+    /// Takes up to `most` of the packets that have arrived, and the rest of the last bundle, and answers them.
     pub(super) fn serve(&mut self, line: &Line, most: usize) -> Taken {
         let socket = &line.answers;
         let mut incoming = std::mem::take(&mut self.incoming);
@@ -126,7 +127,7 @@ impl Serving {
                     more = false;
                     break;
                 }
-                // What a socket reports besides are troubles of single packets.
+                // Any other error of a socket concerns a single packet.
                 Err(_) => taken += 1,
             }
         }

@@ -1,7 +1,9 @@
-//! What the system drops before it comes to a socket's queue: packets that begin as none of ours does, and those of no connection that stands. So noise and the packets of
-//! other clusters take neither room there nor a system call, and end no sleep. It is a classic BPF program on the socket, which any process may have.
+//! What the system drops before it reaches a socket's queue: packets whose beginning no packet of ours has, and packets of no existing connection. So
+//! noise and the packets of other clusters take up no room in the queue, cost no system call, and end no sleep. The filter is a classic BPF program
+//! on the socket, which needs no privileges.
 //!
-//! It is no defence by itself. What it lets pass is looked at like all else: a bundle that the system has put together is dropped or passes as its first packet does.
+//! The filter is no defence by itself. Whatever it lets pass is checked like everything else, and a bundle that the system has put together is
+//! dropped or passed as its first packet is.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,11 +11,11 @@ use std::os::fd::AsRawFd;
 
 use super::packet::{HEAD, Kind, LAYOUT, TAG};
 
-/// Connections at most that are looked for, one by one; where there are more, the beginning alone is looked at.
+/// The most connections that the filter compares one by one. If there are more, it checks only how a packet begins.
 const MOST_FLOWS: usize = 256;
-/// Bytes of the head of UDP, with which the program sees packets begin.
+/// Bytes of the UDP header, which packets begin with as the filter sees them.
 const UDP_HEAD: u32 = 8;
-/// Where the number of the flow stands in our head.
+/// The offset of the flow's number in our head.
 const FLOW_AT: u32 = 4;
 
 const LOAD_LENGTH: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_LEN;
@@ -27,11 +29,11 @@ fn step(code: u32, k: u32, then: usize, otherwise: usize) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: then as u8, jf: otherwise as u8, k }
 }
 
-/// Only packets of these kinds and of these flows come to the socket from now on, where the system can do that; where it cannot, all do.
+/// From now on, only packets of these kinds and flows reach the socket, if the system can do that. If it cannot, all packets do.
 pub(super) fn admit(socket: &UdpSocket, kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) {
     if let Err(error) = attach(socket, &mut program(kinds, flows)) {
         tracing::debug!("strangers' packets come to the queue: {error}");
-        // One from before would drop what the latest peers send.
+        // An earlier filter would drop the packets of the latest peers.
         detach(socket);
     }
 }
@@ -50,7 +52,7 @@ fn program(kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) -> Vec<lib
     }
     steps.push(step(LOAD_WORD, UDP_HEAD + FLOW_AT, 0, 0));
     for flow in flows {
-        // It loads numbers as the network has them.
+        // The filter loads numbers in network byte order.
         steps.extend([step(IF_EQUAL, flow.swap_bytes(), 0, 1), pass]);
     }
     steps.push(drop);
@@ -59,7 +61,7 @@ fn program(kinds: &[Kind], flows: impl ExactSizeIterator<Item = u32>) -> Vec<lib
 
 fn attach(socket: &UdpSocket, steps: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the option's value is a program whose steps outlive the call, which copies them; the system checks it.
+    // SAFETY: the option's value is a program whose steps outlive the call, which copies them. The system checks the program.
     let result = unsafe {
         let value = std::ptr::from_ref(&program).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, size_of::<libc::sock_fprog>() as u32)
@@ -69,7 +71,7 @@ fn attach(socket: &UdpSocket, steps: &mut [libc::sock_filter]) -> io::Result<()>
 
 fn detach(socket: &UdpSocket) {
     let nothing: libc::c_int = 0;
-    // SAFETY: the option's value is a number that outlives the call. It fails where there is no program, and nothing else was wanted.
+    // SAFETY: the option's value is a number that outlives the call. The call fails if there is no filter to detach, and then there is nothing to do.
     unsafe {
         let value = std::ptr::from_ref(&nothing).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, value, size_of::<libc::c_int>() as u32);
@@ -87,7 +89,7 @@ mod tests {
         packet
     }
 
-    /// The packets that come of those, by their place.
+    /// Sends these packets, and returns the positions of those that arrive.
     fn come(socket: &UdpSocket, packets: &[Vec<u8>]) -> Vec<usize> {
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         for packet in packets {
@@ -131,7 +133,7 @@ mod tests {
         assert_eq!(come(&socket, &packets), [0; 0]);
     }
 
-    /// What a flood does where it comes faster than it is taken.
+    /// What a flood does when it comes faster than it is taken.
     #[test]
     fn strangers_leave_room_in_the_queue_for_what_is_of_a_connection() {
         let mut packets = vec![packet(Kind::Request, 8, 1_000); 10_000];
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(come(&socket, &packets), [packets.len() - 1]);
     }
 
-    /// Nobody is locked out where there are many.
+    /// No connection is locked out when there are many.
     #[test]
     fn each_of_the_most_flows_comes_and_of_more_all_that_begins_as_ours_do() {
         let socket = socket();

@@ -1,13 +1,14 @@
-//! The stand-in: a thread that serves others while the endpoint's own thread does something else for longer than a millisecond; at a client, ten.
+//! The stand-in: a thread that serves others while the endpoint's own thread does something else for longer than a millisecond, or at a client for
+//! longer than ten.
 //!
-//! | the endpoint's thread | who serves | the stand-in |
+//! | the endpoint's thread | which thread serves | the stand-in |
 //! |---|---|---|
-//! | has turns | it, in each of them | looks now and then whether it still has |
+//! | has turns | the endpoint's, in each turn | checks now and then whether that thread still has turns |
 //! | is busy, or hangs | the stand-in | waits for packets |
-//! | sleeps | it, woken by the packet | is parked |
+//! | sleeps | the endpoint's, woken by the packet | is parked |
 //!
-//! So a process that applies or installs for long still acknowledges what is written into its memory, and its memory can be read. The stand-in touches nothing but
-//! the guarded half ([`super::serving`]): no heart beats by it, and no lease is renewed.
+//! So a process that spends a long time applying or installing still acknowledges what is written into its memory, and its memory can be read. The
+//! stand-in touches only the guarded half ([`super::serving`]): it sends no heartbeat and renews no lease.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::host::process::come_first;
 
 /// How long the endpoint's thread may be away before the stand-in serves.
 const AFTER: Duration = Duration::from_millis(1);
-/// The same at a client, which holds nobody up but itself. A host may have many of them, and each look is a change of threads.
+/// The same at a client, where only the client itself has to wait. A host may have many clients, and each check costs a context switch.
 const AFTER_CLIENT: Duration = Duration::from_millis(10);
 
 /// How long the thread of an endpoint of that kind may be away.
@@ -36,7 +37,7 @@ pub(super) fn after(kind: PeerKind) -> Duration {
 
 /// Runs until the line is to stop.
 pub(super) fn run(line: &Arc<Line>, after: Duration) {
-    // It serves for microseconds while others work for milliseconds, and holds what the endpoint's thread may wait for.
+    // It works for microseconds while others work for milliseconds, and it holds the guard that the endpoint's thread may wait for.
     come_first();
     let mut seen = line.polled.load(Ordering::Relaxed);
     while !line.stop.load(Ordering::Acquire) {
@@ -54,13 +55,13 @@ pub(super) fn run(line: &Arc<Line>, after: Duration) {
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: after.subsec_nanos().into() };
         let mut fds = [PollFd::from_borrowed_fd(line.answers.as_fd(), PollFlags::IN)];
-        // A signal ends it early, and so may anything.
+        // A signal may end it early; an early end does no harm.
         let _ = poll(&mut fds, Some(&timeout));
         if line.polled.load(Ordering::Relaxed) != seen {
             continue;
         }
-        // Where the endpoint's thread has it, that was kept from running while it served. To wait for it leaves the core to it, and what it leaves is answered at once.
-        // Nobody who holds the guard waits for this thread, so the wait ends.
+        // If the endpoint's thread holds the guard, it was preempted while it served. Waiting for the guard leaves the core to that thread, and what
+        // it leaves is answered at once. No thread that holds the guard waits for this one, so the wait ends.
         let mut serving = line.guard();
         if line.polled.load(Ordering::Relaxed) != seen {
             continue;
@@ -69,8 +70,8 @@ pub(super) fn run(line: &Arc<Line>, after: Duration) {
         let more = serving.serve(line, BATCH).more;
         drop(serving);
         if more {
-            // Before ordinary threads, it would have its core for as long as a flood of packets lasts. So it rests for as long as it has worked: the endpoint's thread gets
-            // half of the core at least, and with its next turn it serves by itself again.
+            // With its priority over ordinary threads, it would keep its core for as long as a flood of packets lasts. So it rests for as long as it
+            // has worked: the endpoint's thread gets at least half of the core, and in its next turn serves by itself again.
             std::thread::sleep(began.elapsed());
         }
     }
@@ -82,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// Before ordinary threads it comes at once, so that it would keep the one with the guard from its core for as long as the system bears that.
+    /// With priority over ordinary threads, it gets the core at once, and would keep the thread that holds the guard off it for as long as the system
+    /// allows.
     #[test]
     fn it_leaves_its_core_to_the_one_that_has_the_guard_and_serves_after_that_one() {
         let line = Arc::new(Line::open(Some(([127, 0, 0, 1], 0).into()), false).expect("sockets"));
@@ -104,14 +106,14 @@ mod tests {
         assert!(used.tv_sec == 0 && used.tv_nsec < 150_000_000, "{used:?} of a core in 300 ms, with nothing to do");
     }
 
-    /// How often this thread has left its core by itself.
+    /// How often this thread has given up its core voluntarily.
     fn rests() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is readable");
         let rests = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("it is there");
         rests.trim().parse().expect("a number")
     }
 
-    /// A program may have many clients, each with such a thread, which comes before those that work.
+    /// A program may have many clients. Each has such a thread, which has priority over those that work.
     #[test]
     fn it_looks_seldom_after_a_client_that_has_turns() {
         let line = Arc::new(Line::open(Some(([127, 0, 0, 1], 0).into()), false).expect("sockets"));

@@ -13,7 +13,7 @@ impl Standalone for EthernetFabric {
         Ok(EthernetFabric::start(EthernetConfig { listen, ..EthernetConfig::new(cluster, key, identity, members, clients) })?)
     }
 
-    /// Panics without an address: there is no other way to a node.
+    /// Panics without an address, since there is no other way to reach a node.
     fn connect_alone(&self, node: NodeId, at: Option<SocketAddr>) {
         self.connect(node, at.expect("where it listens"));
     }

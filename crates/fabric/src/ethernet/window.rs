@@ -1,14 +1,15 @@
-//! How much may be under way to a peer: a window that grows by a packet a round trip and shrinks by 3 of 10 where something was lost. A pure state machine; time comes in as an
-//! argument, in microseconds.
+//! How much may be under way to a peer: a window that grows by one packet per round trip and shrinks by 3/10 when something was lost. A pure state
+//! machine; time is passed in as an argument, in microseconds.
 //!
-//! A connection begins with a window of [`FIRST_WINDOW`], which grows by a packet with each part that comes, so to twice as much in a round trip, until something is lost.
+//! A connection begins with a window of [`FIRST_WINDOW`]. Until something is lost, the window grows by a packet with each part that arrives, and so
+//! doubles in each round trip.
 //!
-//! A silence says nothing of the path and leaves the window as it is. Where it turns out that all before it was lost, each time that the patience has run out in it counts as
-//! a loss of its own: the path may have become another one.
+//! A silence says nothing about the path and leaves the window as it is. If it turns out that everything before the silence was lost, each time that
+//! patience ran out in it counts as a loss of its own: the path may have changed.
 
 use super::packet::{MAX_PACKET, MAX_UNDER_WAY};
 
-/// The window in bytes: at first, at least, at most.
+/// The window in bytes: at first, at least, and at most.
 const FIRST_WINDOW: usize = 10 * MAX_PACKET;
 const LEAST_WINDOW: usize = 4 * MAX_PACKET;
 const MOST_WINDOW: usize = MAX_UNDER_WAY as usize * MAX_PACKET;
@@ -17,11 +18,11 @@ const MOST_WINDOW: usize = MAX_UNDER_WAY as usize * MAX_PACKET;
 #[derive(Debug)]
 pub(super) struct Window {
     bytes: usize,
-    /// No second shrinking before this time.
+    /// The window does not shrink again before this time.
     shrink_again: u64,
-    /// Nothing has been lost yet.
+    /// Whether nothing has been lost yet.
     grows: bool,
-    /// How often the patience has run out, until it is known what became of what was sent before.
+    /// How often patience has run out while the fate of what was sent before is unknown.
     silent: u32,
 }
 
@@ -41,7 +42,8 @@ impl Window {
         self.bytes = (self.bytes + more).min(MOST_WINDOW);
     }
 
-    /// Something was lost. Where that was all before a silence, each time that the patience has run out counts. What else is lost before `once_in_us` have passed is the same loss.
+    /// Something was lost. If that was everything before a silence, each time that patience ran out counts. Whatever else is lost within `once_in_us`
+    /// is part of the same loss.
     pub(super) fn shrink(&mut self, now: u64, once_in_us: u64) {
         if now >= self.shrink_again {
             for _ in 0..std::mem::take(&mut self.silent).max(1) {
@@ -52,12 +54,12 @@ impl Window {
         }
     }
 
-    /// The patience has run out: nothing has been heard for long.
+    /// Patience has run out: nothing has been heard for long.
     pub(super) fn silence(&mut self) {
         self.silent += 1;
     }
 
-    /// What was sent before the silence has come, or nothing is under way: nothing was wrong with the path.
+    /// What was sent before the silence has arrived, or nothing is under way: the path was all right.
     pub(super) fn silence_was_none(&mut self) {
         self.silent = 0;
     }
