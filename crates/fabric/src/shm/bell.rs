@@ -1,4 +1,4 @@
-//! The doorbell: how an idle process is woken, at the price of one load while it is awake.
+//! The doorbell: how an idle process is woken, at the cost of one load while it is awake.
 //!
 //! Every process has one word that its peers can write: [`AWAKE`] or [`PARKED`]. The protocol is Dekker's:
 //!
@@ -9,8 +9,8 @@
 //! | looks for work once more | loads the word; if `PARKED`: stores `AWAKE`, then wakes |
 //! | waits while the word is `PARKED` | |
 //!
-//! Either the waker sees `PARKED` or the sleeper sees the work; and when the waker comes between the sleeper's look and its wait, the wait
-//! finds another value and returns at once.
+//! Either the waker sees `PARKED`, or the sleeper sees the work. If the waker comes between the sleeper's look and its wait, the wait finds another
+//! value in the word and returns at once.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::primitive::{AtomicU64, Ordering, fence};
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
 
-/// The most words that a sleeper can watch besides its bell: the kernel takes 128 in all, and a [`Vigil`] needs one for itself.
+/// The most words that a sleeper can watch besides its bell. The kernel takes 128 in all, and a [`Vigil`] needs one for itself.
 pub const MAX_PARK_WORDS: usize = 126;
 
 /// One end of a doorbell.
@@ -44,7 +44,7 @@ impl Bell {
         &self.0.memory()[0]
     }
 
-    /// Wakes the owner if it sleeps. The caller has fenced what the owner is to see.
+    /// Wakes the owner if it sleeps. The caller has already fenced what the owner is to see.
     #[inline]
     pub(super) fn ring(&self) {
         if self.word().load(Ordering::Relaxed) != AWAKE {
@@ -57,8 +57,8 @@ impl Bell {
         if self.word().swap(AWAKE, Ordering::SeqCst) != AWAKE {
             // SAFETY: `low_half` points into a word that `self` keeps mapped. The reference only carries the address to the kernel.
             let word = unsafe { &*low_half(self.word()) };
-            // The owner, and whoever keeps its vigil. A failure would mean that the address is bad, which it is not; and a wake-up that is
-            // lost costs the sleeper its timeout.
+            // Wakes the owner, and a thread that keeps its vigil. A failure would mean that the address is bad, which it is not; and a lost wake-up
+            // costs the sleeper no more than its timeout.
             let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
         }
     }
@@ -69,12 +69,12 @@ impl Bell {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     pub(super) fn awake(&self) {
         self.word().store(AWAKE, Ordering::SeqCst);
     }
 
-    /// Sleeps until the bell rings, one of `words` (with the value expected of its low half) changes, or `timeout` has passed. To be called
+    /// Sleeps until the bell rings, one of `words` (each with the expected value of its low half) changes, or `timeout` has passed. To be called
     /// between [`Bell::announce`] and [`Bell::awake`].
     pub(super) fn wait<'a>(
         &self,
@@ -85,7 +85,7 @@ impl Bell {
             return self.wait_alone(timeout);
         }
         let mut waits = [futex::Wait::new(); MAX_PARK_WORDS + 1];
-        // Which of the caller's words stands at each place.
+        // Which of the caller's words each place belongs to.
         let mut origin = [0usize; MAX_PARK_WORDS + 1];
         waits[0] = wait_on(self.word(), PARKED as u32);
         let mut used = 1;
@@ -94,17 +94,17 @@ impl Bell {
             origin[used] = index;
             used += 1;
         }
-        // futex_waitv takes the moment to stop at, not how long to wait.
+        // futex_waitv takes the time at which to stop, not how long to wait.
         let until = timeout.map(deadline);
         match futex::waitv(&waits[..used], futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
             Ok(place) if (1..used).contains(&place) => WakeReason::Word(origin[place]),
             Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
             Err(Errno::NOSYS) => match self.wait_alone(Some(timeout.map_or(WITHOUT_WAITV, |t| t.min(WITHOUT_WAITV)))) {
-                // The caller has not slept as long as it wished; it will look at its words and come back.
+                // The caller has not slept as long as it wished to; it will look at its words and come back.
                 WakeReason::TimedOut if timeout.is_none_or(|t| t > WITHOUT_WAITV) => WakeReason::Nudged,
                 reason => reason,
             },
-            // Rung, interrupted, or a word had changed before we slept.
+            // It was rung or interrupted, or a word had changed before we slept.
             _ => WakeReason::Nudged,
         }
     }
@@ -114,8 +114,8 @@ impl Bell {
     }
 }
 
-/// What an endpoint's sleep would wait for: its bell and some words. It lets another thread of the process wait in the owner's place, while
-/// that sleeps on something else. It keeps the words' memory mapped.
+/// What an endpoint's sleep would wait for: its bell and some words. With it, another thread of the process can wait in the owner's place while the
+/// owner sleeps on something else. It keeps the words' memory mapped.
 #[derive(Clone, Debug)]
 pub struct Vigil {
     bell: Bell,
@@ -128,9 +128,9 @@ impl Vigil {
         Vigil { bell, words }
     }
 
-    /// Waits until the owner, having announced its sleep, is rung for, until a word no longer has the value expected, or until somebody wakes
-    /// `state`, a word of this process. Returns at once when the owner is awake, when a word has changed, or when `state` is not `expected`;
-    /// and now and then for no reason. A wait goes on while the owner wakes by itself, and sleeps again.
+    /// Waits until the bell is rung after the owner has announced its sleep, until a word no longer has its expected value, or until another thread
+    /// wakes `state`, a word of this process. Returns at once if the owner is awake, a word has changed, or `state` is not `expected`; it also
+    /// returns now and then for no reason. If the owner wakes by itself and goes back to sleep, the wait goes on.
     pub fn keep(&self, state: &AtomicU32, expected: u32) {
         let mut waits = Vec::with_capacity(self.words.len() + 2);
         waits.push(wait_on(self.bell.word(), PARKED as u32));

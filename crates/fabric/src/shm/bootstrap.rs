@@ -1,7 +1,7 @@
-//! The bootstrap thread: listens, dials, shakes hands, watches the processes it has connected, and lends the endpoint an ear.
+//! The bootstrap thread: it listens, dials, shakes hands, watches the processes that it has connected, and listens to descriptors for the endpoint.
 //!
-//! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
-//! once, each with its own deadline.
+//! It blocks nowhere but in its wait for something to happen, so no peer can hold up another: all handshakes proceed at once, each with its own
+//! deadline.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,17 +26,17 @@ use crate::meeting::{Refusal, describe};
 
 const TIMES: Times =
     Times { handshake: Duration::from_secs(5), first_pause: Duration::from_millis(1), longest_pause: Duration::from_millis(100) };
-/// How long after the end of its socket a process may take to end, before the connection counts as lost with the process alive. A dying
-/// process closes its sockets first.
+/// How long a process may take to end after its socket has ended, before the connection counts as lost with the process alive. A dying process closes
+/// its sockets first.
 const DYING: Duration = Duration::from_secs(1);
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Live,
-    /// The socket or the process was seen to end at that moment. The process has [`DYING`] from then on to end as well.
+    /// The socket or the process was seen to end at this time. From then on, the process has [`DYING`] to end as well.
     Dying(Instant),
-    /// Reported as gone, the process alive as far as known; still watched.
+    /// Reported as gone. The process is alive as far as known, and is still watched.
     Lost,
     /// Reported as certainly gone.
     Dead,
@@ -52,7 +52,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// It is no more, as far as known by no death.
+    /// The connection has ended, although no death is known.
     fn lose(&mut self, shared: &Shared) {
         self.link = Link::Lost;
         tracing::warn!("the connection with {} is lost, its process lives", describe(self.identity));
@@ -80,11 +80,11 @@ pub(super) struct Bootstrap {
     listener: Option<Listener>,
     max_clients: usize,
     attempts: Attempts<Handshake, ()>,
-    /// A socket with which an attempt has failed.
+    /// A socket with which an attempt failed, for the next attempt.
     spare: Option<OwnedFd>,
     connections: Vec<Connection>,
     next_peer: u32,
-    /// What the endpoint listens to while it sleeps on words.
+    /// The descriptors that the endpoint listens to while it sleeps on words.
     outside: Vec<OwnedFd>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
@@ -120,7 +120,7 @@ impl Bootstrap {
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(error) => {
-                    // Out of kernel memory, or a descriptor limit below what we hold: wait for better times.
+                    // We are out of kernel memory, or the descriptor limit is below what we hold: wait until that changes.
                     tracing::error!(%error, "cannot wait for peers");
                     std::thread::sleep(attempts::REST);
                     continue;
@@ -148,7 +148,7 @@ impl Bootstrap {
             }
             self.shake_hands(&handshakes);
             self.pass_time(Instant::now());
-            // Only here do positions change, after all that was named by position has been dealt with.
+            // Connections change their positions only here, after everything that was named by its position has been dealt with.
             self.connections.retain(|c| c.peer != PeerId::SELF);
         }
     }
@@ -184,7 +184,7 @@ impl Bootstrap {
             watch.at_latest(when);
         }
         let mut ready = watch.wait()?;
-        // The end of a process before the end of its socket, so that a death is reported as what it is.
+        // The end of a process before the end of its socket, so that a death is reported as a death.
         ready.sort_by_key(|source| !matches!(source, Source::Process(_)));
         Ok(ready)
     }
@@ -211,7 +211,7 @@ impl Bootstrap {
                             let _ = socket::send(&socket, &Message::Bye.encode(), &[]);
                         }
                         connection.link = Link::Dead;
-                        // Marks it for removal: nobody connected is called SELF.
+                        // Marks it for removal: no connected peer has the number SELF.
                         connection.peer = PeerId::SELF;
                     }
                 }
@@ -221,7 +221,7 @@ impl Bootstrap {
         false
     }
 
-    /// Tells everybody that we go of our own will.
+    /// Tells every peer that we close the connection of our own will.
     fn part(&mut self) {
         for connection in &self.connections {
             if let Some(socket) = &connection.socket {
@@ -268,7 +268,7 @@ impl Bootstrap {
         let id = PeerId(self.next_peer);
         self.next_peer = self.next_peer.checked_add(1).expect("four thousand million connections in one life");
         let identity = peer.identity;
-        // A process that comes anew lives, whatever the end of its earlier socket looked like, and has not what stood here.
+        // A process that connects anew is alive, whatever the end of its earlier socket looked like, and no longer has the earlier connection.
         for connection in &mut self.connections {
             if connection.identity == identity && matches!(connection.link, Link::Live | Link::Dying(_)) {
                 connection.lose(&self.shared);
@@ -280,7 +280,7 @@ impl Bootstrap {
         self.shared.tell(Note::Up(id, peer));
     }
 
-    /// Something stands in the socket of a connection: a farewell, or its end.
+    /// The socket of a connection has something to be read: a farewell, or its end.
     fn hear(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let Some(socket) = &connection.socket else { return };
@@ -313,12 +313,12 @@ impl Bootstrap {
         }
     }
 
-    /// The process of a connection has ended, says its kernel.
+    /// The kernel says that the process of a connection has ended.
     fn ended(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         match connection.link {
             Link::Dead => return,
-            // Where another process shares its descriptors nothing was heard of its socket before.
+            // If another process shares its descriptors, its socket has not ended before.
             Link::Live => {
                 let now = Instant::now();
                 connection.link = Link::Dying(now);
@@ -334,7 +334,7 @@ impl Bootstrap {
         self.dial(at, Instant::now());
     }
 
-    /// A connection is no more: if its node is wanted, try it from `when` on, and eagerly.
+    /// A connection has ended. If its node is wanted, it is dialled from `when` on, with the shortest pauses.
     fn dial(&mut self, at: usize, when: Instant) {
         let identity = self.connections[at].identity;
         if identity.kind == PeerKind::Member {
@@ -354,7 +354,7 @@ impl Bootstrap {
             if self.wants_dial(node) {
                 match self.rendezvous.connect(&self.ours.party.cluster, node, &mut self.spare) {
                     Ok(socket) => self.begin(socket, Some(node)),
-                    // Nobody is there yet, or too many are knocking.
+                    // The node is not up yet, or too many processes are dialling it.
                     Err(_) => self.attempts.failed(Some(node)),
                 }
             }
@@ -362,7 +362,7 @@ impl Bootstrap {
     }
 }
 
-/// Takes what has arrived for one handshake; a few messages at most, by its steps.
+/// Takes what has arrived for one handshake. The handshake's steps limit this to a few messages.
 fn advance(
     handshake: &mut Handshake,
     ours: &Ours,

@@ -17,7 +17,7 @@ use crate::host::plan::{LanesPlan, PublicPlan, by_writer};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
 
-/// How long a start waits for its name. The kernel gives a dead process's name back when it has torn down its memory, so a node that is
+/// How long a start waits for its name. The kernel releases a dead process's name only after it has torn down the process's memory, so a node that is
 /// started again right after its death may have to wait a little.
 const NAME_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -34,23 +34,23 @@ pub struct ShmConfig {
     pub identity: Identity,
     /// What every member of the cluster offers.
     pub members: RegionSpec,
-    /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
+    /// What every client of the cluster offers. Both specs must be the same at all processes, which is checked when two of them connect.
     pub clients: RegionSpec,
-    /// Where its processes find each other: the same for all of them.
+    /// Where the cluster's processes find each other: the same for all of them.
     pub rendezvous: Rendezvous,
     /// Whether to listen for others. Members do; clients cannot.
     pub listen: bool,
-    /// Whether to accept nobody until [`ShmFabric::open`] or [`ShmFabric::connect`] is called. Those who come earlier wait. For a process
-    /// that has something to store, such as death words, before anybody may look.
+    /// Whether to accept no connections until [`ShmFabric::open`] or [`ShmFabric::connect`] is called. Processes that dial earlier wait. This is for
+    /// a process that has to store something, such as death words, before anyone may look.
     pub closed: bool,
-    /// How many clients are served at most, those included that are gone but not yet forgotten.
+    /// How many clients are served at most. Clients that are gone but not yet forgotten count, too.
     pub max_clients: usize,
-    /// Whether to take all page faults at the start and at connection, so that none is taken later. It makes all declared memory resident.
+    /// Whether to take all page faults at the start and when connecting, so that none is taken later. This makes all declared memory resident.
     pub prefault: bool,
 }
 
 impl ShmConfig {
-    /// The usual: a private protocol, abstract names, members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
+    /// The usual configuration: a private protocol, abstract names, members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> ShmConfig {
         ShmConfig {
             cluster: cluster.to_owned(),
@@ -71,14 +71,14 @@ impl ShmConfig {
 /// How much memory an endpoint takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// The largest piece, in bytes. Each is a file to the system.
+    /// The largest piece, in bytes. To the system, each piece is a file.
     pub largest_bytes: u64,
-    /// All that it makes and maps once it is connected with so many other members, in bytes.
+    /// All that it creates and maps once it is connected to that many other members, in bytes.
     pub all_bytes: u64,
 }
 
 impl ShmConfig {
-    /// What an endpoint with this configuration takes, connected with so many other members.
+    /// What an endpoint with this configuration takes once it is connected to `others` other members.
     pub fn memory(&self, others: usize) -> MemoryNeed {
         let public = by_writer(&self.members).map(|regions| PublicPlan::of(&regions).bytes as u64);
         let lanes = LanesPlan::new(&self.members.member_lanes, Some(mail::BYTES)).bytes() as u64;
@@ -90,7 +90,7 @@ impl ShmConfig {
 
 impl std::fmt::Debug for ShmConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key: this may end in a log.
+        // Without the key, since this may end up in a log.
         f.debug_struct("ShmConfig").field("cluster", &self.cluster).field("identity", &self.identity).finish_non_exhaustive()
     }
 }
@@ -124,13 +124,13 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl ShmFabric {
-    /// Makes this process's regions, takes its name (members), and starts the bootstrap thread. Dials
-    /// nobody yet: see [`ShmFabric::connect`]. But others may connect from now on, unless it is told to stay [`ShmConfig::closed`] until
-    /// death words are registered and whatever else they rely on is stored.
+    /// Creates this process's regions, takes its name (members only), and starts the bootstrap thread. It does not dial any node yet: see
+    /// [`ShmFabric::connect`]. Others may connect from now on, unless the configuration says [`ShmConfig::closed`]; then they wait until death words
+    /// are registered and whatever else they rely on is stored.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
         let ShmConfig { cluster, key, protocol, identity, members, clients, rendezvous, listen, closed, max_clients, prefault } = config;
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen)?;
-        // The name first: a second process of a node must not get as far as making memory.
+        // The name first: a second process of the same node must not get as far as creating memory.
         let listener = if listen { Some(take_name(&rendezvous, &party.cluster, identity.node)?) } else { None };
         let own = Arc::new(Own::create(party.offers().clone(), prefault).map_err(system("cannot make shared memory"))?);
         let loopback = loopback().map_err(system("cannot make shared memory"))?;

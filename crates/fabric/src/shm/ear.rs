@@ -1,16 +1,16 @@
 //! An ear for descriptors: the bootstrap thread listens to them while the endpoint's thread sleeps on words in memory.
 //!
-//! It waits in poll(2) anyway. A thread of its own for these few descriptors would be one more that a SIGKILL has to wake, and whoever kills, or
-//! runs where it is woken, waits for that.
+//! The bootstrap thread waits in poll(2) anyway. A separate thread for these few descriptors would be one more thread that a SIGKILL has to wake, and
+//! the process that kills waits for that, as does whatever runs on the core where that thread is woken.
 //!
 //! | endpoint's thread | bootstrap thread |
 //! |---|---|
-//! | arms; stirs the other if that has stopped listening | listens while armed |
+//! | arms; stirs the bootstrap thread if that has stopped listening | listens while armed |
 //! | looks at everything once more | hears something: disarms, and rings the bell |
 //! | sleeps | |
 //! | disarms | hears something: stops listening until armed |
 //!
-//! While nothing comes the bootstrap thread stays in its wait across many sleeps of the other, and arming is one exchange.
+//! While nothing arrives, the bootstrap thread stays in its wait across many sleeps of the endpoint's thread, and arming is one exchange.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ impl Attention {
         Attention(AtomicU32::new(DISARMED))
     }
 
-    /// For the endpoint's thread, before its last look. Returns whether the other has to be stirred.
+    /// For the endpoint's thread, before its last look. Returns whether the bootstrap thread has to be stirred.
     fn arm(&self) -> bool {
-        // SeqCst: the look that follows must not come before this, and the listener's exchanges must be ordered against it.
+        // SeqCst: the look that follows must not come before this, and this must be ordered against the listener's exchanges.
         self.0.swap(ARMED, Ordering::SeqCst) == AWAITED
     }
 
-    /// For the endpoint's thread, awake again.
+    /// For the endpoint's thread, once it is awake again.
     fn disarm(&self) {
         let _ = self.0.compare_exchange(ARMED, DISARMED, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -51,15 +51,15 @@ impl Attention {
         }
     }
 
-    /// For the bootstrap thread, which has heard something: whether the endpoint's thread is to be told. A thread that has disarmed is awake, and looks
+    /// For the bootstrap thread, when it has heard something: whether to tell the endpoint's thread. A thread that has disarmed is awake, and looks
     /// before it sleeps again.
     pub(super) fn is_heard(&self) -> bool {
         self.0.compare_exchange(ARMED, DISARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
-/// The endpoint's ear: while it is armed, a readable descriptor rings the endpoint's bell. A descriptor that is at its end, or broken, counts as
-/// readable: who is woken will find out. Dropping it ends the listening.
+/// The endpoint's ear: while it is armed, a readable descriptor rings the endpoint's bell. A descriptor that is at its end or broken counts as
+/// readable; the thread that is woken will find out. Dropping the ear ends the listening.
 #[derive(Debug)]
 pub struct Ear(Arc<Shared>);
 

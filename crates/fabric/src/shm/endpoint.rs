@@ -1,15 +1,15 @@
 //! The endpoint: the contract's operations on mapped memory.
 //!
 //! # Memory order
-//! An operation takes effect while it is posted. What keeps promise 1 (order), and who it pairs with:
+//! An operation takes effect while it is posted. What keeps promise 1 (order), and what each fence pairs with:
 //!
-//! - Words of a write are relaxed stores behind a release fence, so a write is never seen before an earlier operation; it pairs with the
-//!   acquire loads (relaxed ones and an acquire fence) of reads, here and in [`crate::ring`]. The first word is stored last, as a release.
-//! - A read, or a swap, that follows writes which no full fence has followed yet issues that fence first: otherwise the processor could
-//!   load before the earlier stores have left its store buffer.
-//! - A write's completion is decided only after a full fence behind its last store; one fence serves all writes pending at that moment.
-//!   With the owner's fence in `revoke` it is Dekker's algorithm: either the writer sees the new grant word, or the owner sees the
-//!   write. A writer that lost its grant may have stored some or all of its bytes: they lie in its own lane and its completion says so.
+//! - The words of a write are relaxed stores after a release fence, so a write is never seen before an earlier operation. The fence pairs with the
+//!   acquire loads (or relaxed loads and an acquire fence) of reads, here and in [`crate::ring`]. The first word is stored last, as a release.
+//! - A read or a swap that follows writes without a full fence in between issues that fence first. Otherwise the processor could load before the
+//!   earlier stores have left its store buffer.
+//! - A write's completion is decided only after a full fence after its last store. One fence serves all writes that are pending at that moment.
+//!   Together with the owner's fence in `revoke`, this is Dekker's algorithm: either the writer sees the new grant word, or the owner sees the write.
+//!   A writer that has lost its grant may have stored some or all of its bytes: they are in its own lane, and its completion says so.
 
 mod parking;
 mod posting;
@@ -46,7 +46,7 @@ const QUEUE: usize = 4096;
 pub struct DatagramCounters {
     /// Sent and handed to the receiver's ring.
     pub sent: u64,
-    /// Dropped because the receiver's ring was full, or because the receiver is no member, gone or unknown.
+    /// Dropped because the receiver's ring was full, or because the receiver is not a member, is gone or is unknown.
     pub dropped: u64,
     /// Received.
     pub received: u64,
@@ -54,7 +54,7 @@ pub struct DatagramCounters {
     pub malformed: u64,
 }
 
-/// A process's endpoint on the shared-memory fabric. It can be moved to another thread; only one uses it at a time.
+/// A process's endpoint on the shared-memory fabric. It can be moved to another thread; only one thread uses it at a time.
 ///
 /// Dropping it closes all connections (the peers see `Gone` without certainty), unmaps everything and ends the bootstrap thread.
 #[derive(Debug)]
@@ -65,14 +65,14 @@ pub struct ShmFabric {
     thread: Option<JoinHandle<()>>,
     /// By number; entry 0 is never used.
     peers: Vec<Option<Box<Peer>>>,
-    /// Members with a mail ring, in order of arrival.
+    /// The members with a mail ring, in the order in which they connected.
     members: Vec<PeerId>,
     /// Where in `members` the next look for mail begins.
     turn: usize,
     queue: VecDeque<Posted>,
-    /// How many entries at the front of the queue a full fence has followed.
+    /// How many entries at the front of the queue have been followed by a full fence.
     fenced: usize,
-    /// Whether something has been stored that no full fence has followed yet.
+    /// Whether something has been stored without a full fence since.
     dirty: bool,
     /// Mail to ourselves.
     loopback: (mail::Sender, mail::Receiver),
@@ -82,7 +82,7 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// `thread` makes the connections; without one there are only those that somebody else makes ([`ShmFabric::private`]).
+    /// `thread` makes the connections. Without it, the only connections are those made otherwise ([`ShmFabric::private`]).
     pub(super) fn new(identity: Identity, shared: Arc<Shared>, own: Arc<Own>, loopback: Area, thread: Option<JoinHandle<()>>) -> ShmFabric {
         ShmFabric {
             identity,
@@ -107,24 +107,24 @@ impl ShmFabric {
         self.identity
     }
 
-    /// Accepts connections from now on, where [`super::ShmConfig::closed`] was set; those that came earlier have waited.
-    /// [`ShmFabric::connect`] opens too, so that only a process that dials nobody needs this call.
+    /// Accepts connections from now on, if [`super::ShmConfig::closed`] was set. Connections that came earlier have waited. [`ShmFabric::connect`]
+    /// does the same, so only a process that never dials needs this call.
     pub fn open(&self) {
         self.shared.ask(Command::Open);
     }
 
-    /// Asks to be connected with a member whenever it is there: now, later, and again after it has restarted (each life comes as an `Up`
-    /// event with a number of its own). Returns at once.
+    /// Asks for a connection to a member whenever it is there: now, later, and again after it has restarted (each life comes as an `Up` event with a
+    /// number of its own). Returns at once.
     pub fn connect(&self, node: NodeId) {
         self.shared.ask(Command::Connect(node));
     }
 
-    /// Takes [`ShmFabric::connect`] back: no further attempts. A connection that stands is kept; [`Fabric::forget`] ends it.
+    /// Undoes [`ShmFabric::connect`]: no further attempts. An existing connection is kept; [`Fabric::forget`] ends it.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.ask(Command::Disconnect(node));
     }
 
-    /// The identity of a peer, until it is forgotten. Known from its `Up` event on.
+    /// The identity of a peer, from its `Up` event until it is forgotten.
     pub fn peer_identity(&self, peer: PeerId) -> Option<Identity> {
         self.peer(peer).map(|p| p.identity)
     }
@@ -140,7 +140,7 @@ impl ShmFabric {
         self.shared.is_empty()
     }
 
-    /// Whether [`Fabric::receive`] has nothing. One load a member.
+    /// Whether [`Fabric::receive`] has nothing. One load for each member.
     #[inline]
     pub fn is_empty_of_mail(&self) -> bool {
         self.loopback.1.is_empty()
@@ -152,12 +152,12 @@ impl ShmFabric {
         self.shared.counters()
     }
 
-    /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
+    /// Why the latest refused handshake was refused, by us or by the other end. The text names both ends and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
     }
 
-    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    /// The latest refusal that was due to the builds of the two ends, if it is less than `within` old.
     pub fn misfit(&self, within: Duration) -> Option<String> {
         self.shared.misfit(within)
     }
@@ -167,18 +167,18 @@ impl ShmFabric {
         self.mail
     }
 
-    /// Our public regions, for other threads: to register death words, or to read and write counters beside the endpoint's thread.
+    /// Our public regions, for other threads: to register death words, or to read and write counters while the endpoint's thread runs.
     pub fn own_regions(&self) -> OwnRegions {
         OwnRegions::new(self.own.clone())
     }
 
-    /// A public region of ours, for other threads; `None` when it was never declared.
+    /// A public region of ours, for other threads; `None` if it was never declared.
     pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
         self.own.public(name).map(OwnRegion::new)
     }
 
-    /// Words of a public region of a peer (or of our own), for reading them directly; `None` when the peer is unknown or forgotten or has
-    /// no such region. Load them relaxed, and follow with an acquire fence where order matters: a client's mapping is read-only.
+    /// Words of a public region of a peer, or of our own, to be read directly. `None` if the peer is unknown or forgotten, or has no such region.
+    /// Load them relaxed, and follow with an acquire fence where order matters, since a client's mapping is read-only.
     #[inline]
     pub fn peer_memory(&self, peer: PeerId, name: RegionName) -> Option<&Memory> {
         if peer == PeerId::SELF {
@@ -192,7 +192,7 @@ impl ShmFabric {
         self.peers.get(id.0 as usize)?.as_deref()
     }
 
-    /// A full fence behind everything stored so far.
+    /// A full fence after everything stored so far.
     #[inline]
     fn full_fence(&mut self) {
         fence(Ordering::SeqCst);
@@ -208,7 +208,7 @@ impl ShmFabric {
     }
 
     fn set_granted(&mut self, writer: PeerId, name: RegionName, granted: bool) {
-        // A writer that is forgotten has no lane, so nobody reads what it writes.
+        // A writer that has been forgotten has no lane, so nothing that it writes is read.
         if let Some(peer) = self.peer(writer) {
             let lane = peer.ours.iter().find(|l| l.name == name);
             invariant!(lane.is_some(), "we keep no lane {} for {writer:?}", name.0);
@@ -247,8 +247,7 @@ impl Fabric for ShmFabric {
         memory::pulse(words, |name| self.own.public(name))
     }
 
-    // Taken apart where it is called: passed as a whole it would be stored in parts and loaded as one, which has to wait until the stores before it
-    // have left the processor's store buffer, and these wait for lines that another core holds.
+    // `at` is taken apart at the call. Passed as a whole, it would be stored in parts and loaded as one, and such a load has to wait until earlier stores have left the processor's store buffer. Those in turn wait for cache lines that another core holds.
     #[inline(always)]
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
         self.write_at(at.peer, at.region, at.offset, bytes, token);
@@ -315,7 +314,7 @@ impl Fabric for ShmFabric {
                 Outcome::Done(Ok(found))
             }
         };
-        // Later reads must not pass the swap, on machines where it is no full fence by itself.
+        // Later reads must not pass the swap, on machines where it is not a full fence by itself.
         self.dirty |= !cfg!(target_arch = "x86_64");
         self.post(token, at.peer, outcome);
     }
@@ -339,7 +338,7 @@ impl Fabric for ShmFabric {
                 (_, None) => Err(OpError::PeerLost),
                 (Outcome::Done(result), _) => result,
                 (Outcome::Public, _) => Ok(0),
-                // Still the same epoch, after the fence: the owner, when it revokes, will see the write.
+                // After the fence, it is still the same epoch: the owner will see the write when it revokes.
                 (Outcome::Lane { lane, grant }, Some(peer)) if peer.theirs[usize::from(lane)].grant() == grant => Ok(0),
                 (Outcome::Lane { .. }, _) => Err(OpError::AccessLost),
             }
@@ -349,7 +348,7 @@ impl Fabric for ShmFabric {
 
     fn send(&mut self, to: PeerId, datagram: &[u8]) {
         self.deliver(to, datagram);
-        // A datagram wakes its receiver: it comes without a completion after which the sender could nudge.
+        // A datagram wakes its receiver, because it has no completion after which the sender could nudge.
         self.full_fence();
         self.nudge(to);
     }
@@ -410,7 +409,7 @@ impl Fabric for ShmFabric {
                     return Some(PeerEvent::Up { peer: id, identity });
                 }
                 Note::Gone { peer: id, certain } => {
-                    // Forgotten meanwhile: nobody wants to know.
+                    // If it has been forgotten meanwhile, the caller does not want to know.
                     if let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) {
                         peer.gone = true;
                         return Some(PeerEvent::Gone { peer: id, certain });
@@ -428,7 +427,7 @@ impl Fabric for ShmFabric {
         self.set_granted(writer, name, false);
         // Pairs with the fence before a writer's last look at its grant, in `poll`.
         self.full_fence();
-        // Ours to complete, whatever becomes of the writer.
+        // This completes at our end, whatever becomes of the writer.
         self.post(token, PeerId::SELF, Outcome::Done(Ok(0)));
     }
 

@@ -1,15 +1,15 @@
-//! What must hold for whatever a peer writes into its mail ring. For the fuzz targets.
+//! What must hold whatever a peer writes into its mail ring. For the fuzz targets.
 
 use super::mail::{self, Popped};
 use crate::contract::MAX_DATAGRAM_BYTES;
 use crate::host::memory::{Access, Area, Map, create, page};
 use crate::primitive::Ordering;
 
-/// A mail ring that its writer keeps to no rule in. Each operation is a byte: datagrams of ours come out as they went in until the other end
-/// has written what it should not, and after that whatever comes out is bounded, and reading goes on.
+/// A mail ring whose writer keeps no rules. Each operation is a byte. Our datagrams come out as they went in until the other end has written what it
+/// should not. After that, whatever comes out is bounded, and reading goes on.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn mail_ring(bytes: &[u8]) {
     let len = mail::BYTES.next_multiple_of(page());
     let fd = create("martlet-fuzz", len).expect("a memfd");
@@ -33,7 +33,7 @@ pub fn mail_ring(bytes: &[u8]) {
                 Popped::Malformed => assert!(hostile, "a datagram of ours is malformed"),
             },
             _ => {
-                // A process that may write the ring writes any word of it: the positions above all.
+                // A process that may write the ring can write any word of it, above all the positions.
                 hostile = true;
                 let memory = area.memory();
                 let at = if number(1) & 1 == 0 { number(1) % 16 } else { 16 + (number(1) << 8 | number(2)) % (memory.len() - 16) };

@@ -1,4 +1,4 @@
-//! One handshake, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
+//! One handshake, from either end, as a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Begins at either end; the dialer speaks first.
+    /// Begins at either end. The dialer speaks first.
     pub(super) fn start(ours: &Ours, socket: OwnedFd, target: Option<NodeId>) -> Result<Handshake, Refusal> {
         socket::authorised(&socket)?;
         let pidfd = socket::pidfd(&socket).map_err(|e| format!("its process cannot be watched ({e})"))?;
@@ -56,7 +56,7 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Takes a message. `admit` says whether a process may be connected now.
+    /// Takes a message. `admit` says whether a process may connect now.
     pub(super) fn handle(
         &mut self,
         ours: &Ours,
@@ -101,7 +101,7 @@ impl Handshake {
         Ok(Progress::Waiting)
     }
 
-    /// Makes the lanes for the peer and sends all that it may map.
+    /// Creates the lanes for the peer and sends everything that it may map.
     fn offer(&mut self, ours: &Ours, identity: Identity) -> Result<(), Refusal> {
         let kept = Kept::create(&ours.own.spec, ours.party.identity.kind, identity.kind, ours.prefault)
             .map_err(|e| format!("no memory for its lanes ({e}{})", crate::limits::hint(&e)))?;

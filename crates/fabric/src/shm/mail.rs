@@ -20,7 +20,7 @@ impl Sender {
         Sender { ring, end: datagrams::Sender::default() }
     }
 
-    /// Appends a datagram; `false` when there is no room.
+    /// Appends a datagram. Returns `false` if there is no room.
     pub(super) fn push(&mut self, datagram: &[u8]) -> bool {
         self.end.push(self.ring.memory(), datagram)
     }
@@ -38,13 +38,13 @@ impl Receiver {
         Receiver { ring, end: datagrams::Receiver::default() }
     }
 
-    /// Whether nothing waits. One load.
+    /// Whether no datagram waits. One load.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.end.is_empty(self.ring.memory())
     }
 
-    /// Takes everything, and looks at nothing of it.
+    /// Takes everything without looking at it.
     pub(super) fn skip(&mut self) {
         self.end.skip(self.ring.memory());
     }

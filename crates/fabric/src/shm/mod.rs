@@ -1,25 +1,27 @@
 //! The fabric of processes on one host: shared memory.
 //!
-//! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket, after both have
-//! proved that they have the cluster's key (module `meeting`). From then on operations are loads and stores, and no system call is made on the
-//! way (module `endpoint`). Nothing is left behind, however a process ends: memfds, sockets and their abstract names go with the last process
-//! that holds them (TRAPS 31); where processes meet in a directory, files stay there that are in nobody's way (module `rendezvous`).
+//! Every process creates its regions as sealed memfds and hands them to its peers over a Unix socket, after both have proved that they have the
+//! cluster's key (module `meeting`). From then on, operations are loads and stores without any system call (module `endpoint`).
 //!
-//! | file | what stands there |
+//! Nothing is left behind, however a process ends: memfds, sockets and their abstract names disappear with the last process that holds them (TRAPS
+//! 31). If processes find each other in a directory, some files stay there, which do no harm (module `rendezvous`).
+//!
+//! | file | contents |
 //! |---|---|
 //! | `peer` | our memory, lanes with their grant words, a mapped peer |
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
-//! | `ear` | who listens to descriptors for a parked thread |
+//! | `ear` | how descriptors are listened to for a parked thread |
 //! | `rendezvous`, `handshake`, `bootstrap` | where and how processes meet |
-//! | `shared` | between the bootstrap thread and the endpoint |
-//! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process, connected with each other (`private`) |
+//! | `shared` | what the bootstrap thread and the endpoint share |
+//! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process that are connected to each other (`private`) |
 //! | `regions` | this process's regions, for its other threads |
 //!
 //! # Trust
-//! A process that holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get public regions read-only, and members those that only
-//! their owner writes, which guards against mistakes, a stray store among them; a process of the same user could always trace ours. Whatever a peer writes is data: it is checked where
-//! it is read, and neither a length nor a position of a peer's is ever taken on faith.
+//! A process that holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get all public regions read-only, and
+//! members get those that only their owner writes read-only. This guards against mistakes, such as a stray store, and not against malice: a process
+//! of the same user could always trace ours. Whatever a peer writes is data: it is checked where it is read, and no length or position from a peer is
+//! ever taken on trust.
 
 mod bell;
 mod bootstrap;
@@ -60,7 +62,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     default_lease_us: 10_000,
 };
 
-/// Where regions and lanes lie, for the samples of encodings.
+/// The layout of regions and lanes, for the samples of encodings.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn sample_of_lanes() -> Vec<u8> {
     use crate::contract::{RegionName, RegionSpec};

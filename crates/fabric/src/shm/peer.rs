@@ -1,4 +1,4 @@
-//! Memory as two processes share it: what we own, what we keep for one peer, and a connected peer's side.
+//! The memory that two processes share: what we own, what we keep for one peer, and a connected peer's side.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -45,7 +45,7 @@ impl Own {
         find(&self.public, name)
     }
 
-    /// What a peer of this kind gets, beside its lanes.
+    /// What a peer of this kind gets, besides its lanes.
     pub(super) fn fds(&self, peer: PeerKind) -> [BorrowedFd<'_>; 3] {
         use std::os::fd::AsFd;
         let public = match peer {
@@ -60,7 +60,7 @@ fn areas(regions: &[(RegionName, usize)], offsets: &[usize], map: &Arc<Map>) -> 
     regions.iter().zip(offsets).map(|((name, len), at)| (*name, Area::new(map, *at, *len)))
 }
 
-/// Regions are few: looking through the list beats any table.
+/// Regions are few: searching the list beats any table.
 #[inline]
 pub(super) fn find(areas: &[(RegionName, Area)], name: RegionName) -> Option<&Area> {
     areas.iter().find(|(n, _)| *n == name).map(|(_, area)| area)
@@ -75,11 +75,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// The grant word as it stands.
+    /// The current grant word.
     #[inline]
     pub(super) fn grant(&self) -> u64 {
         let word = self.grant.memory()[0].load(Ordering::Relaxed);
-        // An acquire load, written this way because the writer's mapping of the word is read-only.
+        // Together with the relaxed load, an acquire load; written this way because the writer's mapping of the word is read-only.
         crate::primitive::fence(Ordering::Acquire);
         word
     }
@@ -90,13 +90,13 @@ impl Lane {
         grant & 1 == 1
     }
 
-    /// For the owner, while nobody writes: as it was when it was made.
+    /// For the owner, while no process writes: makes the lane as it was when it was created.
     pub(super) fn refresh(&self) {
         self.area.memory().iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.grant.memory()[0].store(FRESH_GRANT, Ordering::Release);
     }
 
-    /// For the owner: starts a new epoch in which the writer may, or may not, write. Nothing happens when that is so already.
+    /// For the owner: starts a new epoch in which the writer may, or may not, write. Does nothing if that is so already.
     pub(super) fn set_granted(&self, granted: bool) {
         let word = &self.grant.memory()[0];
         let now = word.load(Ordering::Relaxed);
@@ -115,7 +115,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Makes the lanes that an owner of kind `own_kind` keeps for a peer of kind `peer`.
+    /// Creates the lanes that an owner of kind `own_kind` keeps for a peer of kind `peer`.
     pub(super) fn create(spec: &RegionSpec, own_kind: PeerKind, peer: PeerKind, prefault: bool) -> io::Result<Kept> {
         let lanes = lanes_for(spec, peer);
         let plan = LanesPlan::new(lanes, (own_kind == PeerKind::Member && peer == PeerKind::Member).then_some(mail::BYTES));
@@ -142,15 +142,15 @@ fn cut(lanes: &[(RegionName, usize)], plan: &LanesPlan, grants: &Arc<Map>, body:
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) identity: Identity,
-    /// Set once the endpoint has heard that it is gone.
+    /// Set once the endpoint has been told that it is gone.
     pub(super) gone: bool,
     /// Its public regions, first those that we may write.
     public: Box<[(RegionName, Area)]>,
-    /// How many those are: none when we are a client.
+    /// How many of them we may write: none if we are a client.
     writable: usize,
     /// Lanes that it keeps for us.
     pub(super) theirs: Box<[Lane]>,
-    /// Where in `theirs` the lane of a name stands; [`NO_LANE`] if there is none. Every write looks it up.
+    /// The index in `theirs` of the lane of each name; [`NO_LANE`] if there is none. Every write looks it up.
     numbers: Box<[u8; 256]>,
     /// Lanes that we keep for it.
     pub(super) ours: Box<[Lane]>,
@@ -160,7 +160,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Maps what a peer has offered. `spec` is what it declared, `ours` what we keep for it. The error says what is wrong with its offer.
+    /// Maps what a peer has offered. `spec` is what the peer declared, `ours` what we keep for it. The error says what is wrong with its offer.
     pub(super) fn map(
         identity: Identity,
         spec: &RegionSpec,
@@ -188,7 +188,7 @@ impl Peer {
                 .map_err(|e| format!("its {what} memory cannot be mapped ({e}{})", crate::limits::hint(&e)))
         };
         let access = if writable { Access::ReadWrite } else { Access::Read };
-        // A client reads a few words of what may be much: it takes its page faults as they come.
+        // A client reads a few words of what may be a lot of memory, so it takes its page faults as they come.
         let public_map = map("public", &public, 0, public_plan.bytes, access, prefault && writable)?;
         let owned_map = map("own", &owned, 0, owned_plan.bytes, Access::Read, prefault && writable)?;
         let bell_map = map("bell", &bell, 0, page(), Access::ReadWrite, true)?;
@@ -224,7 +224,7 @@ impl Peer {
         Some((&self.public[at].1, at < self.writable))
     }
 
-    /// The lane of that name that it keeps for us, and its place in `theirs`.
+    /// The lane of that name that the peer keeps for us, and its index in `theirs`.
     #[inline]
     pub(super) fn their_lane(&self, name: RegionName) -> Option<(u8, &Lane)> {
         let number = self.numbers[usize::from(name.0)];
@@ -232,13 +232,13 @@ impl Peer {
     }
 }
 
-/// In the place of a lane that there is not: beyond any list of lanes, whose names are bytes, and not all 256 of them.
+/// Stands for a lane that does not exist. It is beyond any list of lanes: their names are bytes, and not all 256 are used.
 const NO_LANE: u8 = u8::MAX;
 
 fn numbers(lanes: &[Lane]) -> Box<[u8; 256]> {
     crate::invariant!(lanes.len() <= usize::from(NO_LANE), "{} lanes for one peer, at most {NO_LANE}", lanes.len());
     let mut numbers = Box::new([NO_LANE; 256]);
-    // Backwards, so that of two lanes of one name the first is found, as everywhere.
+    // Backwards, so that of two lanes with one name the first is found, as everywhere.
     for (number, lane) in lanes.iter().enumerate().rev() {
         numbers[usize::from(lane.name.0)] = number as u8;
     }

@@ -1,4 +1,4 @@
-//! The regions of this process, for threads that are not the endpoint's.
+//! The regions of this process, for threads other than the endpoint's.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::host::OwnRegion;
 use crate::host::memory::Area;
 use crate::primitive::{Ordering, fence};
 
-/// Our own public regions, for any thread, as long as it likes.
+/// Our own public regions, for any thread, for as long as it likes.
 #[derive(Clone, Debug)]
 pub struct OwnRegions(Arc<Own>);
 
@@ -17,17 +17,17 @@ impl OwnRegions {
         OwnRegions(own)
     }
 
-    /// The region of that name, `None` when it was never declared.
+    /// The region of that name; `None` if it was never declared.
     pub fn memory(&self, name: RegionName) -> Option<&Memory> {
         self.0.public(name).map(Area::memory)
     }
 
-    /// One of them for itself, `None` when it was never declared.
+    /// One of the regions by itself; `None` if it was never declared.
     pub fn region(&self, name: RegionName) -> Option<OwnRegion> {
         self.0.public(name).map(OwnRegion::new)
     }
 
-    /// Wakes the process's endpoint if it is parked, from another thread of the process. What the endpoint is to see is stored before.
+    /// Wakes the process's endpoint if it is parked; called by another thread of the process, after it has stored what the endpoint is to see.
     pub fn nudge(&self) {
         fence(Ordering::SeqCst);
         self.0.bell.ring();

@@ -1,8 +1,11 @@
 //! Where the processes of a cluster find each other on a host: under abstract names of Unix sockets, or by sockets in a directory.
 //!
-//! Abstract names belong to a network namespace: processes of two of them do not see each other, and nothing is left of a name when its process is gone. A
-//! directory is shared by all who mount it, whatever their namespaces. What a dead process leaves there is its socket's file, which refuses connections, and a
-//! file that it had locked. The kernel lets go of the lock with the process; whoever holds it may remove the socket's file and put its own there.
+//! Abstract names belong to a network namespace: processes in different namespaces do not see each other, and nothing is left of a name when its
+//! process is gone.
+//!
+//! A directory is shared by all processes that mount it, whatever their namespaces. A dead process leaves its socket's file there, which refuses
+//! connections, and a file that it had locked. The kernel releases the lock when the process ends. A process that holds the lock may remove the
+//! socket's file and put its own there.
 //!
 //! ```text
 //! DIRECTORY/CLUSTER.nN.sock        where node N listens
@@ -30,18 +33,18 @@ pub enum Rendezvous {
     /// Under abstract names, which all processes of a network namespace see.
     #[default]
     Names,
-    /// By sockets in this directory, which has to exist, on a file system of this host that all of them mount.
+    /// By sockets in this directory. It has to exist, on a file system of this host that all the processes mount.
     Directory(PathBuf),
 }
 
-/// The longest path that a Unix socket can have, in bytes, without its terminating zero.
+/// The longest path that a Unix socket can have, in bytes, without the terminating zero.
 const MAX_PATH_BYTES: usize = 107;
 
 /// A socket on which a node listens, and what makes it the only one of that node.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
-    /// In a directory: its file, and the lock under which that stands there.
+    /// In a directory: its file, and the lock that allows the file to be there.
     file: Option<(PathBuf, File)>,
 }
 
@@ -54,7 +57,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((path, _lock)) = &self.file {
-            // A file that stays is in nobody's way.
+            // If the file stays, it does no harm.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -67,7 +70,7 @@ pub struct HostLock {
 }
 
 impl Rendezvous {
-    /// How long the directory's path may be, in bytes, for a cluster of that name: sockets have short paths.
+    /// How long the directory's path may be, in bytes, for a cluster of that name: the paths of sockets are limited.
     pub fn max_directory_bytes(cluster: &str) -> usize {
         MAX_PATH_BYTES.saturating_sub(format!("/{cluster}.{}.sock", NodeId(u16::MAX)).len())
     }
@@ -80,7 +83,7 @@ impl Rendezvous {
             Rendezvous::Directory(directory) => {
                 let lock = lock(directory, &format!("{cluster}.{node}.lock"))?.ok_or(io::ErrorKind::AddrInUse)?;
                 let path = directory.join(format!("{cluster}.{node}.sock"));
-                // Of a process that has died, since nobody else has the lock.
+                // It belongs to a process that has died, since only we have the lock.
                 match std::fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(&path, error)),
                     _ => Some((path, lock)),
@@ -93,35 +96,38 @@ impl Rendezvous {
         Ok(listener)
     }
 
-    /// Connects to `node`, which fails at once when nobody listens there. The socket that was refused is kept in `spare`, for the next attempt: those who look often for the absent would
+    /// Connects to `node`; fails at once if no process listens there. A refused socket is kept in `spare` for the next attempt. Otherwise a process
+    /// that looks often for an absent node would, each time and for a moment, take a descriptor number that the program in whose process we run may
+    /// be about to get.
     /// else take a number each time, for a moment, that the program whose process this is may be about to have.
     pub(super) fn connect(&self, cluster: &str, node: NodeId, spare: &mut Option<OwnedFd>) -> io::Result<OwnedFd> {
         let socket = spare.take().map_or_else(socket::seqpacket, Ok)?;
         match rustix::net::connect(&socket, &self.address(cluster, &node.to_string())?) {
             Ok(()) => Ok(socket),
             Err(error) => {
-                // Such a refusal leaves the socket as it was.
+                // Such a refusal leaves the socket unchanged.
                 *spare = matches!(error, Errno::CONNREFUSED | Errno::NOENT).then_some(socket);
                 Err(error.into())
             }
         }
     }
 
-    /// Whether a process listens at the place of `node`, or has died so recently that the kernel has not yet taken its socket back. A process does so before
-    /// it does anything else. Processes that use another rendezvous are not seen: of another network namespace, or with another directory.
+    /// Whether a process listens at the place of `node`, or has died so recently that the kernel has not yet taken its socket back. A node listens
+    /// before it does anything else. Processes that use another rendezvous, in another network namespace or with another directory, are not seen.
     ///
     /// # Errors
-    /// When the system can't tell.
+    /// When the system cannot tell.
     pub fn is_running(&self, cluster: &str, node: NodeId) -> io::Result<bool> {
         match rustix::net::connect(&socket::seqpacket()?, &self.address(cluster, &node.to_string())?) {
-            // AGAIN: so many want to connect that it has no room for us.
+            // AGAIN: so many processes want to connect that there is no room for us.
             Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes the lock by which one process at a time may found the cluster, unless another one has it. It goes with its holder.
+    /// Takes the lock under which one process at a time may found the cluster, unless another process has it. The lock is released when its holder
+    /// ends.
     ///
     /// # Errors
     /// When the system refuses to say who has it.
@@ -150,7 +156,7 @@ impl Rendezvous {
     }
 }
 
-/// A file of that name, locked; `None` when another process has locked it.
+/// A locked file of that name; `None` if another process has locked it.
 fn lock(directory: &Path, name: &str) -> io::Result<Option<File>> {
     let path = directory.join(name);
     let open_it = || OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map(OwnedFd::from);
@@ -180,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Both kinds, and the directory of the second.
+    /// Both kinds of rendezvous, and the directory of the second.
     fn both(purpose: &str) -> ([Rendezvous; 2], String, Places) {
         let cluster = format!("rendezvous-{purpose}-{}", std::process::id());
         let directory = std::env::temp_dir().join(&cluster);
@@ -196,7 +202,7 @@ mod tests {
             assert!(!is_running());
             let held = place.listen(&cluster, NodeId(3)).expect("a free place");
             assert!(is_running());
-            // Also when it does not accept: it may be paused.
+            // Even if it does not accept, since it may be paused.
             assert!((0..300).all(|_| is_running()));
             assert_eq!(place.listen(&cluster, NodeId(3)).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
             assert!(!place.is_running(&cluster, NodeId(4)).expect("a socket"));

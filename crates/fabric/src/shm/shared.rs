@@ -25,9 +25,9 @@ pub(super) enum Command {
     Open,
     Connect(NodeId),
     Disconnect(NodeId),
-    /// Listen to these descriptors, and no longer to earlier ones, whenever the endpoint's [`Ear`](super::ear::Ear) is armed.
+    /// From now on, whenever the endpoint's [`Ear`](super::ear::Ear) is armed, listen to these descriptors and not to earlier ones.
     Listen(Vec<OwnedFd>),
-    /// Close the connection and unmap what there is: unmapping takes long, so the endpoint's thread does not do it.
+    /// Close the connection and unmap its memory. Unmapping takes long, so the endpoint's thread does not do it.
     Forget(PeerId, Option<Box<Peer>>),
     Stop,
 }
@@ -60,7 +60,7 @@ impl Shared {
 
     /// For the bootstrap thread: wakes the endpoint's thread if it is parked.
     pub(super) fn wake(&self) {
-        // Pairs with the fence of a parking endpoint: it sees the note, or we see that it sleeps.
+        // Pairs with the fence of a parking endpoint: either it sees the note, or we see that it sleeps.
         std::sync::atomic::fence(Ordering::SeqCst);
         self.own.bell.ring();
     }

@@ -1,4 +1,4 @@
-//! Where an operation takes effect, and how: addresses resolved, permissions looked at, words stored.
+//! Where an operation takes effect, and how: resolves addresses, checks permissions, and stores words.
 
 use super::ShmFabric;
 use crate::contract::{Memory, OpError, PeerId, Region, RegionName, Remote, Token};
@@ -11,12 +11,12 @@ use crate::shm::peer::Lane;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
     Done(Result<u64, OpError>),
-    /// A write to the lane of this index, begun under this value of the grant word: decided when it is polled.
+    /// A write to the lane of this index, begun under this value of the grant word. Its result is decided when it is polled.
     Lane {
         lane: u8,
         grant: u64,
     },
-    /// A write to public memory: done, but for the fence.
+    /// A write to public memory: done except for the fence.
     Public,
 }
 
@@ -91,7 +91,7 @@ impl ShmFabric {
         let sane = (offset | bytes.len()).is_multiple_of(8) && offset.checked_add(bytes.len()).is_some_and(|end| end <= kept.area.bytes());
         invariant!(sane, "{} bytes at {offset} of lane {} at {peer:?}, which has {}", bytes.len(), name.0, kept.area.bytes());
         let grant = kept.grant();
-        // Nothing is stored without permission, so what stands in a lane after a revocation was begun before it.
+        // Nothing is stored without permission, so what a lane contains after a revocation comes from writes that began before it.
         if !Lane::allows(grant) {
             return Outcome::Done(Err(OpError::AccessLost));
         }
@@ -101,7 +101,7 @@ impl ShmFabric {
 
     #[cfg(debug_assertions)]
     fn check_no_mixing(&self, at: Remote, len: usize) {
-        // Not word by word: writes are long, and few words are swapped.
+        // Search the swapped words rather than check each written word: writes are long, and few words are swapped.
         let mixed = self.swapped.range((at.peer, at.region, at.offset)..(at.peer, at.region, at.offset + len)).next();
         invariant!(mixed.is_none(), "a plain write to a word that has been swapped: {at:?}, {mixed:?}");
     }
@@ -110,7 +110,7 @@ impl ShmFabric {
 /// A resolved address.
 pub(super) struct Place<'a> {
     pub(super) words: &'a Memory,
-    /// Lane index and grant word, for a lane.
+    /// For a lane, its index and its grant word.
     pub(super) lane: Option<(u8, u64)>,
     pub(super) writable: bool,
 }
@@ -132,13 +132,13 @@ pub(super) fn check_range(at: Remote, len: usize, area: &Area) {
     );
 }
 
-/// The stores of a write. The first word comes last: it announces a ring's record, so whoever finds it finds the rest. A reader that polls would
-/// otherwise see torn records all day, and of those a seal lets one in 2^32 pass. Pairs with the acquire in `Reader::maybe`.
+/// The stores of a write. The first word comes last: it announces a ring's record, so a reader that finds it finds the rest. Otherwise a polling
+/// reader would keep seeing torn records, and a seal lets one in 2^32 of those pass. Pairs with the acquire in `Reader::maybe`.
 #[inline]
 fn store(words: &Memory, bytes: &[u8]) {
     fence(Ordering::Release);
     if let (Some(head), Some((first, words))) = (bytes.first_chunk::<8>(), words.split_first()) {
-        // The second word alone, so that what follows is aligned where the first is.
+        // The second word by itself, so that the words after it are aligned where the first one is.
         let (second, rest) = words.split_at(words.len().min(1));
         store_words(second, &bytes[8..]);
         store_words(rest, bytes.get(16..).unwrap_or(&[]));

@@ -1,6 +1,6 @@
-//! Endpoints of one process, connected with each other and with nobody else.
+//! Endpoints of one process that are connected to each other and to nothing else.
 //!
-//! What runs on them is what runs between processes, in the same kind of memory, but nobody outside can see it: for a program that plays through
+//! What runs on them is what runs between processes, in the same kind of memory, but invisible from outside. They are for a program that rehearses
 //! what it may have to do one day. No thread makes the connections, no socket is opened and no name is taken.
 
 use std::io;
@@ -15,10 +15,10 @@ use crate::shm::peer::{Kept, Lane, Own, Peer};
 use crate::shm::shared::{Note, Shared};
 
 impl ShmFabric {
-    /// An endpoint for each of these processes, each connected with all others but clients with clients. The process at place `n` of the list is
-    /// [`PeerId`] `n + 1` to everybody else, and its `Up` event waits there already.
+    /// Makes an endpoint for each of these processes, each connected to all others, except clients to clients. To every other endpoint, the process
+    /// at index `n` of the list is [`PeerId`] `n + 1`, and its `Up` event already waits there.
     ///
-    /// Memory comes as it is touched. [`ShmFabric::connect`] and its like have no effect here.
+    /// Memory is allocated as it is touched. [`ShmFabric::connect`] and similar calls have no effect here.
     ///
     /// # Errors
     /// When the system has no memory or descriptors left.
@@ -44,15 +44,15 @@ impl ShmFabric {
     }
 
     /// Forgets what has happened between this endpoint and the other members of its private fabric, as if they had just been connected: nothing is
-    /// under way, the lanes that it keeps for them are zeroed and granted, there is no mail, and their `Up` events come again. Public memory stays
-    /// as it is, and so does whatever there is between this endpoint and clients. To be called at every member's endpoint before any goes on.
+    /// under way, the lanes that it keeps for them are zeroed and granted, there is no mail, and their `Up` events come again. Public memory stays as
+    /// it is, and so does everything between this endpoint and clients. Call this at every member's endpoint before any of them goes on.
     pub fn rewind(&mut self) {
         self.queue.clear();
         (self.fenced, self.dirty, self.turn) = (0, false, 0);
         self.loopback.1.skip();
         let known = std::mem::take(&mut self.members);
         let mut members: Vec<_> = known.into_iter().filter_map(|id| Some((id, self.peers[id.0 as usize].take()?))).collect();
-        // Whom it has not heard of yet.
+        // The peers that it has not been told of yet.
         let notes: Vec<Note> = std::iter::from_fn(|| self.shared.note()).collect();
         for note in notes {
             match note {
