@@ -247,7 +247,8 @@ impl Fabric for ShmFabric {
         memory::pulse(words, |name| self.own.public(name))
     }
 
-    // `at` is taken apart at the call. Passed as a whole, it would be stored in parts and loaded as one, and such a load has to wait until earlier stores have left the processor's store buffer. Those in turn wait for cache lines that another core holds.
+    // `at` is taken apart at the call. Passed as a whole, it would be stored in parts and loaded as one, and such a load has to wait until earlier
+    // stores have left the processor's store buffer. Those in turn wait for cache lines that another core holds.
     #[inline(always)]
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
         self.write_at(at.peer, at.region, at.offset, bytes, token);

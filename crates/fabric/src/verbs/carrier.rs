@@ -1,4 +1,4 @@
-//! What RDMA adds to the meeting of two processes.
+//! What RDMA adds to the handshake of two processes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::contract::{Identity, PeerId, PeerKind, RegionSpec};
 use crate::meeting::Refusal;
 use crate::meeting::tcp::{self, Introduction};
 
-/// The card, and what its device says.
+/// The card, and the events that its device reports.
 pub(super) struct Carrier {
     card: Arc<Card>,
     events: Events,

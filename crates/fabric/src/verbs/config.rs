@@ -19,7 +19,7 @@ use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::primitive::AtomicU64;
 use crate::speech::Protocol;
 
-/// Completions that a plane's queue holds, as far as the device allows.
+/// How many completions a plane's queue holds, if the device allows that many.
 const COMPLETIONS: u32 = 16 * 1024;
 
 /// What an endpoint needs to know. [`VerbsConfig::new`] fills in the rest.
@@ -35,27 +35,27 @@ pub struct VerbsConfig {
     pub identity: Identity,
     /// What every member of the cluster offers.
     pub members: RegionSpec,
-    /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
+    /// What every client of the cluster offers. Both specs must be the same at all processes, which is checked when two of them connect.
     pub clients: RegionSpec,
     /// Where to listen for others; members only. Port 0 lets the system choose: see [`VerbsFabric::listens_at`].
     pub listen: Option<SocketAddr>,
-    /// Whether to accept nobody until [`VerbsFabric::open`] or [`VerbsFabric::connect`] is called. Those who come earlier wait.
+    /// Whether to accept no connections until [`VerbsFabric::open`] or [`VerbsFabric::connect`] is called. Processes that dial earlier wait.
     pub closed: bool,
-    /// How many clients are served at most, those included that are gone but not yet forgotten.
+    /// How many clients are served at most. Clients that are gone but not yet forgotten count, too.
     pub max_clients: usize,
     /// Device, port and address.
     pub device: DeviceChoice,
     /// How long requests wait for an answer.
     pub patience: Patience,
-    /// Whether regions of 2 MiB and more, and lanes of as much for one peer, are in huge pages: the card then has fewer pages to look up.
+    /// Whether regions of 2 MiB or more, and lanes of as much for one peer, are in huge pages. The card then has fewer pages to look up.
     pub huge_pages: bool,
     /// Whether datagrams to all members go to a multicast group of the network; members only.
     pub multicast: Multicast,
 }
 
 impl VerbsConfig {
-    /// The usual: a private protocol, the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening,
-    /// no multicast.
+    /// The usual configuration: a private protocol, the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second
+    /// of patience, no listening, no multicast.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
         VerbsConfig {
             cluster: cluster.to_owned(),
@@ -77,7 +77,7 @@ impl VerbsConfig {
 
 impl std::fmt::Debug for VerbsConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key: this may end in a log.
+        // Without the key, since this may end up in a log.
         f.debug_struct("VerbsConfig").field("cluster", &self.cluster).field("identity", &self.identity).finish_non_exhaustive()
     }
 }
@@ -94,7 +94,7 @@ pub enum StartError {
     /// The patience is not allowed.
     #[error("{0}")]
     Patience(String),
-    /// Nobody can be listened for there.
+    /// It cannot listen there.
     #[error("cannot listen at {at}: {source}")]
     Listen {
         /// The address.
@@ -102,7 +102,7 @@ pub enum StartError {
         /// Why it failed.
         source: io::Error,
     },
-    /// The device, or its network, has no multicast as it was asked for.
+    /// The device, or its network, does not have the kind of multicast that was asked for.
     #[error("device {device} cannot multicast: {why}; without `multicast` below [verbs] each member gets its own datagrams")]
     Multicast {
         /// The device.
@@ -125,11 +125,11 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl VerbsFabric {
-    /// Opens the device, registers this process's regions, listens (members), and starts the bootstrap thread. Dials nobody yet: see
-    /// [`VerbsFabric::connect`]. But others may connect from now on, unless it is told to stay [`VerbsConfig::closed`].
+    /// Opens the device, registers this process's regions, listens (members only), and starts the bootstrap thread. It does not dial any node yet:
+    /// see [`VerbsFabric::connect`]. Others may connect from now on, unless the configuration says [`VerbsConfig::closed`].
     ///
     /// # Errors
-    /// Among others, a host without a device says so, and a limit on locked memory is named.
+    /// Among others, the error says if the host has no device, and names the limit on locked memory if that is the reason.
     pub fn start(config: VerbsConfig) -> Result<VerbsFabric, StartError> {
         let VerbsConfig {
             cluster,
@@ -146,11 +146,11 @@ impl VerbsFabric {
             huge_pages,
             multicast,
         } = config;
-        // Nobody sends clients any datagrams.
+        // Clients are sent no datagrams.
         let multicast = if identity.kind == PeerKind::Member { multicast } else { Multicast::Off };
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen.is_some())?;
         patience.check().map_err(StartError::Patience)?;
-        // The address first: a second process of a node must not get as far as locking memory.
+        // The address first: a second process of the same node must not get as far as locking memory.
         let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
         let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let device = Device::open(&device)?;

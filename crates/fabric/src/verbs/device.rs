@@ -10,14 +10,14 @@ use std::sync::Arc;
 use super::events::{About, DeviceEvent};
 use super::ffi::{self, AsyncEvent, DeviceAttr, Library, PortAttr};
 
-/// What to use of a host's RDMA hardware. The default finds it by itself.
+/// Which RDMA hardware of a host to use. The default finds it by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The device's name, as `ibv_devices` shows it; `None`: the first with an active port.
+    /// The device's name, as `ibv_devices` shows it. `None`: the first device with an active port.
     pub name: Option<String>,
     /// The port, from 1.
     pub port: u8,
-    /// The index of the address in the port's table; `None`: RoCE v2 over IPv4 before RoCE v2 over IPv6, on InfiniBand the first.
+    /// The index of the address in the port's table. `None`: RoCE v2 over IPv4 before RoCE v2 over IPv6; on InfiniBand, the first.
     pub gid_index: Option<u8>,
 }
 
@@ -61,21 +61,21 @@ pub enum DeviceError {
 
 /// An opened device with its two protection domains.
 ///
-/// Two, so that the card itself keeps the planes apart: a lane's key for writing belongs to the domain of the lanes' queue pairs, and a
-/// request for it on any other queue pair fails.
+/// There are two so that the card itself keeps the planes apart: the key for writing a lane belongs to the domain of the lanes' queue pairs, and a
+/// request with that key on any other queue pair fails.
 pub(super) struct Device {
     pub(super) library: &'static Library,
     pub(super) name: String,
     context: *mut ffi::Context,
-    /// Of the background plane: public memory, reading.
+    /// The domain of the background plane: public memory, reading.
     pub(super) background: *mut ffi::Opaque,
-    /// Of the replication plane: writing into lanes.
+    /// The domain of the replication plane: writing into lanes.
     pub(super) lanes: *mut ffi::Opaque,
     pub(super) limits: Limits,
     pub(super) port: Port,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread; the library locks what needs it.
+// SAFETY: libibverbs' objects may be used by any thread; the library locks where that is needed.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -94,7 +94,7 @@ pub(super) struct Limits {
     /// READs and CASes that may be under way on one queue pair, as requester and as responder.
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
-    /// Multicast groups that its queue pairs may be attached to, and queue pairs that may be attached to one.
+    /// How many multicast groups its queue pairs may be attached to, and how many queue pairs may be attached to one group.
     pub(super) groups: u32,
     pub(super) group_members: u32,
 }
@@ -108,11 +108,11 @@ pub(super) struct Port {
     pub(super) lid: u16,
     pub(super) is_roce: bool,
     pub(super) gid_index: u8,
-    /// As it stands in memory.
+    /// In the byte order that it has in memory.
     pub(super) gid: [u64; 2],
 }
 
-/// An address as it stands in memory, as IPv6 writes it.
+/// The IPv6 form of an address in its memory form.
 fn ip(gid: [u64; 2]) -> Ipv6Addr {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
@@ -120,7 +120,7 @@ fn ip(gid: [u64; 2]) -> Ipv6Addr {
     Ipv6Addr::from(bytes)
 }
 
-/// The other way round.
+/// The memory form of an address in its IPv6 form.
 pub(super) fn gid(ip: Ipv6Addr) -> [u64; 2] {
     let bytes = ip.octets();
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -128,7 +128,7 @@ pub(super) fn gid(ip: Ipv6Addr) -> [u64; 2] {
 }
 
 impl Port {
-    /// Its address; that of an IPv4 network as such.
+    /// Its address. An address of an IPv4 network is returned as an IPv4 address.
     pub(super) fn ip(&self) -> IpAddr {
         ip(self.gid).to_canonical()
     }
@@ -155,7 +155,7 @@ fn with_list<T>(library: &Library, use_it: impl FnOnce(&[*mut ffi::Opaque]) -> T
     if list.is_null() {
         return Err(DeviceError::Kernel(io::Error::last_os_error()));
     }
-    // SAFETY: the library returned an array of that many pointers, which stands until it is freed below.
+    // SAFETY: the library returned an array of that many pointers, which is valid until it is freed below.
     let out = use_it(unsafe { std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0)) });
     // SAFETY: it came from `get_device_list` and is freed once; opened devices stay valid.
     unsafe { (library.free_device_list)(list) };
@@ -205,7 +205,7 @@ impl Device {
         if context.is_null() {
             return Err(system("cannot be opened")(io::Error::last_os_error()));
         }
-        // From here on dropping it closes what there is.
+        // From here on, dropping it closes what is open.
         let mut opened = Device {
             library,
             name: name.to_owned(),
@@ -295,16 +295,16 @@ impl Device {
         index.trim().parse().map_err(io::Error::other)
     }
 
-    /// Readable when an event has come. A caller that opens a device, and does not read it, misses nothing but the log.
+    /// Readable when an event has arrived. A caller that opens a device without reading its events misses nothing but the log.
     pub(super) fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open, and its descriptor as long as that, which is as long as `self`.
+        // SAFETY: the context is open, and its descriptor stays open as long as the context, which lives as long as `self`.
         unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
     }
 
-    /// Takes the next event. It waits for one, unless the descriptor has been told not to.
+    /// Takes the next event. It waits for one, unless the descriptor is non-blocking.
     ///
     /// # Errors
-    /// Those of a descriptor; `WouldBlock` when nothing has come.
+    /// Those of a descriptor; `WouldBlock` if no event has arrived.
     pub(super) fn event(&self) -> io::Result<DeviceEvent> {
         let mut event = AsyncEvent { element: ffi::Element { port_num: 0 }, event_type: 0 };
         // SAFETY: the context is open, and `event` is the structure that the library fills.
@@ -321,7 +321,7 @@ impl Device {
             | ffi::EVENT_SM_CHANGE
             | ffi::EVENT_CLIENT_REREGISTER
             | ffi::EVENT_GID_CHANGE => {
-                // SAFETY: of an event of a port the library fills in the port's number.
+                // SAFETY: for an event of a port, the library fills in the port's number.
                 About::Port(unsafe { event.element.port_num })
             }
             ffi::EVENT_QP_FATAL
@@ -332,13 +332,13 @@ impl Device {
             | ffi::EVENT_PATH_MIG
             | ffi::EVENT_PATH_MIG_ERR
             | ffi::EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: of an event of a queue pair the library fills in a pointer to it, and that stands until the event is acknowledged below:
-                // whoever destroys the queue pair meanwhile, on another thread, waits for that in the library.
+                // SAFETY: for an event of a queue pair, the library fills in a pointer to the queue pair, which stays valid until the event is
+                // acknowledged below: another thread that destroys the queue pair meanwhile waits for that in the library.
                 About::QueuePair(unsafe { (*event.element.qp).qp_num })
             }
             _ => About::Other,
         };
-        // SAFETY: the event has been read, and is acknowledged once. Nothing of it is used afterwards but numbers.
+        // SAFETY: the event has been read, and is acknowledged once. Afterwards, only numbers taken from it are used.
         unsafe { (self.library.ack_async_event)(&raw mut event) };
         Ok(DeviceEvent { kind, about })
     }
@@ -352,7 +352,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         for domain in [self.background, self.lanes] {
             if !domain.is_null() {
-                // SAFETY: whatever was made in the domain holds this device by an `Arc`, so nothing is left in it.
+                // SAFETY: everything made in the domain holds this device by an `Arc`, so nothing is left in the domain.
                 let status = unsafe { (self.library.dealloc_pd)(domain) };
                 crate::invariant!(status == 0, "something of device {} is still in use: {status}", self.name);
             }
@@ -376,7 +376,7 @@ impl Gid {
     }
 }
 
-/// The address to use when nobody says which. Link-local addresses come last: they reach no other subnet.
+/// The address to use if none was chosen. Link-local addresses come last: they reach no other subnet.
 fn choose(table: &[Gid], is_roce: bool) -> Option<&Gid> {
     if !is_roce {
         return table.first();

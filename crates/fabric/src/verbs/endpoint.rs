@@ -1,24 +1,25 @@
 //! The endpoint: the contract's operations as requests to the card.
 //!
-//! Operations are gathered as they are posted and handed to the card when the endpoint is polled, so that one doorbell and one completion
-//! serve all that were posted together: only the last request of a short batch asks for a completion, which stands for those before it.
+//! Operations are gathered as they are posted and are handed to the card when the endpoint is polled, so that one doorbell and one completion serve
+//! all that were posted together. Only the last request of a short batch asks for a completion, which stands for those before it.
 //!
 //! # Long transfers
-//! Writes of more than two packets go as requests of one packet each, so that every packet is acknowledged. A device counts how often it sends again, and
-//! begins anew when it is acknowledged; software RDMA asks for that at the end of a request and otherwise every 66 packets only, so that with 5 % loss
-//! half of the writes of 600 KiB ran out of their six repetitions. Reads, of which each packet of the answer is an acknowledgement, go as requests of
-//! sixteen packets: nothing is heard of a request before its end, and whoever reads a whole log shall hear sooner that it will never come (module `overdue`).
+//! Writes of more than two packets go as requests of one packet each, so that every packet is acknowledged. A device counts its retransmissions, and
+//! starts the count again when it gets an acknowledgement. Software RDMA asks for one at the end of a request and otherwise only every 66 packets, so
+//! that with 5 % loss half of the writes of 600 KiB ran out of their six retransmissions.
+//! Reads, of which each packet of the answer is an acknowledgement, go as requests of sixteen packets. Nothing is heard of a request before its end,
+//! and a process that reads a whole log should find out sooner that the rest will never come (module `overdue`).
 //!
 //! # Order
-//! A queue pair keeps the order of its requests but for two cases: what follows a READ or a compare-and-swap may overtake it. There the later
-//! request waits here until the earlier has completed. The interface's fence would let the card wait, for as long; but software RDMA
-//! can forget a fenced request for ever when packets are lost. Order between a peer's queue pairs is module `line`'s affair.
+//! A queue pair keeps the order of its requests, with two exceptions: what follows a READ or a compare-and-swap may overtake it. In these cases the
+//! later request waits here until the earlier one has completed. The interface's fence would let the card do the same wait, but software RDMA can
+//! forget a fenced request for ever when packets are lost. Module `line` keeps the order between a peer's queue pairs.
 //!
 //! # Revocation
-//! Its owner destroys a lane's queue pair. When that call has returned, no request that came in on it is at work any more: nothing is stored,
-//! and no answer has promised otherwise. A change of flags, the error state and RESET are no such fence on software RDMA (`docs/rdma.md`; module
-//! `fences` finds out what is one elsewhere). The writer hears of it by a notice, and learns what became of its writes from the grant word
-//! (module `grant`).
+//! The owner revokes by destroying the lane's queue pair. When that call has returned, no request that came in on the queue pair is at work any more:
+//! nothing more is stored, and no answer has promised otherwise. On software RDMA, a change of flags, the error state and RESET are no such fence
+//! (`docs/rdma.md`; module `fences` finds out what is one on other devices). A notice tells the writer of the revocation, and the grant word tells it
+//! what became of its writes (module `grant`).
 
 mod completions;
 mod posting;
@@ -55,19 +56,19 @@ pub(super) struct Entry {
     line: Line,
     pub(super) assembly: Assembly,
     pub(super) hearing: Hearing,
-    /// Whether it is among the lines to be worked on.
+    /// Whether it is in the list of lines to work on.
     active: bool,
     notices_due: bool,
     silences: Silences,
 }
 
-/// A process's endpoint on the RDMA fabric. It can be moved to another thread; only one uses it at a time.
+/// A process's endpoint on the RDMA fabric. It can be moved to another thread; only one thread uses it at a time.
 ///
 /// Dropping it closes all connections: the peers see `Gone`.
 #[derive(Debug)]
 pub struct VerbsFabric {
     identity: Identity,
-    // Peers go before the card that they are made with.
+    // Peers are dropped before the card that they were made with.
     entries: Vec<Option<Box<Entry>>>,
     members: Vec<PeerId>,
     /// Lines with operations that are not done, or notices under way.
@@ -90,7 +91,7 @@ pub struct VerbsFabric {
     swapped: std::collections::HashSet<(PeerId, crate::contract::Region, usize)>,
 }
 
-// SAFETY: the requests' pointers in `wrs` point into `sges` and are written anew for each batch; everything else may move by itself.
+// SAFETY: the requests' pointers in `wrs` point into `sges` and are written anew for each batch; everything else may be moved freely.
 unsafe impl Send for VerbsFabric {}
 
 impl VerbsFabric {
@@ -135,28 +136,28 @@ impl VerbsFabric {
         self.identity
     }
 
-    /// Where it listens for others; the port is the system's choice if the configuration said 0.
+    /// Where it listens for others. If the configuration said port 0, the system has chosen the port.
     pub fn listens_at(&self) -> Option<SocketAddr> {
         self.listens_at
     }
 
-    /// Accepts connections from now on, where [`super::VerbsConfig::closed`] was set; those that came earlier have waited.
+    /// Accepts connections from now on, if [`super::VerbsConfig::closed`] was set. Connections that came earlier have waited.
     pub fn open(&self) {
         self.shared.ask(Command::Open);
     }
 
-    /// Asks to be connected with a member, which listens at `at`, whenever it is there: now, later, and again after it has restarted (each life
-    /// comes as an `Up` event with a number of its own). Returns at once.
+    /// Asks for a connection to the member that listens at `at`, whenever it is there: now, later, and again after it has restarted (each life comes
+    /// as an `Up` event with a number of its own). Returns at once.
     pub fn connect(&self, node: NodeId, at: SocketAddr) {
         self.shared.ask(Command::Connect(node, at));
     }
 
-    /// Takes [`VerbsFabric::connect`] back. A connection that stands is kept; [`Fabric::forget`] ends it.
+    /// Undoes [`VerbsFabric::connect`]. An existing connection is kept; [`Fabric::forget`] ends it.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.ask(Command::Disconnect(node));
     }
 
-    /// The identity of a peer, until it is forgotten. Known from its `Up` event on.
+    /// The identity of a peer, from its `Up` event until it is forgotten.
     pub fn peer_identity(&self, peer: PeerId) -> Option<Identity> {
         self.entry(peer).filter(|_| peer != PeerId::SELF).map(|entry| entry.peer.identity)
     }
@@ -171,17 +172,17 @@ impl VerbsFabric {
         self.shared.counters()
     }
 
-    /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
+    /// Why the latest refused handshake was refused, by us or by the other end. The text names both ends and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
     }
 
-    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    /// The latest refusal that was due to the builds of the two ends, if it is less than `within` old.
     pub fn misfit(&self, within: Duration) -> Option<String> {
         self.shared.misfit(within)
     }
 
-    /// A public region of ours, for other threads; `None` when it was never declared.
+    /// A public region of ours, for other threads; `None` if it was never declared.
     pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
         find(&self.card.own.public, name).map(OwnRegion::new)
     }
@@ -191,25 +192,25 @@ impl VerbsFabric {
         self.mail.group()
     }
 
-    /// Leaves the multicast group and tells nobody, as when the network stops carrying it.
+    /// Leaves the multicast group without telling anyone, as if the network stopped carrying it.
     #[cfg(feature = "conformance")]
     pub fn leave_multicast_group(&mut self) {
         self.mail.leave_group();
     }
 
-    /// Ends the queue pair for datagrams with an error, as the device does when something is wrong with it.
+    /// Ends the queue pair for datagrams with an error, as the device does if something is wrong with it.
     #[cfg(feature = "conformance")]
     pub fn fail_mail(&self) {
         self.mail.fail().expect("it can be told to fail");
     }
 
-    /// Hears of no datagram that it sends from now on, as when the device forgets them, until there is another queue pair for datagrams.
+    /// From now on, gets no completion of the datagrams that it sends, as if the device forgot them, until there is another queue pair for datagrams.
     #[cfg(feature = "conformance")]
     pub fn forget_datagrams(&mut self) {
         self.mail.forget();
     }
 
-    /// Hears of no request to a peer from now on, as when the device forgets them.
+    /// From now on, gets no completion of requests to a peer, as if the device forgot them.
     #[cfg(feature = "conformance")]
     pub fn forget_requests(&mut self, to: PeerId) {
         self.deaf_to = Some(to);
@@ -241,7 +242,7 @@ impl VerbsFabric {
         }));
     }
 
-    /// Replaces a queue pair for datagrams that has failed. Its number is told when two meet, so all members are met anew.
+    /// Replaces a queue pair for datagrams that has failed. Its number is told during the handshake, so all members have to be connected anew.
     fn renew_mail(&mut self, failure: Failure) {
         let device = &self.card.device;
         tracing::warn!(
@@ -306,7 +307,7 @@ impl Fabric for VerbsFabric {
     fn poll(&mut self) -> Option<Completion> {
         if self.ready.is_empty() {
             self.progress();
-            // What completes is ordered before whatever the caller does next.
+            // Orders what completes before whatever the caller does next.
             fence(Ordering::SeqCst);
         }
         self.ready.pop_front()
@@ -336,7 +337,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
-        // Nobody sends clients any, and they send none.
+        // Clients neither send nor receive datagrams.
         if self.identity.kind == PeerKind::Member
             && let Some(failure) = self.mail.broken()
         {
@@ -361,7 +362,7 @@ impl Fabric for VerbsFabric {
                     return Some(PeerEvent::Up { peer: id, identity });
                 }
                 Note::Gone(id) => {
-                    // Forgotten meanwhile: nobody wants to know.
+                    // If it has been forgotten meanwhile, the caller does not want to know.
                     if let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) {
                         entry.peer.gone = true;
                         self.end_line(id);

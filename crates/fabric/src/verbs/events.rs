@@ -1,5 +1,5 @@
-//! What a device says by itself: that a port has gone down, that a queue pair has broken, that the device has. Nothing depends on it, since requests
-//! end anyway; but who looks for the cause of time-outs finds it in the log.
+//! What a device reports by itself: that a port has gone down, or that a queue pair or the device has broken. Nothing depends on these events, since
+//! requests end anyway; but an operator who looks for the cause of time-outs finds it in the log.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::device::Device;
 use super::ffi;
 
-/// Where a device's events come in. One thread reads them.
+/// Where a device's events arrive. One thread reads them.
 pub(super) struct Events {
     device: Arc<Device>,
-    /// Nothing can be heard any more.
+    /// No further event can be read.
     over: bool,
 }
 
@@ -23,18 +23,18 @@ pub(super) struct DeviceEvent {
     pub(super) about: About,
 }
 
-/// What an event is about.
+/// The object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Device,
     Port(c_int),
     /// By its number.
     QueuePair(u32),
-    /// A completion queue, or what we have none of.
+    /// A completion queue, or something that we do not use.
     Other,
 }
 
-/// How much an operator has to do with it.
+/// How much the event concerns an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
     Trouble,
@@ -56,7 +56,7 @@ impl Events {
         (!self.over).then(|| self.device.events())
     }
 
-    /// Takes what has come, and logs it.
+    /// Takes the events that have arrived, and logs them.
     pub(super) fn log(&mut self) {
         while !self.over {
             match self.device.event() {
@@ -71,7 +71,7 @@ impl Events {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted => {}
-                    // To ask again and again would keep this thread busy for ever.
+                    // Asking again and again would keep this thread busy for ever.
                     _ => self.end(&error),
                 },
             }

@@ -1,10 +1,10 @@
 //! A self-test of revocation: after which calls has a device stopped storing what a writer sends?
 //!
-//! No specification says that a call which takes a permission away is a fence for requests that the device has taken in already, and some are
-//! not (TRAPS 16 and 34). This backend destroys a lane's queue pair. Here is how to find out whether that, and what else, is a fence on
-//! the devices of a host.
+//! No specification says that a call that takes a permission away is a fence for requests that the device has already taken in, and some calls are
+//! not (TRAPS 16 and 34). This backend destroys a lane's queue pair. This module tests whether that, and what else, is a fence on the devices of a
+//! host.
 //!
-//! RESET is left out: software RDMA of Linux 6.1 follows a null pointer when a queue pair is reset under a running writer, which ends the kernel.
+//! RESET is left out: on Linux 6.1, software RDMA follows a null pointer when a queue pair is reset under a running writer, which crashes the kernel.
 
 use std::fmt;
 use std::io;
@@ -36,7 +36,8 @@ pub enum Fence {
 impl Fence {
     /// All of them.
     pub const ALL: [Fence; 4] = [Fence::Destroy, Fence::Error, Fence::Flags, Fence::Deregister];
-    /// What this backend revokes by. Destroying is the only one of them that has to be a fence, whatever the device: the memory behind a queue pair goes
+    /// How this backend revokes. Destroying the queue pair is the only way that has to be a fence on any device, since the memory behind the queue
+    /// pair goes back to the system with it. The other ways are for comparison: a trial can prove that a way is no fence, never that it is one.
     /// back to the system with it. The others are for comparison: a trial can prove that one is no fence, never that it is one.
     pub const CHOSEN: Fence = Fence::Destroy;
 }
@@ -52,21 +53,22 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What was found about one way.
+/// What was found about one way of revoking.
 #[derive(Debug)]
 pub struct FenceTrial {
     /// Which way.
     pub fence: Fence,
     /// Revocations under a running writer.
     pub rounds: u32,
-    /// Those after which something was stored. More than 0 proves that it is no fence; 0 makes one likely, the more the more rounds there were.
+    /// How many of them were followed by a store. More than 0 proves that this is no fence. 0 suggests that it is one, the more so the more rounds
+    /// there were.
     pub late: u32,
     /// Why the device refuses it, if it does.
     pub refused: Option<io::Error>,
 }
 
 impl FenceTrial {
-    /// Whether it was carried out, and nothing was stored after it.
+    /// Whether it was tried, and nothing was stored after it.
     pub fn held(&self) -> bool {
         self.refused.is_none() && self.rounds > 0 && self.late == 0
     }
@@ -86,14 +88,14 @@ impl fmt::Display for FenceTrial {
 const BYTES: usize = 16 * 1024;
 /// Writes under way at once.
 const WRITES: u64 = 4;
-/// How long the writer's requests wait for an answer that will not come: some 30 ms in all, or what the device takes for so little.
+/// How long the writer's requests wait for an answer that will not come: some 30 ms in all, or the shortest time that the device supports.
 const PATIENCE: Patience = Patience { timeout: 12, retries: 1 };
 
-/// Tries the ways of taking a permission away, `rounds` times each, with a writer on `writer` that never stops and memory behind `owner`; the same
-/// device may be both. Blocks for some 50 ms a round, and needs a second thread.
+/// Tries the ways of taking a permission away, `rounds` times each, with a writer on `writer` that never stops and memory behind `owner`; both may be
+/// the same device. Blocks for some 50 ms per round, and needs a second thread.
 ///
 /// # Errors
-/// When there is no such device, or it cannot make what is needed.
+/// When there is no such device, or it cannot create what is needed.
 pub fn try_fences(owner: &DeviceChoice, writer: &DeviceChoice, rounds: u32) -> Result<Vec<FenceTrial>, StartError> {
     let (owner, writer) = (Device::open(owner)?, Device::open(writer)?);
     let system = |source| StartError::System { what: "cannot try what revokes", source };
@@ -110,7 +112,7 @@ fn attempt(owner: &Arc<Device>, writer: &Arc<Device>, fence: Fence, rounds: u32)
                 trial.rounds += 1;
                 trial.late += u32::from(late);
             }
-            // A busy host can be away for longer than the writer's patience, and a link can lose much.
+            // A busy host can be without its core for longer than the writer's patience, and a link can lose much.
             Ok(None) if in_vain < 20 * rounds => in_vain += 1,
             Ok(None) => return Err(io::Error::other("the writer's requests fail before anything is revoked")),
             Err(error) => {
@@ -122,7 +124,7 @@ fn attempt(owner: &Arc<Device>, writer: &Arc<Device>, fence: Fence, rounds: u32)
     Ok(trial)
 }
 
-/// A writer and what it writes to, for one revocation. Queue pairs come first: they go before the memory that they work on.
+/// A writer and what it writes to, for one revocation. Queue pairs come first, so that they are dropped before the memory that they work on.
 struct Bout {
     owner: QueuePair,
     writer: Writer,
@@ -163,7 +165,7 @@ impl Bout {
         Ok(Bout { owner: answers, writer, target: registered, memory: target.area(0, BYTES) })
     }
 
-    /// Revokes under the running writer; whether something was stored later, or `None` if the writer failed before.
+    /// Revokes under the running writer. Returns whether something was stored later, or `None` if the writer failed before.
     fn fight(self, fence: Fence, round: u32) -> io::Result<Option<bool>> {
         let Bout { owner, writer, target, memory } = self;
         let over = &AtomicBool::new(false);
@@ -173,14 +175,14 @@ impl Bout {
                 let written = writer.write_on(over);
                 (writer, written)
             });
-            // Several writes have come: the writer runs.
+            // Several writes have arrived: the writer runs.
             while memory.memory()[0].load(Ordering::Acquire) < 2 * WRITES {
                 if running.is_finished() {
                     return Ok(None);
                 }
                 std::thread::yield_now();
             }
-            // At all moments of a write.
+            // So that the revocation hits every stage of a write.
             for _ in 0..round * 37 % 400 {
                 std::hint::spin_loop();
             }
@@ -211,7 +213,7 @@ impl Bout {
             }
             late |= snapshot() != at_once;
             let (_writer, written) = running.join().expect("the writer does not panic");
-            // Queue pairs go before the memory that they work on.
+            // Queue pairs are dropped before the memory that they work on.
             drop(owner);
             drop(target);
             done.and(written).map(|()| Some(late))
@@ -220,7 +222,7 @@ impl Bout {
 }
 
 impl Writer {
-    /// Writes number after number over the whole memory, several writes at once, until one fails or `over` is set.
+    /// Writes increasing numbers over the whole memory, several writes at once, until one fails or `over` is set.
     fn write_on(&self, over: &AtomicBool) -> io::Result<()> {
         let (mut posted, mut completed) = (0u64, 0u64);
         let mut wcs = [Wc::EMPTY; 2 * WRITES as usize];
@@ -234,7 +236,7 @@ impl Writer {
             }
             let count = self.completions.poll(&mut wcs);
             if wcs[..count].iter().any(|wc| wc.status != ffi::WC_SUCCESS) {
-                // Access is lost; whatever is still under way goes with the queue pair.
+                // Access is lost. Whatever is still under way ends with the queue pair.
                 return Ok(());
             }
             completed += count as u64;
@@ -259,7 +261,7 @@ impl Writer {
             ..SendWr::EMPTY
         };
         wr.rdma(self.remote.0, self.remote.1);
-        // SAFETY: a single request, whose buffer is registered until after the queue pair has gone: fields are dropped in their order.
+        // SAFETY: a single request, whose buffer stays registered until after the queue pair is gone, since fields are dropped in their order.
         unsafe { self.queue_pair.post(&mut wr) }
     }
 }

@@ -1,8 +1,8 @@
 //! The part of libibverbs' binary interface that we use, loaded at run time.
 //!
-//! Written down here, not taken from a binding: those that load the library at run time need libclang, cmake and a network at build time
-//! to read its headers, and this interface is a few structures that have not changed since rdma-core 1 (`docs/rdma.md`). Names are the
-//! header's, without `ibv_`. Sizes and offsets below are those that a C compiler gives for `<infiniband/verbs.h>` on 64-bit machines.
+//! It is written down here and not taken from a binding: bindings that load the library at run time need libclang, cmake and a network at build time
+//! to read its headers, and this interface is a few structures that have not changed since rdma-core 1 (`docs/rdma.md`). Names are the header's,
+//! without `ibv_`. Sizes and offsets below are those that a C compiler gives for `<infiniband/verbs.h>` on 64-bit machines.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -20,7 +20,7 @@ pub(super) struct Context {
     device: *mut Opaque,
     ops: ContextOps,
     cmd_fd: c_int,
-    /// Where the device's events come in.
+    /// Readable when an event of the device has arrived.
     pub(super) async_fd: c_int,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct AsyncEvent {
     pub(super) event_type: c_int,
 }
 
-/// What an event is about: its type says which.
+/// The object that an event concerns; its type says which of these.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Element {
@@ -238,7 +238,7 @@ pub(super) struct SendWr {
 }
 
 impl SendWr {
-    /// A request that is nothing yet.
+    /// An empty request.
     pub(super) const EMPTY: SendWr = SendWr {
         wr_id: 0,
         next: std::ptr::null_mut(),
@@ -251,17 +251,17 @@ impl SendWr {
         unused: [0; 7],
     };
 
-    /// Of a READ or WRITE: where at the peer.
+    /// Makes it address memory at the peer, for a READ or WRITE.
     pub(super) fn rdma(&mut self, remote: u64, rkey: u32) {
         self.wr = [remote, rkey.into(), 0, 0];
     }
 
-    /// Of a compare-and-swap.
+    /// Makes it a compare-and-swap of memory at the peer.
     pub(super) fn atomic(&mut self, remote: u64, rkey: u32, expected: u64, new: u64) {
         self.wr = [remote, expected, new, rkey.into()];
     }
 
-    /// Of a datagram.
+    /// Addresses a datagram.
     pub(super) fn datagram(&mut self, ah: *mut Opaque, qp_num: u32, qkey: u32) {
         self.wr = [ah as u64, u64::from(qkey) << 32 | u64::from(qp_num), 0, 0];
     }
@@ -296,7 +296,7 @@ pub(super) struct Wc {
 }
 
 impl Wc {
-    /// A completion that is none yet.
+    /// An empty completion, to be filled in.
     pub(super) const EMPTY: Wc = Wc {
         wr_id: 0,
         status: 0,
@@ -401,7 +401,7 @@ pub(super) const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 pub(super) const EVENT_CLIENT_REREGISTER: c_int = 17;
 pub(super) const EVENT_GID_CHANGE: c_int = 18;
 
-/// The bytes that the library leaves free before a datagram: where the packet's global route stands.
+/// The bytes that the library leaves free before a datagram, where the packet's global route goes.
 pub(super) const GRH_BYTES: usize = 40;
 
 macro_rules! library {
@@ -474,7 +474,7 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
 /// The library, loaded once for the process.
 ///
 /// # Errors
-/// When it is not installed, or is something else than we know.
+/// When it is not installed, or is not what we expect.
 pub(super) fn library() -> Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let loaded = LIBRARY.get_or_init(|| {
@@ -492,7 +492,7 @@ pub(super) fn library() -> Result<&'static Library, &'static str> {
     loaded.as_ref().map_err(String::as_str)
 }
 
-/// The number of a failed call that returns a number; some set `errno` and return -1.
+/// Checks the result of a call that returns an error number; some calls set `errno` and return -1.
 pub(super) fn check(status: c_int) -> std::io::Result<()> {
     match status {
         0 => Ok(()),

@@ -1,16 +1,16 @@
-//! The right to write a lane: the grant word, as shared memory has it, with the queue pair on which it holds.
+//! The right to write a lane: the grant word, as in shared memory, together with the queue pair for which it holds.
 //!
-//! A word is `epoch << 25 | granted << 24 | queue pair`. Only the lane's owner writes it. The writer reads it one-sidedly when it has reason to
-//! doubt, and is told of changes by a notice, a word in its own memory that the owner writes.
+//! A word is `epoch << 25 | granted << 24 | queue pair`. Only the lane's owner writes it. The writer reads it one-sidedly when it has reason to doubt
+//! its grant, and is told of changes by a notice, a word in its own memory that the owner writes.
 //!
-//! Each grant has a queue pair of its own at the owner. A writer that has slept through a revocation and a new grant therefore sends to a number
-//! that nobody answers; were the number the same, its old packets could be taken for repetitions and acknowledged although they store
-//! nothing.
+//! Each grant has a queue pair of its own at the owner. So a writer that has slept through a revocation and a new grant sends to a number that no
+//! longer answers. If the number stayed the same, the writer's old packets could be taken for retransmissions, and be acknowledged although they
+//! store nothing.
 
 /// A grant, or the absence of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
-    /// Counts the changes; the first is 1.
+    /// Counts the changes; a fresh lane has 1.
     pub(super) epoch: u64,
     pub(super) granted: bool,
     /// The owner's queue pair, 24 bits.
@@ -18,7 +18,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// Of a fresh lane.
+    /// The grant of a fresh lane.
     pub(super) fn first(queue_pair: u32) -> Grant {
         Grant { epoch: 1, granted: true, queue_pair }
     }
@@ -27,7 +27,7 @@ impl Grant {
         self.epoch << 25 | u64::from(self.granted) << 24 | u64::from(self.queue_pair & 0xff_ffff)
     }
 
-    /// Reads a word. Zero, which memory holds before the first notice, is no grant of epoch 0.
+    /// Decodes a word. Zero, which memory holds before the first notice, decodes to epoch 0, not granted.
     pub(super) fn of(word: u64) -> Grant {
         Grant { epoch: word >> 25, granted: word >> 24 & 1 == 1, queue_pair: (word & 0xff_ffff) as u32 }
     }
@@ -37,8 +37,8 @@ impl Grant {
         Grant { epoch: self.epoch + 1, granted, queue_pair }
     }
 
-    /// The first packet number. Those of successive grants are half the space apart, so that what is left of the one before is neither new
-    /// nor awaited.
+    /// The first packet number. The first packet numbers of successive grants are half the number space apart, so that leftover packets of the
+    /// previous grant are neither new nor awaited.
     pub(super) fn psn(self) -> u32 {
         ((self.epoch << 22) as u32 + 1) & 0xff_ffff
     }

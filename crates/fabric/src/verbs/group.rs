@@ -1,10 +1,10 @@
 //! The multicast group of a cluster: its address, and a queue pair that is attached to it.
 //!
-//! The queue pair is one of its own, apart from that for datagrams to a single peer. So nothing that goes wrong with the group, a network that does not
-//! carry it or strangers who flood it, takes anything from those.
+//! The group has a queue pair of its own, separate from the one for datagrams to a single peer. So nothing that goes wrong with the group, such as a
+//! network that does not carry it or strangers who flood it, affects those datagrams.
 //!
-//! On Ethernet it is the kernel that tells the switches (IGMP, MLD), for a socket that has joined the group and does nothing else. On InfiniBand the subnet
-//! manager would have to be asked, and be there whenever anything changes; Martlet does not ask it.
+//! On Ethernet, the kernel tells the switches (IGMP, MLD), on behalf of a socket that has joined the group and does nothing else. On InfiniBand, the
+//! subnet manager would have to be asked, and would have to be there whenever anything changes; Martlet does not ask it.
 
 use std::fmt;
 use std::io;
@@ -23,17 +23,17 @@ use super::queue::{Address, Destination};
 /// Whether datagrams to all members go to a multicast group of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Multicast {
-    /// No: each member gets its own.
+    /// No: each member gets its own datagram.
     #[default]
     Off,
-    /// Yes, to a group that follows from the cluster's name and key.
+    /// Yes, to a group that is derived from the cluster's name and key.
     On,
     /// Yes, to this one.
     At(IpAddr),
 }
 
 impl Multicast {
-    /// What is allowed as a text.
+    /// The allowed values, in words.
     pub const ALLOWED: &'static str =
         "\"off\", \"on\", or a multicast address such as \"239.192.7.1\" or \"ff18::7:1\", but none of 224.0.0.0/24";
 }
@@ -46,7 +46,7 @@ impl FromStr for Multicast {
             "off" => Ok(Multicast::Off),
             "on" => Ok(Multicast::On),
             text => match text.parse::<IpAddr>() {
-                // 224.0.0.0/24 is the networks' own: switches send it everywhere, routers listen to it.
+                // 224.0.0.0/24 is reserved for networks themselves: switches send it everywhere, and routers listen to it.
                 Ok(IpAddr::V4(ip)) if ip.is_multicast() && ip.octets()[..3] != [224, 0, 0] => Ok(Multicast::At(ip.into())),
                 Ok(IpAddr::V6(ip)) if ip.is_multicast() => Ok(Multicast::At(ip.into())),
                 _ => Err(Multicast::ALLOWED),
@@ -65,8 +65,8 @@ impl fmt::Display for Multicast {
     }
 }
 
-/// A cluster's group among those that an organization gives out as it likes: of IPv4 one of 239.192.0.0/14 (RFC 2365), of IPv6 one of ff18::/16 (RFC 4291).
-/// Two clusters may have the same; what that costs is packets that are looked at in vain.
+/// A cluster's group, among those that an organization may assign freely: for IPv4 one of 239.192.0.0/14 (RFC 2365), for IPv6 one of ff18::/16 (RFC
+/// 4291). Two clusters may get the same group, which only makes each look in vain at the other's packets.
 fn usual(cluster: &str, key: &[u8], ipv4: bool) -> IpAddr {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(b"the multicast group of ");
@@ -81,10 +81,10 @@ fn usual(cluster: &str, key: &[u8], ipv4: bool) -> IpAddr {
     Ipv6Addr::from(octets).into()
 }
 
-/// The queue pair number by which all of a group are addressed.
+/// The queue pair number that addresses every member of a group.
 const EVERYBODY: u32 = 0x00ff_ffff;
 
-/// See the module.
+/// The cluster's group and our queue pair for it. See the module.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) address: IpAddr,
@@ -95,7 +95,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The cluster's group, or none. The error says what a device, or its network, cannot do.
+    /// Joins the cluster's group, if one is wanted. The error says what the device, or its network, cannot do.
     pub(super) fn join(device: &Arc<Device>, wanted: Multicast, cluster: &str, key: &[u8]) -> Result<Option<Group>, String> {
         let ours = device.port.ip();
         let address = match wanted {
@@ -141,14 +141,14 @@ impl Group {
         Ok(Group { address, destination, mailbox, _joined: joined })
     }
 
-    /// Sends a packet to all of it.
+    /// Sends a packet to the whole group.
     pub(super) fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         self.mailbox.send(packet, (&self.destination, EVERYBODY, QUEUE_KEY))
     }
 }
 
 fn tell_network(device: &Device, group: IpAddr) -> io::Result<UdpSocket> {
-    // The port is the system's choice, and nobody sends anything there: packets of RoCE come to the card's port.
+    // The system chooses the port, and nothing is sent to it: RoCE packets go to the card's port.
     match (group, device.port.ip()) {
         (IpAddr::V4(group), IpAddr::V4(ours)) => {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -164,14 +164,14 @@ fn tell_network(device: &Device, group: IpAddr) -> io::Result<UdpSocket> {
     }
 }
 
-/// What [`try_multicast`] found of a device.
+/// What [`try_multicast`] found out about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastTrial {
     /// How many groups its queue pairs may be attached to, and how many queue pairs to each.
     pub groups: u32,
     /// See `groups`.
     pub members: u32,
-    /// Whether one of its queue pairs heard what another sent to a group; or why that could not be tried.
+    /// Whether one of its queue pairs heard what another sent to a group, or why that could not be tried.
     pub heard: Result<bool, String>,
 }
 
@@ -188,12 +188,12 @@ impl fmt::Display for MulticastTrial {
     }
 }
 
-/// How long a packet to a group may be on its way within a host, and how often it is tried.
+/// How long a packet to a group may take within a host, and how often it is tried.
 const HEARD_WITHIN: Duration = Duration::from_millis(200);
 const TRIES: u8 = 5;
 
-/// Tries whether a device takes part in multicast: two of its queue pairs join a group of their own, and one sends to it. Whether the network carries
-/// such packets to other hosts it cannot tell; a running cluster finds that out by itself.
+/// Tries whether a device takes part in multicast: two of its queue pairs join a group of their own, and one of them sends to it. This cannot tell
+/// whether the network carries such packets to other hosts; a running cluster finds that out by itself.
 ///
 /// # Errors
 /// When there is no such device.
@@ -224,7 +224,7 @@ pub fn try_multicast(choice: &DeviceChoice) -> Result<MulticastTrial, DeviceErro
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A queue pair that is attached cannot be destroyed.
+        // An attached queue pair cannot be destroyed.
         if let Err(error) = self.mailbox.qp.detach(self.destination.gid) {
             tracing::error!(%error, "a queue pair cannot be detached from group {}", self.address);
         }

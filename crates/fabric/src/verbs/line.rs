@@ -1,8 +1,9 @@
 //! The operations on one peer, in the order in which they were posted.
 //!
-//! A peer is reached on several queue pairs: one of the background plane, for public memory and all reading, and one for each lane that it
-//! keeps for us. Each keeps its own order; the promise is order among all. So requests are under way on one of them at a time: an operation
-//! for another waits until those before it have completed. A caller that works on one lane, as replication does, never waits.
+//! A peer is reached on several queue pairs: one of the background plane, for public memory and all reading, and one for each lane that the peer
+//! keeps for us. Each queue pair keeps its own order, but the contract promises an order among all operations. So requests are under way on only one
+//! of them at a time: an operation for another queue pair waits until those before it have completed. A caller that works on one lane, as replication
+//! does, never waits.
 
 use std::collections::VecDeque;
 
@@ -10,23 +11,23 @@ use super::peer::Stage;
 use crate::contract::{Completion, OpError, Token};
 use crate::primitive::Ordering;
 
-/// One of so many requests of a batch asks for a completion, and the last: each makes room for more while those behind it are under way. So does each
-/// READ of several packets.
+/// How many requests there are to one completion: every request at that interval asks for one, and so does the last of a batch, so that each makes
+/// room for more while later requests are under way. So does each READ of several packets.
 pub(super) const SIGNAL_EVERY: usize = 16;
-/// A WRITE of no more than so many packets goes as one request, a longer one as one for each packet (module `endpoint`). It is two, since records are that
-/// long that carry what fits into one packet and their headers: each request that is saved is an acknowledgement less.
+/// A WRITE of up to this many packets goes as one request, a longer one as one request for each packet (module `endpoint`). It is two because that is
+/// the length of a record whose contents fit into one packet and whose headers do not: each request that is saved saves an acknowledgement.
 const WRITE_PACKETS: u32 = 2;
-/// The most packets that one READ brings; a longer one goes as several. The card says nothing of a READ before all of it has come, so the longer one is,
-/// the later it shows that it has been forgotten (module `overdue`).
+/// The most packets that one READ brings. A longer READ goes as several. The card says nothing about a READ before all of it has arrived, so the
+/// longer it is, the later it shows that the card has forgotten it (module `overdue`).
 const READ_PACKETS: u32 = 16;
-/// The most packets that the card carries without a word: requests that ask for no completion, and a READ behind them that does.
+/// The most packets that the card carries without reporting anything: requests that ask for no completion, and a READ after them that does.
 pub(super) const SILENT_PACKETS: u32 = (SIGNAL_EVERY as u32 - 1) * WRITE_PACKETS + READ_PACKETS;
 
-/// On which queue pair an operation goes.
+/// The queue pair that an operation goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
     Background,
-    /// The lane's, by its place among the lanes that the peer keeps for us.
+    /// The queue pair of a lane, by its place among the lanes that the peer keeps for us.
     Lane(u8),
 }
 
@@ -34,7 +35,7 @@ pub(super) enum Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Write,
-    /// Into our memory.
+    /// The place in our memory that the bytes go to.
     Read {
         address: u64,
         lkey: u32,
@@ -61,9 +62,9 @@ impl Work {
 pub(super) enum State {
     /// Not handed to the card yet.
     Queued,
-    /// Under way, all of it or its beginning.
+    /// Under way, in whole or in part.
     Posted,
-    /// A write that got no answer: whether its lane was taken away or the peer is out of reach is being found out.
+    /// A write that got no answer. We are finding out whether its lane was revoked or the peer is out of reach.
     Undecided,
     Done(Result<u64, OpError>),
 }
@@ -77,23 +78,23 @@ pub(super) struct Op {
     pub(super) state: State,
     pub(super) remote: u64,
     pub(super) rkey: u32,
-    /// Of a change in a lane: the only epoch of its grant in which it may take effect.
+    /// For a change in a lane, the only epoch of its grant in which it may take effect.
     pub(super) epoch: u64,
     pub(super) bytes: u32,
-    /// How many of them have been handed to the card. What is long goes as many requests.
+    /// How many of its bytes have been handed to the card. A long operation goes as many requests.
     pub(super) handed: u32,
-    /// Behind its last request, once all of it has been handed over.
+    /// The number after its last request, once all of it has been handed over.
     pub(super) until: u64,
-    /// Where its bytes stand in the stage, or its word is to land.
+    /// Where in the stage its bytes are, or its word is to land.
     pub(super) at: u32,
-    /// Bytes of the stage that come free with it.
+    /// Bytes of the stage that are freed with it.
     pub(super) staged: u32,
-    /// Memory of its own, where the stage had no room.
+    /// Memory of its own, if the stage had no room.
     pub(super) own_stage: Option<Box<Stage>>,
 }
 
 impl Op {
-    /// How many bytes of it the next request carries. A packet to the peer carries `packet` bytes.
+    /// How many of its bytes the next request carries. One packet to the peer carries `packet` bytes.
     pub(super) fn next_bytes(&self, packet: u32) -> u32 {
         let rest = self.bytes - self.handed;
         match self.work {
@@ -109,28 +110,28 @@ impl Op {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) lane: u8,
-    /// Tells it from earlier ones.
+    /// Distinguishes it from earlier looks.
     pub(super) number: u64,
     /// Operations before this one were posted before the look.
     pub(super) before: u64,
 }
 
-/// A peer's operations, and the requests to the card that they are made of. Both are counted from the connection's first.
+/// A peer's operations, and the requests to the card of which they consist. Both are counted from the connection's first.
 #[derive(Debug)]
 pub(super) struct Line {
     ops: VecDeque<Op>,
-    /// Sequence number of the first in `ops`.
+    /// The sequence number of the first operation in `ops`.
     first: u64,
-    /// Of the first that has not been handed to the card as a whole.
+    /// The sequence number of the first operation that has not been handed to the card as a whole.
     pub(super) next: u64,
-    /// Those before this one are known to be complete, or not under way.
+    /// The operations before this one are known to be complete, or are not under way.
     settled: u64,
     /// Requests that have been handed over.
     sent: u64,
-    /// Those before this one are known to be complete, or not under way.
+    /// The requests before this one are known to be complete, or are not under way.
     answered: u64,
     pub(super) channel: Channel,
-    /// Behind the last READ, and the last swap.
+    /// The positions after the last READ, and after the last swap.
     pub(super) last_read: u64,
     pub(super) last_swap: u64,
     pub(super) look: Option<Look>,
@@ -167,7 +168,7 @@ impl Line {
         }
     }
 
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -182,18 +183,19 @@ impl Line {
         self.sent - self.answered
     }
 
-    /// How many are not under way any more.
+    /// How many requests are no longer under way.
     pub(super) fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// How many packets of `packet` bytes carry what is under way.
+    /// How many packets of `packet` bytes it takes to carry what is under way.
     pub(super) fn packets(&self, packet: u32) -> u32 {
         let under_way = self.ops.iter().filter(|op| op.state == State::Posted);
         under_way.fold(0, |sum, op| sum.saturating_add(op.handed.div_ceil(packet)))
     }
 
-    /// Hands over one more request, for `bytes` more of the next operation; its number. Behind the last, [`Line::advance`] is due.
+    /// Hands over one more request, for `bytes` more of the next operation, and returns its number. After the last request of an operation,
+    /// [`Line::advance`] is due.
     pub(super) fn begin(&mut self, bytes: u32) -> u64 {
         let number = self.sent;
         self.sent += 1;
@@ -225,7 +227,7 @@ impl Line {
         &mut self.ops[(sequence - self.first) as usize]
     }
 
-    /// Finds room for `bytes`, a multiple of 8, in the stage: where, and how much of the ring goes with it.
+    /// Finds room for `bytes`, a multiple of 8, in the stage. Returns where it is, and how much of the ring it takes up.
     pub(super) fn reserve(&mut self, bytes: usize) -> Option<(u32, u32)> {
         let bytes = bytes as u64;
         let at = self.tail % self.stage_bytes;
@@ -241,7 +243,7 @@ impl Line {
         self.ops.push_back(op);
     }
 
-    /// The whole number of a request that is under way, from the part that travelled with it.
+    /// The full number of a request that is under way, from the part of the number that travelled with it.
     pub(super) fn under_way(&self, low: u32) -> Option<u64> {
         let mask = (1 << SEQUENCE_BITS) - 1;
         let number = self.answered + u64::from(low.wrapping_sub(self.answered as u32) & mask);
@@ -253,15 +255,15 @@ impl Line {
         number as u32 & ((1 << SEQUENCE_BITS) - 1)
     }
 
-    /// The operation under way that a request is part of.
+    /// The operation under way to which a request belongs.
     pub(super) fn owner_mut(&mut self, request: u64) -> Option<&mut Op> {
-        // Of what is under way, only the last may not have been handed over as a whole, and then all later requests are its own.
+        // Of the operations under way, only the last may not have been handed over as a whole, and in that case all later requests are its own.
         let last = self.ops.iter().rposition(|op| op.state == State::Posted)?;
         let at = self.ops.iter().position(|op| op.state == State::Posted && op.until > request).unwrap_or(last);
         self.ops.get_mut(at)
     }
 
-    /// All requests before `end` have completed well, and so have the operations that have none behind it.
+    /// All requests before `end` have completed successfully, and so have all operations that have no request after it.
     pub(super) fn settle(&mut self, end: u64, stage: &Stage) {
         self.answered = self.answered.max(end);
         while self.settled < self.next {
@@ -284,10 +286,10 @@ impl Line {
         }
     }
 
-    /// All operations that are under way, be it in part, end so.
+    /// All operations that are under way, even in part, end in `state`.
     pub(super) fn end_posted(&mut self, state: State) {
         if self.next < self.end() && self.op(self.next).state == State::Posted {
-            // What is left of it is not handed over any more.
+            // The rest of it is not handed over any more.
             self.next += 1;
         }
         for sequence in self.settled..self.next {
@@ -314,7 +316,7 @@ impl Line {
         self.answered = self.sent;
     }
 
-    /// Writes into `lane` that are undecided end so.
+    /// Writes into a lane that are undecided end with `error`.
     pub(super) fn decide(&mut self, error: OpError) {
         for op in self.ops.iter_mut().filter(|op| op.state == State::Undecided) {
             op.state = State::Done(Err(error));
@@ -325,7 +327,7 @@ impl Line {
         self.ops.iter().any(|op| op.state == State::Undecided)
     }
 
-    /// Writes into a lane that wait, and were posted before `before`, lose their access.
+    /// Waiting writes into a lane that were posted before `before` lose their access.
     pub(super) fn refuse(&mut self, lane: u8, before: u64) {
         let first = self.first;
         for (sequence, op) in (first..).zip(&mut self.ops) {
@@ -430,7 +432,7 @@ pub(super) mod tests {
         assert_eq!(results, [Err(OpError::PeerLost), Err(OpError::AccessLost)]);
     }
 
-    /// A line with a write of three requests, of which two have been handed over, behind one of a single request.
+    /// A line with an operation of a single request, and after it a write of three requests, of which two have been handed over.
     fn begun() -> Line {
         let mut line = Line::new(64);
         line.append(op(1, Channel::Lane(0), State::Queued));

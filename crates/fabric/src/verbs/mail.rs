@@ -1,4 +1,4 @@
-//! Datagrams: unreliable messages, each packet signed with the key of its pair. Those to one peer go from one queue pair, for all peers:
+//! Datagrams: unreliable messages, each packet signed with the key of its pair. One queue pair sends the datagrams to single peers:
 //!
 //! ```text
 //! 0   4  the number by which the receiver knows the sender
@@ -11,8 +11,8 @@
 //! 40     a part of the datagram: all but the last packet are full
 //! ```
 //!
-//! The key is of one meeting of two processes, so nothing that was said in an earlier life, or by somebody else, passes. A repeated packet may
-//! be taken again; the contract allows that. Those to all members may go to a multicast group (modules `group` and `packet`).
+//! The key belongs to one handshake of two processes, so nothing that was said in an earlier life, or by another process, is accepted. A repeated
+//! packet may be accepted again; the contract allows that. Datagrams to all members may go to a multicast group (modules `group` and `packet`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
 const HEADER: usize = 40;
 pub(super) const TAG: usize = 16;
-/// Packets of the group that are looked at in one go: whoever floods it takes no more than that from the rest.
+/// The most packets of the group that are looked at in one go: a flood of the group takes no more than that from the rest.
 const GROUP_BATCH: usize = 64;
 
 /// The keys of one connection.
@@ -42,7 +42,7 @@ pub(super) struct Keys {
 
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the keys: this may end in a log.
+        // Without the keys, since this may end up in a log.
         f.write_str("Keys")
     }
 }
@@ -59,28 +59,28 @@ impl Keys {
 pub struct MailCounters {
     /// Sent; a multicast counts for each member.
     pub sent: u64,
-    /// Dropped because too many were under way, or because the receiver is no member, gone or unknown.
+    /// Dropped because too many were under way, or because the receiver is not a member, is gone or is unknown.
     pub dropped: u64,
     /// Received whole.
     pub received: u64,
-    /// Packets thrown away: malformed, of an unknown sender, or wrongly signed.
+    /// Packets discarded because they were malformed, from an unknown sender, or wrongly signed.
     pub rejected: u64,
     /// Packets handed to the card, and those among them to the multicast group.
     pub posted: u64,
     /// See `posted`.
     pub to_group: u64,
-    /// Datagrams among the received ones that came by the group.
+    /// Received datagrams that came through the group.
     pub by_group: u64,
-    /// Packets of the group that did not address us: our own, and those of others who use it.
+    /// Packets of the group that were not addressed to us: our own, and those of others that use the group.
     pub not_ours: u64,
 }
 
-/// A datagram of which not all packets have come.
+/// A datagram of which not all packets have arrived.
 #[derive(Debug)]
 pub(super) struct Assembly {
     sequence: u64,
     total: usize,
-    /// A bit for each packet that is still to come.
+    /// A bit for each packet that has not arrived yet.
     missing: u32,
     bytes: Box<[u8; MAX_DATAGRAM_BYTES]>,
 }
@@ -135,7 +135,7 @@ pub(super) fn tag(key: &Hmac<Sha256>, header: &[u8], part: &[u8]) -> Hmac<Sha256
     mac
 }
 
-/// A process to which datagrams may go.
+/// A process to which datagrams may be sent.
 fn reachable(entries: &[Option<Box<Entry>>], id: PeerId) -> Option<&Entry> {
     entries.get(id.0 as usize)?.as_deref().filter(|entry| !entry.peer.gone)
 }
@@ -143,7 +143,7 @@ fn reachable(entries: &[Option<Box<Entry>>], id: PeerId) -> Option<&Entry> {
 /// The endpoint's mail.
 #[derive(Debug)]
 pub(super) struct Mail {
-    /// Our node, by which packets to the group address us.
+    /// Our node, the address under which packets to the group reach us.
     us: NodeId,
     letters: Mailbox,
     group: Option<Group>,
@@ -152,7 +152,7 @@ pub(super) struct Mail {
     sequence: u64,
     to_self: VecDeque<Vec<u8>>,
     packet: Vec<u8>,
-    /// Whom the packet to the group addresses that is being made, and whether it only asks them.
+    /// The members that the packet to the group being made addresses, and for each whether it is only asked.
     addressed: Vec<(PeerId, bool)>,
     pub(super) counters: MailCounters,
 }
@@ -173,19 +173,19 @@ impl Mail {
         })
     }
 
-    /// The number of the queue pair for datagrams to us, which peers are told.
+    /// The number of the queue pair for datagrams to us, as told to peers.
     pub(super) fn number(&self) -> u32 {
         self.letters.qp.number
     }
 
-    /// What has gone wrong with that queue pair, as the card numbers it: nothing is sent or received on it any more.
+    /// What has gone wrong with that queue pair, by the card's number. Nothing is sent or received on it any more.
     pub(super) fn broken(&self) -> Option<Failure> {
         self.letters.broken()
     }
 
-    /// Puts a new queue pair in its place, of another number. What was under way is lost.
+    /// Replaces it with a new queue pair of another number. What was under way is lost.
     pub(super) fn renew(&mut self, device: &Arc<Device>) -> io::Result<()> {
-        // The old one goes once the new one stands, so the two have different numbers.
+        // The old one is destroyed only after the new one has been made, so the two have different numbers.
         self.letters = Mailbox::new(device)?;
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Mail {
         self.counters.sent += 1;
     }
 
-    /// Sends a datagram to one peer, or drops it when too many are under way.
+    /// Sends a datagram to one peer, or drops it if too many are under way.
     pub(super) fn send(&mut self, to: &Entry, datagram: &[u8]) {
         let count = datagram.len().div_ceil(self.part).max(1);
         if !self.letters.has_room(count, &mut self.counters.dropped) {
@@ -243,7 +243,7 @@ impl Mail {
         self.counters.sent += 1;
     }
 
-    /// Sends a datagram to all of `members` that are reachable: by the group to those who hear it, to each of the others alone.
+    /// Sends a datagram to all reachable members among `members`: through the group to those that hear it, and individually to each of the others.
     pub(super) fn multicast(&mut self, members: &[PeerId], entries: &mut [Option<Box<Entry>>], datagram: &[u8]) {
         self.send_to_group(members, entries, datagram);
         for id in members {
@@ -259,7 +259,7 @@ impl Mail {
         }
     }
 
-    /// Sends a datagram to the group, if that spares anything. Afterwards `addressed` says to whom.
+    /// Sends a datagram to the group, if that saves anything. Afterwards `addressed` says to which members.
     fn send_to_group(&mut self, members: &[PeerId], entries: &mut [Option<Box<Entry>>], datagram: &[u8]) {
         self.addressed.clear();
         let Some(group) = &mut self.group else { return };
@@ -280,7 +280,7 @@ impl Mail {
             }
         }
         let asked = self.addressed.iter().filter(|(_, asked)| *asked).count();
-        // To a single member the group is no shorter way.
+        // For a single member, the group saves nothing.
         let spares = there > 1 && (asked > 0 || self.addressed.len() > 1);
         let fits = self.addressed.len() <= usize::from(u8::MAX) && packet::len(self.addressed.len(), datagram.len()) <= bytes;
         if !room || !spares || !fits {
@@ -294,7 +294,7 @@ impl Mail {
         self.sequence += 1;
         packet::encode(self.sequence, addressees, datagram, &mut self.packet);
         if group.send(&self.packet).is_err() {
-            // The card takes no more for now.
+            // The card accepts no more for now.
             self.addressed.clear();
             return;
         }
@@ -304,7 +304,7 @@ impl Mail {
         }
     }
 
-    /// Takes the next whole datagram into `into`. `entries` are the connected processes by number.
+    /// Takes the next complete datagram into `into`. `entries` are the connected processes by number.
     pub(super) fn receive(&mut self, into: &mut Vec<u8>, entries: &mut [Option<Box<Entry>>]) -> Option<PeerId> {
         into.clear();
         if let Some(datagram) = self.to_self.pop_front() {
@@ -351,8 +351,8 @@ impl Mail {
     }
 }
 
-/// Takes a packet apart and puts it with the others of its datagram: `None` for one that is not to be believed, the whole datagram with the last
-/// of its packets. `known` finds what is kept for a connected process.
+/// Parses a packet and adds it to the others of its datagram. Returns `None` for a packet that is not to be believed, and the complete datagram with
+/// the last of its packets. `known` finds what is kept for a connected process.
 fn take_packet<'a>(
     packet: &[u8],
     full: usize,
@@ -377,7 +377,7 @@ pub(super) fn sample() -> Vec<u8> {
     out
 }
 
-/// A packet as it goes to a peer.
+/// A packet as it is sent to a peer.
 fn seal(header: Header, part: &[u8], keys: &Keys, out: &mut Vec<u8>) {
     let header = header.encode();
     out.clear();
@@ -386,8 +386,8 @@ fn seal(header: Header, part: &[u8], keys: &Keys, out: &mut Vec<u8>) {
     out.extend_from_slice(part);
 }
 
-/// For the fuzz targets: packets of datagrams in any order, some of them altered on their way, and some signed by a peer that keeps to no rule. What is
-/// altered is not believed, and as long as the peer keeps to the rules a datagram comes out as it went in, once.
+/// For the fuzz targets: packets of datagrams in any order, some of them altered on the way, and some signed by a peer that keeps no rules. An
+/// altered packet is not believed, and as long as the peer keeps the rules, each datagram comes out as it went in, once.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check(bytes: &[u8]) {
     let (theirs, ours) = (Keys::new(b"forth", b"back"), Keys::new(b"back", b"forth"));
@@ -441,7 +441,7 @@ pub(crate) fn check(bytes: &[u8]) {
 }
 
 impl Assembly {
-    /// Puts a packet in its place; the whole datagram with its last packet. `None` when its numbers make no sense.
+    /// Puts a packet in its place. Returns the complete datagram with its last packet, and `None` if the packet's numbers make no sense.
     fn add(&mut self, header: Header, part: &[u8], full: usize) -> Option<Option<&[u8]>> {
         let (total, index, count) = (usize::from(header.total), usize::from(header.index), usize::from(header.count));
         let start = index * full;
@@ -450,7 +450,7 @@ impl Assembly {
             return None;
         }
         if header.sequence < self.sequence {
-            // A straggler of a datagram that has been given up.
+            // A late packet of a datagram that has been given up.
             return Some(None);
         }
         if header.sequence > self.sequence {

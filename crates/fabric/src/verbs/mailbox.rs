@@ -1,8 +1,8 @@
-//! A queue pair for datagrams, with the memory in which packets lie that have come, or are on their way.
+//! A queue pair for datagrams, with the memory for packets that have arrived or are on their way.
 //!
-//! A card is done with a datagram as soon as it has sent it. One that never says so keeps the datagram's slot, and with the last slot nothing could be
-//! sent any more. So a queue pair on which a datagram has been waited for all too long counts as broken (module `overdue`), whether the others are still sent
-//! or not, and whoever uses it replaces it.
+//! A card is done with a datagram as soon as it has sent it. If it never says so, the datagram keeps its slot, and once the last slot is taken
+//! nothing could be sent any more. So if a datagram has been waited for far too long, its queue pair counts as broken (module `overdue`), whether or
+//! not the other datagrams are still sent, and the user of the queue pair replaces it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,25 +18,25 @@ use super::queue::{CompletionQueue, Destination, QueuePair, Shape, Transport};
 use crate::host::memory::Area;
 use crate::primitive::Ordering;
 
-/// Packets kept for receiving, and for sending.
+/// How many packets there is room for, to be received and to be sent.
 const RECEIVES: usize = 256;
 const SENDS: usize = 128;
-/// When the card should have sent a packet, with time to spare: a link may be paused for a while, but nothing is sent again.
+/// When the card should have sent a packet, with time to spare: a link may be paused for a while, but datagrams are never retransmitted.
 const LONGEST: Duration = Duration::from_secs(2);
-// Each turn takes a completion, so before anything is overdue all have been taken that had come when the wait for it began.
+// Each turn takes a completion. So before anything is overdue, all completions have been taken that had arrived when the wait for it began.
 const _: () = assert!(LEAST_TURNS as usize > RECEIVES + SENDS);
 /// Marks the completion of a sent packet.
 const SENT: u64 = 1 << 32;
-/// Every queue pair for datagrams has the same: it guards against strays, the signatures against everything else.
+/// Every queue pair for datagrams has the same key. It guards against strays; the signatures guard against everything else.
 pub(super) const QUEUE_KEY: u32 = 0x6d61_7274;
 
 /// Where a packet goes: an address, a queue pair's number and its key.
 pub(super) type To<'a> = (&'a Arc<Destination>, u32, u32);
 
-/// See the module.
+/// The queue pair, with its slots. See the module.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    // Before the memory that it works on, and the addresses that it sends to.
+    // Dropped before the memory that it works on, and the addresses that it sends to.
     pub(super) qp: QueuePair,
     completions: Arc<CompletionQueue>,
     slot_bytes: usize,
@@ -53,9 +53,9 @@ pub(super) struct Mailbox {
 /// What went wrong with a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// A request has failed; the card's number for it.
+    /// A request has failed with this status, by the card's number.
     Status(i32),
-    /// The card has been silent about a packet for so long.
+    /// The card has said nothing about a packet for this long.
     Silence(Duration),
 }
 
@@ -68,23 +68,23 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A packet has come, or one that had been sent is done with, or the queue pair gives something back unused.
+/// A packet has arrived, or the card is done with one that we sent, or the queue pair returns a buffer unused.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
     Came { slot: usize, bytes: usize },
     Left,
 }
 
-/// What the card has to send, and what it has said of it.
+/// What the card has to send, and what it has said about it.
 #[derive(Debug)]
 struct Ledger<T> {
-    /// The slots for sending that are free.
+    /// The free slots for sending.
     free: Vec<usize>,
-    /// Where what is under way goes, by its slot: it is kept until the card is done with it.
+    /// The destination of what is under way, by its slot. It is kept until the card is done with the packet.
     to: Vec<Option<T>>,
-    /// The slots of what is under way, in the order in which it was handed over, each with the time at which it was.
+    /// The slots of what is under way, in the order in which they were handed over, each with the time at which that happened.
     under_way: VecDeque<(usize, Duration)>,
-    /// The time, as far as it counts.
+    /// The time that has passed, as far as it counts.
     now: Duration,
     broken: Option<Failure>,
 }
@@ -108,11 +108,11 @@ impl<T> Ledger<T> {
         Some(slot)
     }
 
-    /// Frees a slot: the card has refused what stands in it, or is done with it.
+    /// Frees a slot: the card has refused its packet, or is done with it.
     fn free(&mut self, slot: usize) {
         self.to[slot] = None;
         self.free.push(slot);
-        // Mostly it is the first.
+        // It is usually the first.
         if let Some(at) = self.under_way.iter().position(|(other, _)| *other == slot) {
             self.under_way.remove(at);
         }
@@ -130,12 +130,12 @@ impl<T> Ledger<T> {
 
     fn completed(&mut self, wc: &Wc) -> Event {
         if wc.status != WC_SUCCESS {
-            // The first says what was wrong; those after it are only flushed.
+            // The first failure says what was wrong; the requests after it are only flushed.
             self.broken.get_or_insert(Failure::Status(wc.status));
         }
         match wc.wr_id & SENT {
             0 if wc.status == WC_SUCCESS => Event::Came { slot: wc.wr_id as usize, bytes: wc.byte_len as usize },
-            // Handed over once more, it would only come back at once.
+            // If it were handed over once more, it would only come back at once.
             0 => Event::Left,
             _ => {
                 self.free((wc.wr_id & !SENT) as usize);
@@ -146,7 +146,7 @@ impl<T> Ledger<T> {
 }
 
 impl Mailbox {
-    /// One that receives already.
+    /// Makes a mailbox, which receives from now on.
     pub(super) fn new(device: &Arc<Device>) -> io::Result<Mailbox> {
         let slot_bytes = (GRH_BYTES + device.port.mtu_bytes()).next_multiple_of(64);
         let completions = CompletionQueue::new(device, (RECEIVES + SENDS) as u32 + 16)?;
@@ -173,7 +173,7 @@ impl Mailbox {
         Ok(mailbox)
     }
 
-    /// What went wrong with the queue pair: it is not to be relied on any more.
+    /// What went wrong with the queue pair; if anything did, it can no longer be relied on.
     pub(super) fn broken(&self) -> Option<Failure> {
         self.ledger.broken
     }
@@ -188,13 +188,13 @@ impl Mailbox {
         let address = self.received_in.address + (slot * self.slot_bytes) as u64;
         let mut sge = Sge { addr: address, length: self.slot_bytes as u32, lkey: self.received_in.lkey };
         let mut wr = RecvWr { wr_id: slot as u64, next: std::ptr::null_mut(), sg_list: &raw mut sge, num_sge: 1 };
-        // SAFETY: a single request; the slot is in memory that stays registered as long as the queue pair, and is not looked at before its
+        // SAFETY: a single request; the slot is in memory that stays registered as long as the queue pair, and is not read before the request's
         // completion.
         unsafe { self.qp.post_receive(&mut wr) }
     }
 
-    /// Whether so many packets can be sent now. Those that have come meanwhile may be dropped for it, since nobody has asked for them in a long time:
-    /// that many are counted in `dropped`.
+    /// Whether so many packets can be sent now. To make room, packets that have arrived meanwhile may be dropped, since they have not been asked for
+    /// in a long time; they are counted in `dropped`.
     pub(super) fn has_room(&mut self, packets: usize, dropped: &mut u64) -> bool {
         while self.ledger.free.len() < packets {
             match self.next() {
@@ -209,7 +209,7 @@ impl Mailbox {
         true
     }
 
-    /// Sends a packet. [`Mailbox::has_room`] has been asked.
+    /// Sends a packet, after [`Mailbox::has_room`] has said that there is room.
     pub(super) fn send(&mut self, packet: &[u8], (to, number, key): To<'_>) -> io::Result<()> {
         let slot = self.ledger.take(to.clone()).ok_or(io::ErrorKind::WouldBlock)?;
         let words = &self.sent.memory()[slot * self.slot_bytes / 8..];
@@ -229,11 +229,11 @@ impl Mailbox {
             ..SendWr::EMPTY
         };
         wr.datagram(to.handle(), number, key);
-        // SAFETY: a single request; its slot is in memory that stays registered as long as the queue pair, and is free again only after its
-        // completion. As long the ledger keeps the address.
+        // SAFETY: a single request; its slot is in memory that stays registered as long as the queue pair, and is freed only after the request's
+        // completion. The ledger keeps the address for just as long.
         let posted = unsafe { self.qp.post(&mut wr) };
         if posted.is_err() {
-            // The card takes no more for now.
+            // The card accepts no more for now.
             self.ledger.free(slot);
         }
         posted
@@ -289,7 +289,7 @@ mod tests {
         Wc { wr_id: name, status, ..Wc::EMPTY }
     }
 
-    /// A peer is forgotten, and with it its address, while what was sent there is with the card.
+    /// A peer is forgotten, and with it its address, while the card still has packets to that address.
     #[test]
     fn an_address_is_kept_until_the_card_is_done_with_all_that_goes_there() {
         let mut ledger = Ledger::new(3);
@@ -322,7 +322,7 @@ mod tests {
         let slot = ledger.take(()).expect("free");
         assert_eq!(ledger.completed(&Wc { byte_len: 60, ..done(7, WC_SUCCESS) }), Event::Came { slot: 7, bytes: 60 });
         assert_eq!(ledger.broken, None);
-        // A send for which no address was found; then what had been handed over for receiving comes back.
+        // A send for which no address was found; then the buffers handed over for receiving come back.
         assert_eq!(ledger.completed(&done(SENT | slot as u64, 2)), Event::Left);
         assert_eq!(ledger.completed(&done(8, ffi::WC_WR_FLUSH_ERR)), Event::Left);
         assert_eq!((ledger.broken, ledger.free.len()), (Some(Failure::Status(2)), 2));
@@ -332,7 +332,7 @@ mod tests {
     fn a_packet_that_is_never_heard_of_breaks_the_queue_pair() {
         let mut ledger = Ledger::new(3);
         let forgotten = ledger.take(()).expect("free");
-        // The others are sent all the time, and a slot stays behind.
+        // The others are sent all the time, and one slot stays behind.
         for _ in 0..20 {
             let slot = ledger.take(()).expect("free");
             ledger.pass(LONGEST / 20);
@@ -342,7 +342,7 @@ mod tests {
         let slot = ledger.take(()).expect("free");
         ledger.pass(LONGEST / 20);
         assert_eq!(ledger.broken, Some(Failure::Silence(LONGEST + LONGEST / 20)));
-        // What comes later does not change what was wrong.
+        // Later events do not change what was wrong.
         for slot in [slot, forgotten] {
             ledger.completed(&done(SENT | slot as u64, 5));
         }
@@ -356,7 +356,7 @@ mod tests {
             let slot = ledger.take(()).expect("free");
             ledger.pass(LONGEST);
             ledger.completed(&done(SENT | slot as u64, WC_SUCCESS));
-            // Nothing is under way: nobody is waited for.
+            // Nothing is under way, so nothing is waited for.
             ledger.pass(LONGEST * 3);
         }
         assert_eq!(ledger.broken, None);

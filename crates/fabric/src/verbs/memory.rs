@@ -25,7 +25,7 @@ impl Plane {
     }
 }
 
-/// A stretch of locked memory, zeroed at first.
+/// A stretch of locked memory, initially zeroed.
 #[derive(Debug)]
 pub(super) struct Block {
     map: Arc<Map>,
@@ -33,17 +33,17 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// At least `bytes` long; a page, if that is none.
+    /// Makes a block of at least `bytes`, or of a page if that is 0.
     pub(super) fn new(bytes: usize) -> io::Result<Block> {
         let bytes = bytes.max(1).next_multiple_of(page());
         let fd = memory::create("martlet-verbs", bytes)?;
         Ok(Block { map: Map::new(&fd, 0, bytes, Access::ReadWrite, false)?, bytes })
     }
 
-    /// The same for regions. With `huge_pages` those that fill one are in huge pages.
+    /// The same for regions. With `huge_pages`, blocks of at least one huge page are in huge pages.
     ///
     /// # Errors
-    /// Mostly that there are not so many huge pages, with what to set.
+    /// Usually that there are not enough huge pages; the error says what to set.
     pub(super) fn of_regions(bytes: usize, huge_pages: bool) -> io::Result<Block> {
         if !huge_pages || bytes < HUGE_PAGE {
             return Block::new(bytes);
@@ -68,33 +68,33 @@ impl Block {
     }
 }
 
-/// A registration; deregistered when dropped. While it stands the memory's pages are locked.
+/// A registration, which ends when it is dropped. As long as it exists, the memory's pages are locked.
 #[derive(Debug)]
 pub(super) struct Registered {
     mr: *mut ffi::Mr,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
-    /// What a peer calls the first byte.
+    /// The address by which a peer names the first byte.
     pub(super) address: u64,
     device: Arc<Device>,
     _memory: Area,
 }
 
-// SAFETY: a registration belongs to the process; libibverbs takes it from any thread.
+// SAFETY: a registration belongs to the process; libibverbs accepts it from any thread.
 unsafe impl Send for Registered {}
-// SAFETY: as above; nothing of it changes once made.
+// SAFETY: as above; it never changes once made.
 unsafe impl Sync for Registered {}
 
 impl Registered {
     /// Registers a whole block with these rights.
     ///
     /// # Errors
-    /// Mostly the limit on locked memory, which the error then names.
+    /// Usually that of the limit on locked memory, which the error then names.
     pub(super) fn new(device: &Arc<Device>, plane: Plane, block: &Block, rights: i32) -> io::Result<Registered> {
         let memory = block.whole();
         let start = memory.memory().as_ptr().cast_mut().cast();
-        // SAFETY: the memory is mapped, and stays so until the registration is gone: it is kept below. That others change it meanwhile is
-        // the point, and everybody here reaches it as atomics.
+        // SAFETY: the memory is mapped, and stays mapped until the registration is gone, since it is kept below. Others are meant to change it
+        // meanwhile, and all our code accesses it as atomics.
         let mr = unsafe { (device.library.reg_mr)(plane.domain(device), start, block.bytes, rights) };
         if mr.is_null() {
             return Err(describe(io::Error::last_os_error(), block.bytes));
@@ -107,13 +107,13 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: made by `reg_mr`, and given back once.
+        // SAFETY: made by `reg_mr`, and deregistered once.
         let status = unsafe { (self.device.library.dereg_mr)(self.mr) };
         crate::invariant!(status == 0, "a registration cannot be given back: {}", io::Error::from_raw_os_error(status));
     }
 }
 
-/// How many huge pages the system keeps.
+/// How many huge pages the system has set aside.
 fn pool() -> String {
     let count = |what: &str| std::fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{what}", HUGE_PAGE / 1024));
     match (count("nr_hugepages"), count("free_hugepages")) {
@@ -122,7 +122,7 @@ fn pool() -> String {
     }
 }
 
-/// Says what the limit on locked memory is when it is what stands in the way.
+/// If the limit on locked memory is the cause, adds what the limit is.
 fn describe(error: io::Error, bytes: usize) -> io::Error {
     if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
         return error;

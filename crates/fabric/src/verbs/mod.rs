@@ -1,31 +1,32 @@
 //! The fabric of hosts with RDMA: libibverbs, loaded at run time.
 //!
-//! Every process registers its regions with its network card and hands the keys to its peers over TCP, after both have proved that they have
-//! the cluster's key (module `meeting`). From then on operations are requests to the cards, and no CPU at the other end takes part.
+//! Every process registers its regions with its network card and hands the keys to its peers over TCP, after both have proved that they have the
+//! cluster's key (module `meeting`). From then on, operations are requests to the cards, and the CPU at the other end takes no part.
 //!
-//! | file | what stands there |
+//! | file | contents |
 //! |---|---|
 //! | `ffi` | the library's binary interface |
 //! | `device` | which device, port and address |
 //! | `memory`, `queue` | registered memory; queue pairs and completion queues |
-//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other of it |
-//! | `grant` | who may write a lane |
+//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other about it |
+//! | `grant` | the right to write a lane |
 //! | `line` | the operations on one peer, in order |
 //! | `overdue` | how long to wait for a request that the device may have forgotten |
 //! | `mail`, `mailbox` | datagrams, and the queue pairs that they go by |
-//! | `group`, `packet` | the cluster's multicast group, and what a packet to it looks like |
+//! | `group`, `packet` | the cluster's multicast group, and the layout of a packet to it |
 //! | `fences` | a self-test of revocation |
-//! | `events` | what a device says by itself, for the log |
-//! | `carrier` | what is added to the meeting of two processes (`meeting::tcp`) |
+//! | `events` | what a device reports by itself, for the log |
+//! | `carrier` | what is added to the handshake of two processes (`meeting::tcp`) |
 //! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
 //!
 //! # Planes
-//! The background plane is one queue pair for each peer: public memory, compare-and-swap, all reading. The replication plane is one for each lane
-//! and writer, with keys of its own, so that taking a lane away from a writer disturbs nothing else. Each plane has its completion queue.
+//! The background plane is one queue pair for each peer: public memory, compare-and-swap, all reading. The replication plane is one queue pair for
+//! each lane and writer, with keys of its own, so that revoking a lane disturbs nothing else. Each plane has its own completion queue.
 //!
 //! # Trust
-//! A process that holds the cluster's key is trusted with memory; clients get keys for reading only. The TCP connection is authenticated, not encrypted,
-//! and what a card writes to another is neither: RDMA has no such thing. Keep cluster and clients on a network of their own (`docs/rdma.md`).
+//! A process that holds the cluster's key is trusted with memory; clients get keys only for reading. The TCP connection is authenticated but not
+//! encrypted, and what one card writes to another is neither: RDMA offers neither. Keep cluster and clients on a network of their own
+//! (`docs/rdma.md`).
 
 mod carrier;
 mod config;
@@ -57,7 +58,7 @@ pub use group::{Multicast, MulticastTrial, try_multicast};
 pub use mail::MailCounters;
 pub use queue::Patience;
 
-/// What RDMA is like. A lease has to outlast the repetition of a lost request, which comes after 67 ms.
+/// What RDMA is like. A lease has to outlast the retransmission of a lost request, which comes after 67 ms.
 pub(crate) const TRAITS: crate::Traits = crate::Traits {
     name: "verbs",
     spans_hosts: true,
@@ -67,7 +68,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     answers_in_turns: false,
     has_devices: true,
     has_multicast: true,
-    // It has to outlast the repetition of a lost request, which comes after 67 ms.
+    // It has to outlast the retransmission of a lost request, which comes after 67 ms.
     default_lease_us: 100_000,
 };
 

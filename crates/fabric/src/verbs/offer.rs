@@ -1,4 +1,4 @@
-//! The body of an offer: queue pairs and keys. The proof that goes with it covers it, so it can be believed as far as the peer can.
+//! The body of an offer: queue pairs and keys. The proof that comes with it covers it, so it can be believed as far as the peer can.
 
 use super::memory::Registered;
 use super::queue::Address;
@@ -17,13 +17,13 @@ impl Key {
     }
 }
 
-/// What a process tells a peer of what it keeps for it.
+/// What a process tells a peer about what it keeps for that peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// How the peer signs its datagrams to us.
+    /// The number with which the peer marks its datagrams to us.
     pub(super) number: u32,
     pub(super) address: Address,
-    /// READs that we answer at once on one queue pair.
+    /// How many READs we answer at once on one queue pair.
     pub(super) reads: u8,
     /// The queue pair for datagrams, and its key.
     pub(super) mail: (u32, u32),
@@ -51,7 +51,7 @@ impl Offer {
             number(list.len() as u32);
             list.iter().for_each(|n| number(*n));
         }
-        // The address of a port stands in network order in memory.
+        // The address of a port is in network order in memory.
         out.extend_from_slice(&self.address.gid[0].to_ne_bytes());
         out.extend_from_slice(&self.address.gid[1].to_ne_bytes());
         for key in [self.public, self.lanes_written, self.lanes_read, self.grants, self.notices] {
@@ -114,7 +114,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// One, for the samples of encodings.
+/// An offer for the samples of encodings.
 #[cfg(feature = "fuzzing")]
 pub(super) fn sample() -> Vec<u8> {
     let key = |n: u64| Key { address: n << 40 | 7, rkey: n as u32 };

@@ -1,28 +1,28 @@
 //! Requests that the device has forgotten.
 //!
-//! A device ends each request, well or not, once its repetitions have run out. Software RDMA has been seen to forget one (`docs/rdma.md`): nobody ever
-//! hears of it again, nor of what waits behind it. So the endpoint looks for itself how long a queue pair has been silent with something under way on
-//! it, and gives up a connection on which the device should have ended everything long ago.
+//! A device ends each request, successfully or not, once its retransmissions have run out. But software RDMA has been seen to forget a request
+//! (`docs/rdma.md`): it then never reports that request, nor the requests that wait after it. So the endpoint itself keeps track of how long a queue
+//! pair has been silent with something under way, and gives up a connection on which the device should have ended everything long ago.
 //!
-//! - Requests on one queue pair complete in order, so any completion starts the wait anew: what is waited for is now another request.
-//! - Each packet that is under way may get lost once before anything completes. But between two completions there are not many, since what is long goes
-//!   as many requests (module `line`): so the wait has an end that does not hang on how much is asked for.
-//! - Only time in which this process has looked counts. One that was stopped, or had other things to do, blames no peer for that; what has completed
-//!   meanwhile is taken first.
+//! - Requests on one queue pair complete in order, so any completion starts the wait anew: from then on, another request is waited for.
+//! - Each packet that is under way may get lost once before anything completes. But there are not many packets between two completions, since a long
+//!   operation goes as many requests (module `line`). So the wait is bounded, whatever the size of the operation.
+//! - Only time in which this process has looked counts. A process that was stopped, or had other things to do, does not blame a peer for that; it
+//!   first takes what has completed meanwhile.
 
 use std::time::{Duration, Instant};
 
 use super::line::{Channel, Line, SILENT_PACKETS};
 use super::queue::Patience;
 
-/// The clock is looked at once in so many turns in which something is under way.
+/// While something is under way, the clock is read once in this many turns.
 const TURNS: u32 = 16;
-/// Between two looks at the clock at most this part of the longest wait counts.
+/// The longest wait, divided by this, is the most time that counts between two readings of the clock.
 const LOOKS: u32 = 32;
-/// So many turns are taken, at the least, before anything is overdue.
+/// At least this many turns are taken before anything is overdue.
 pub(super) const LEAST_TURNS: u32 = TURNS * LOOKS;
 
-/// What of the time that passes counts.
+/// How much of the time that passes counts.
 #[derive(Debug)]
 pub(super) struct Attention {
     turns: u32,
@@ -36,7 +36,7 @@ impl Attention {
         Attention { turns: 0, last: None, most: longest / LOOKS }
     }
 
-    /// Takes a turn: when the clock is due, how much time counts since it was looked at.
+    /// Takes a turn. If the clock is due, returns how much time counts since it was last read.
     #[inline]
     pub(super) fn turn(&mut self, clock: impl FnOnce() -> Instant) -> Option<Duration> {
         self.turns = (self.turns + 1) % TURNS;
@@ -58,7 +58,7 @@ struct Silence {
 }
 
 impl Silence {
-    /// Lets time pass. `completed`: how many requests have completed so far, if others are under way.
+    /// Lets time pass. `completed` is how many requests have completed so far, if others are under way.
     fn pass(&mut self, completed: Option<u64>, time: Duration) -> Duration {
         self.lasted = if completed.is_some() && completed == self.since { self.lasted + time } else { Duration::ZERO };
         self.since = completed;
@@ -66,25 +66,25 @@ impl Silence {
     }
 }
 
-/// How long a peer's queue pairs have been silent: that of the background plane, and the lane's that is being written.
+/// How long a peer's queue pairs have been silent: the one of the background plane, and the one of the lane that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Silences {
     background: Silence,
     lane: Silence,
-    /// Requests on the background plane's queue pair that have completed, those of the endpoint itself included.
+    /// How many requests on the background plane's queue pair have completed, including the endpoint's own.
     pub(super) completed: u64,
 }
 
 impl Silences {
-    /// Lets time pass; how long nothing has completed, if that is too long. `notices`: whether notices are under way. A packet to the peer carries
-    /// `packet` bytes.
+    /// Lets time pass. Returns how long nothing has completed, if that is too long. `notices` says whether notices are under way. A packet to the
+    /// peer carries `packet` bytes.
     pub(super) fn overdue(&mut self, line: &Line, notices: bool, packet: u32, patience: Patience, time: Duration) -> Option<Duration> {
         let (operations, on_lane) = (line.outstanding() > 0, matches!(line.channel, Channel::Lane(_)));
         let background = (operations && !on_lane) || line.look.is_some() || notices;
         let background = self.background.pass(background.then_some(self.completed), time);
         let lane = self.lane.pass((operations && on_lane).then(|| line.answered()), time);
         let lasted = background.max(lane);
-        // Packets are counted only where it comes to that.
+        // Packets are counted only if it comes to that.
         (lasted > patience.longest(0) && lasted > patience.longest(line.packets(packet).min(SILENT_PACKETS))).then_some(lasted)
     }
 }
@@ -115,7 +115,7 @@ mod tests {
             Turns { attention, now, silences: Silences::default(), line: Line::new(64), notices: false, tokens: 0 }
         }
 
-        /// One turn after so long.
+        /// One turn, after `time` has passed.
         fn after(&mut self, time: Duration) -> Option<Duration> {
             self.now += time;
             let time = self.attention.turn(|| self.now)?;
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What the endpoint gives a peer up after: 28 times 67 ms.
+    /// The time after which the endpoint gives a peer up: 28 times 67 ms.
     const LONGEST: u32 = 1880;
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         assert!(turns.attend(LONGEST).is_none() && turns.attend(200).is_some());
     }
 
-    /// What goes on over a lane says nothing about the other queue pair.
+    /// Progress on a lane says nothing about the other queue pair.
     #[test]
     fn a_busy_lane_hides_no_forgotten_notice() {
         let mut turns = Turns::new();
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(turns.attend(1500), None);
             turns.silences.completed += 1;
         }
-        // And so does the first of a batch after all of the last has ended, though nobody looked in between.
+        // And so does the first request of a batch after all of the last batch has ended, although nobody looked in between.
         let mut turns = Turns::new();
         for _ in 0..10 {
             turns.begin(Work::Write, Channel::Lane(0), 8);
@@ -208,7 +208,7 @@ mod tests {
         assert!(turns.attend(1000).is_some(), "but that is no excuse for ever");
     }
 
-    /// Each of its packets may get lost, one after the other, and only its end is heard of.
+    /// Each of its packets may get lost, one after the other, and only the end of the READ is reported.
     #[test]
     fn a_read_of_some_packets_is_given_a_time_out_for_each() {
         let mut turns = Turns::new();
@@ -217,8 +217,8 @@ mod tests {
         assert!(turns.attend(300).is_some());
     }
 
-    /// A log of 64 MiB is as many packets as would take an hour to get lost one by one; what is under way of it all the time is as much as the queue pair
-    /// takes. Its pieces start the wait anew, and when they cease to come that is not seen later than with a short one.
+    /// A log of 64 MiB has so many packets that losing them one by one would take an hour, and at any time as much of it is under way as the queue
+    /// pair takes. Each piece of it starts the wait anew, so if the pieces cease to come, that is noticed no later than with a short READ.
     #[test]
     fn a_read_of_a_whole_log_is_overdue_as_soon_as_one_piece_of_it_is() {
         let mut turns = Turns::new();

@@ -16,14 +16,15 @@
 //! then   the datagram
 //! ```
 //!
-//! So it is as good as a packet to each of them: only the sender and one member can make that member's signature, and no key is shared by more than
-//! two (the "authenticator" of Castro and Liskov, OSDI'99).
+//! To each of the members, the packet is as good as one of its own: only the sender and that member can make its signature, and no key is shared by
+//! more than two (the "authenticator" of Castro and Liskov, OSDI'99).
 //!
-//! # Who gets a datagram this way
-//! A network may lose what goes to a group and carry all else: a switch has forgotten who listens, a router has never known. The sender would see
-//! nothing of that, and the member would take it for dead. So every datagram says which packet to the group its sender has heard last from the
-//! receiver, and a member gets a datagram by the group only if it has heard the last one that it was addressed in; else it gets it alone, as without
-//! a group. A group that falls silent thus costs each member one datagram, as a lost packet does, and no clock is needed to notice it.
+//! # Which members get a datagram this way
+//! A network may lose what goes to a group and carry everything else: a switch may have forgotten who listens, or a router may never have known. The
+//! sender would not notice, and the member would take it for dead. So every datagram says which packet to the group its sender has last heard from
+//! the receiver. A member gets a datagram through the group only if it has heard the last packet that addressed it; otherwise it gets the datagram
+//! individually, as without a group. So a group that falls silent costs each member one datagram, as a lost packet does, and no clock is needed to
+//! notice it.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -33,34 +34,34 @@ use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
 const HEAD: usize = 16;
 const ENTRY: usize = 16 + TAG;
-/// After so many multicasts a member that does not hear the group, or does not say so, is asked again.
+/// After this many multicasts, a member that does not hear the group, or does not say so, is asked again.
 const ASK_AGAIN: u32 = 16;
 
 /// How a member gets the next multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// By the group.
+    /// Through the group.
     Group,
-    /// Alone, and a packet to the group asks whether it hears that.
+    /// Individually, and a packet to the group asks whether the member hears the group.
     Asked,
-    /// Alone.
+    /// Individually.
     Alone,
 }
 
-/// What one end of a connection knows of the group's packets between the two.
+/// What one end of a connection knows about the group's packets between the two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hearing {
-    /// Our latest packet that addressed the peer, and the latest that it says it has heard: 0 for none.
+    /// Our latest packet that addressed the peer, and the latest one that the peer says it has heard. 0 means none.
     addressed: u64,
     confirmed: u64,
-    /// Multicasts that it has got alone since.
+    /// How many multicasts it has got individually since then.
     alone: u32,
-    /// Its latest packet that we have heard.
+    /// The peer's latest packet that we have heard.
     pub(super) heard: u64,
 }
 
 impl Hearing {
-    /// How it gets the next multicast.
+    /// How the peer gets the next multicast.
     pub(super) fn route(&self) -> Route {
         match self.addressed {
             0 => Route::Asked,
@@ -75,19 +76,19 @@ impl Hearing {
         (self.addressed, self.alone) = (sequence, 0);
     }
 
-    /// A multicast has gone to it alone, and no packet to the group addressed it.
+    /// A multicast has gone to it individually, and no packet to the group addressed it.
     pub(super) fn pass_over(&mut self) {
         self.alone = self.alone.saturating_add(1);
     }
 
-    /// The peer says which packet it has heard last. What it says late changes nothing, and a packet that never was confirms nothing.
+    /// The peer says which packet it has last heard. A late statement changes nothing, and a packet that we never sent confirms nothing.
     pub(super) fn confirm(&mut self, heard: u64) {
         if heard <= self.addressed {
             self.confirmed = self.confirmed.max(heard);
         }
     }
 
-    /// One of its packets has come; whether it is news.
+    /// One of the peer's packets has arrived. Returns whether it is new.
     fn hear(&mut self, sequence: u64) -> bool {
         let news = sequence > self.heard;
         self.heard = self.heard.max(sequence);
@@ -106,12 +107,12 @@ pub(super) struct Addressee<'a> {
     pub(super) keys: &'a Keys,
 }
 
-/// How long a packet is that addresses so many members.
+/// The length of a packet that addresses so many members.
 pub(super) fn len(addressees: usize, datagram: usize) -> usize {
     HEAD + addressees * ENTRY + datagram
 }
 
-/// Writes a packet. At most 255 members, and a datagram of at most [`MAX_DATAGRAM_BYTES`].
+/// Writes a packet, for at most 255 members and with a datagram of at most [`MAX_DATAGRAM_BYTES`].
 pub(super) fn encode<'a>(sequence: u64, addressees: impl ExactSizeIterator<Item = Addressee<'a>>, datagram: &[u8], out: &mut Vec<u8>) {
     let count = u8::try_from(addressees.len()).expect("bounded by the caller");
     let bytes = u16::try_from(datagram.len()).expect("bounded by the caller");
@@ -133,7 +134,7 @@ pub(super) fn encode<'a>(sequence: u64, addressees: impl ExactSizeIterator<Item 
     out.extend_from_slice(datagram);
 }
 
-/// One, for the samples of encodings.
+/// A packet for the samples of encodings.
 #[cfg(feature = "fuzzing")]
 pub(super) fn sample() -> Vec<u8> {
     let keys = Keys::new(b"ours", b"theirs");
@@ -149,20 +150,20 @@ fn tag(key: &Hmac<Sha256>, head: &[u8], entry: &[u8], datagram: &[u8]) -> Hmac<S
     mac
 }
 
-/// What a packet from the group is to one member.
+/// What a packet from the group means to one member.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken<'p> {
-    /// A datagram of that peer.
+    /// A datagram from that peer.
     Datagram(PeerId, &'p [u8]),
-    /// Its sender only wanted to know whether we hear the group; or it has come before.
+    /// Either its sender only wanted to know whether we hear the group, or it has arrived before.
     Nothing,
-    /// It does not address us: our own, or of others who use the same group.
+    /// It does not address us: it is our own, or from others that use the same group.
     NotOurs,
-    /// Malformed, of an unknown sender, or wrongly signed.
+    /// Malformed, from an unknown sender, or wrongly signed.
     Rejected,
 }
 
-/// Takes a packet apart for the member `us`. `known` finds what it keeps for a connected process.
+/// Parses a packet for the member `us`. `known` finds what that member keeps for a connected process.
 pub(super) fn take<'p, 'k>(packet: &'p [u8], us: NodeId, known: impl FnOnce(PeerId) -> Option<(&'k Keys, &'k mut Hearing)>) -> Taken<'p> {
     take_apart(packet, us, known).unwrap_or(Taken::Rejected)
 }
@@ -198,19 +199,19 @@ fn take_apart<'p, 'k>(
     Some(if news && !asked { Taken::Datagram(from, datagram) } else { Taken::Nothing })
 }
 
-/// Takes a packet apart for the node `to`, which knows the sender as `to + 7`.
+/// Parses a packet for the node `to`, which knows the sender as `to + 7`.
 #[cfg(any(test, feature = "fuzzing"))]
 fn take_for<'p>(packet: &'p [u8], to: usize, keys: &Keys, hearing: &mut Hearing) -> Taken<'p> {
     take(packet, NodeId(to as u16), |peer| (peer == PeerId(to as u32 + 7)).then_some((keys, hearing)))
 }
 
-/// For the fuzz targets: a packet to three members is sent to them changed as the input says. Nobody but those to whom the change is nothing takes
+/// For the fuzz targets: a packet to three members is sent to them, changed as the input says. Only members that the change does not concern take
 /// anything from it, and they take what was sent, once.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check(bytes: &[u8]) {
     let pair = |of: u8| (Keys::new(&[of], b"back"), Keys::new(b"back", &[of]));
     let pairs = [pair(1), pair(2), pair(3)];
-    // As it is, it is nobody's: none of the keys has ever been used.
+    // Unchanged, the input is accepted by no member, since none of the keys has ever been used.
     for us in [0, 1] {
         let mut hearing = Hearing::default();
         let taken = take(bytes, NodeId(us), |_| Some((&pairs[0].1, &mut hearing)));
@@ -246,7 +247,7 @@ pub(crate) fn check(bytes: &[u8]) {
             }
             Taken::Nothing => assert!(same && asked >> to & 1 == 1, "what was sent is lost"),
             Taken::NotOurs | Taken::Rejected => {
-                // Another member's entry may be made to name this one: it is looked at first, and refused.
+                // Another member's entry may have been changed to name this one. It is then looked at first, and refused.
                 let renamed = (0..to).any(|other| (HEAD + other * ENTRY + 4..HEAD + other * ENTRY + 6).contains(&at));
                 assert!(!same || renamed, "what was sent is refused");
                 assert_eq!(hearing.heard, 0, "nothing is believed of it");
@@ -264,7 +265,7 @@ mod tests {
         (Keys::new(&[of, 1], &[of, 2]), Keys::new(&[of, 2], &[of, 1]))
     }
 
-    /// A packet with `sequence` to the nodes 1 and 2, who know the sender as 8 and 9; the second is only asked.
+    /// A packet with `sequence` to the nodes 1 and 2, which know the sender as 8 and 9; the second is only asked.
     fn packet(sequence: u64, datagram: &[u8]) -> Vec<u8> {
         let keys = [pair(1).0, pair(2).0];
         let to = |at: usize| Addressee {
@@ -279,7 +280,7 @@ mod tests {
         out
     }
 
-    /// What a node takes from a packet, with its keys or another's.
+    /// What a node takes from a packet, with its own keys or another node's.
     fn taken<'p>(packet: &'p [u8], node: u8, keys: u8, hearing: &mut Hearing) -> Taken<'p> {
         take_for(packet, node.into(), &pair(keys).1, hearing)
     }
@@ -310,9 +311,9 @@ mod tests {
     #[test]
     fn a_member_cannot_speak_for_the_sender() {
         let mut hearing = Hearing::default();
-        // The member 2 has a key of the sender too, and nobody else's.
+        // Member 2 has a key with the sender, too, but only its own.
         assert_eq!(taken(&packet(7, b"words"), 1, 2, &mut hearing), Taken::Rejected);
-        // Nor does a signature hold for another: the entries exchanged, each with the other's name on it.
+        // Nor is a signature valid for another member: here the entries are exchanged, each with the other's name on it.
         let mut packet = packet(7, b"words");
         let (first, second) = packet[HEAD..].split_at_mut(ENTRY);
         first[ENTRY - TAG..].swap_with_slice(&mut second[ENTRY - TAG..ENTRY]);
@@ -337,7 +338,7 @@ mod tests {
             packet[4] = count;
             refused(&packet, &format!("{count} entries"));
         }
-        // All that the first member's signature covers, and the signature; but not its node, by which it knows what is its own.
+        // Everything that the first member's signature covers, and the signature itself; but not its node, by which it finds its own entry.
         for at in (0..HEAD + ENTRY).chain(right.len() - 5..right.len()).filter(|at| !(HEAD + 4..HEAD + 6).contains(at)) {
             let mut packet = right.clone();
             packet[at] ^= 0x10;

@@ -1,4 +1,4 @@
-//! What two processes keep for each other on their cards: ours for everybody, ours for one peer, and a connected peer's side.
+//! What two processes keep for each other on their cards: what we keep for all peers, what we keep for one peer, and a connected peer's side.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::primitive::{AtomicU64, Ordering};
 /// Requests that may be under way on one queue pair of a member, and of a client.
 const MEMBER_REQUESTS: u32 = 64;
 const CLIENT_REQUESTS: u32 = 16;
-/// Room on the background queue pair for what the endpoint asks beside the caller's requests: notices and looks at grants.
+/// Room on the background queue pair for what the endpoint asks in addition to the caller's requests: notices and looks at grants.
 const OWN_REQUESTS: u32 = 64;
-/// Bytes kept for requests under way to a member, and to a client. Longer ones get memory of their own.
+/// Bytes set aside for requests under way to a member, and to a client. Longer requests get memory of their own.
 const MEMBER_STAGE: usize = 256 * 1024;
 const CLIENT_STAGE: usize = 32 * 1024;
-/// What a queue pair is asked to carry in a request itself.
+/// How many bytes we ask a queue pair to carry in the request itself.
 const INLINE: u32 = 220;
 
 /// What the writer of a lane may do on the lane's queue pair.
@@ -34,7 +34,7 @@ pub(super) const LANE_RIGHTS: i32 = ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
 /// A named stretch of memory.
 pub(super) type Named = (RegionName, Area);
 
-/// Regions are few: looking through the list beats any table.
+/// Regions are few: searching the list beats any table.
 pub(super) fn find(regions: &[Named], name: RegionName) -> Option<&Area> {
     regions.iter().find(|(n, _)| *n == name).map(|(_, area)| area)
 }
@@ -74,7 +74,7 @@ impl Own {
     }
 }
 
-/// What all connections of an endpoint are made with.
+/// What all connections of an endpoint are made from.
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) device: Arc<Device>,
@@ -84,8 +84,8 @@ pub(super) struct Card {
     pub(super) patience: Patience,
     /// Whether regions are in huge pages.
     pub(super) huge_pages: bool,
-    /// The number of our queue pair for datagrams; the endpoint changes it when it has to make a new one. A meeting under way may have told the old one:
-    /// the endpoint sees that when it hears of the peer, so no order is needed here.
+    /// The number of our queue pair for datagrams. The endpoint changes it when it has to make a new one. A handshake under way may have told the
+    /// peer the old number; the endpoint notices when it is told of the peer, so no memory order is needed here.
     pub(super) mail: AtomicU64,
 }
 
@@ -95,7 +95,7 @@ impl Card {
     }
 }
 
-/// Memory for requests under way to one peer: a ring, known in both domains.
+/// Memory for requests under way to one peer: a ring, registered in both domains.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) area: Area,
@@ -114,7 +114,7 @@ impl Stage {
     }
 }
 
-/// Memory and queue pairs for one peer, before it has said where its own are.
+/// Memory and queue pairs for one peer, before the peer has said where its own are.
 #[derive(Debug)]
 pub(super) struct Kept {
     background: QueuePair,
@@ -125,18 +125,18 @@ pub(super) struct Kept {
     lanes: Box<[Named]>,
     lanes_written: Registered,
     lanes_read: Registered,
-    /// Grant words of our lanes, which the peer reads.
+    /// The grant words of our lanes, which the peer reads.
     grants: (Area, Registered),
-    /// Where the peer tells us of changes of its grant words.
+    /// Where the peer tells us that its grant words have changed.
     notices: (Area, Registered),
     stage: Stage,
     requests: u32,
-    /// The queue pair for datagrams that the peer is told of.
+    /// The queue pair for datagrams whose number the peer is told.
     mail: u32,
 }
 
 impl Kept {
-    /// Makes what an owner keeps for a peer of kind `peer` whose regions are `theirs`.
+    /// Creates what an owner keeps for a peer of kind `peer` whose regions are `theirs`.
     pub(super) fn create(card: &Card, own_kind: PeerKind, peer: PeerKind, theirs: &RegionSpec) -> io::Result<Kept> {
         let device = &card.device;
         let (requests, stage) = match (own_kind, peer) {
@@ -171,7 +171,7 @@ impl Kept {
         })
     }
 
-    /// What the peer has to know of it. `number`: how the peer signs its datagrams to us.
+    /// What the peer has to know about it. `number` is what the peer marks its datagrams to us with.
     pub(super) fn offer(&self, card: &Card, peer: PeerKind, number: u32) -> Offer {
         Offer {
             number,
@@ -189,7 +189,7 @@ impl Kept {
         }
     }
 
-    /// Connects everything with what the peer has offered. The error says what is wrong with its offer.
+    /// Connects everything to what the peer has offered. The error says what is wrong with its offer.
     pub(super) fn connect(
         self,
         card: &Card,
@@ -288,7 +288,7 @@ pub(super) fn fresh_answerer(card: &Card) -> io::Result<QueuePair> {
     QueuePair::new(&card.device, Plane::Replication, &card.replication, Transport::Connected, shape)
 }
 
-/// Connects a writer's queue pair with the one that a grant names.
+/// Connects a writer's queue pair to the one that a grant names.
 pub(super) fn open(writer: &QueuePair, to: Address, grant: Grant, reads: u8, patience: Patience) -> io::Result<()> {
     writer.answer(to, grant.queue_pair, grant.psn(), 0)?;
     writer.send(grant.psn(), reads, patience)
@@ -300,7 +300,7 @@ pub(super) struct TheirPublic {
     pub(super) name: RegionName,
     pub(super) start: u64,
     pub(super) bytes: usize,
-    /// Only the peer itself writes it.
+    /// Whether only the peer itself writes it.
     pub(super) owned: bool,
 }
 
@@ -311,11 +311,11 @@ pub(super) struct TheirLane {
     pub(super) start: u64,
     pub(super) bytes: usize,
     pub(super) writer: QueuePair,
-    /// The grant under which we write; `None` once we know that it has gone.
+    /// The grant under which we write; `None` once we know that it is over.
     pub(super) open: Option<Grant>,
     /// The latest epoch that we know of.
     pub(super) known: u64,
-    /// Which of the peer's notices is about it, and which of its grant words.
+    /// The index of this lane among the peer's notices and grant words.
     pub(super) notice: usize,
 }
 
@@ -324,11 +324,11 @@ pub(super) struct TheirLane {
 pub(super) struct OurLane {
     pub(super) name: RegionName,
     pub(super) area: Area,
-    /// The queue pair on which the peer writes; `None` while it may not.
+    /// The queue pair on which the peer writes; `None` while the peer may not write.
     pub(super) answerer: Option<QueuePair>,
-    /// That of the next grant. It is made before the one in use goes, so that no two grants in a row have one number.
+    /// The queue pair of the next grant. It is made before the current one is destroyed, so that two successive grants never have the same number.
     pub(super) spare: QueuePair,
-    /// The queue pair on which the peer writes.
+    /// The queue pair from which the peer writes.
     pub(super) writer: u32,
     pub(super) grant_word: usize,
     /// Whether the peer has yet to be told of the latest grant word.
@@ -337,7 +337,7 @@ pub(super) struct OurLane {
     pub(super) notices: u32,
 }
 
-/// A connected process. Queue pairs come first: they go before the memory that they work on.
+/// A connected process. Queue pairs come first, so that they are dropped before the memory that they work on.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) background: QueuePair,
@@ -345,17 +345,17 @@ pub(super) struct Peer {
     pub(super) ours: Vec<OurLane>,
     pub(super) identity: Identity,
     pub(super) gone: bool,
-    /// Whether we may write its public regions: not when we are a client.
+    /// Whether we may write its public regions. A client may not.
     pub(super) writable: bool,
     pub(super) public: Box<[TheirPublic]>,
     pub(super) destination: Arc<Destination>,
-    /// Its queue pair for datagrams, and that one's key.
+    /// Its queue pair for datagrams, and the key of that queue pair.
     pub(super) mail: (u32, u32),
-    /// The queue pair of ours that its datagrams go to.
+    /// Our queue pair to which it sends its datagrams.
     pub(super) told_mail: u32,
-    /// What its datagrams and ours are signed with.
+    /// The keys that its datagrams and ours are signed with.
     pub(super) keys: Keys,
-    /// By what number it knows us in datagrams.
+    /// The number by which it knows us in datagrams.
     pub(super) number: u32,
     pub(super) address: Address,
     /// Bytes that one packet carries.
@@ -380,12 +380,12 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Ourselves: operations on our own memory go through the card like everybody else's (TRAPS 5).
+    /// Ourselves: operations on our own memory go through the card, as any peer's do (TRAPS 5).
     pub(super) fn ourselves(card: &Card, identity: Identity) -> Result<Peer, String> {
         let nothing = RegionSpec { public: card.own.spec.public.clone(), ..RegionSpec::default() };
         let make = || -> io::Result<Kept> {
             let mut kept = Kept::create(card, PeerKind::Member, PeerKind::Member, &nothing)?;
-            // No lanes: nobody keeps one for itself.
+            // There are no lanes: a process keeps none for itself.
             kept.answerers.clear();
             kept.lanes = Box::new([]);
             Ok(kept)

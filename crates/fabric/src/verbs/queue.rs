@@ -11,17 +11,17 @@ use super::memory::Plane;
 
 /// How long a request waits for its acknowledgement, and how often it is sent again.
 ///
-/// A request that stays unanswered fails after about `4.096 us * 2^timeout * (retries + 1)`, and up to four times that. Where the device says nothing at
-/// all in four times that, or a second if that is more, it has forgotten the request, and the peer is given up.
+/// An unanswered request fails after about `4.096 us * 2^timeout * (retries + 1)`, and at most four times that. If the device says nothing at all in
+/// four times that, or in a second if that is more, it has forgotten the request, and the peer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// The wait before a request is sent again, as an exponent: 1 to 31.
     pub timeout: u8,
-    /// How often it is sent again: 1 to 6. The 7 of the interface would mean for ever (TRAPS 34).
+    /// How often it is sent again: 1 to 6. In the interface, 7 would mean for ever (TRAPS 34).
     pub retries: u8,
 }
 
-/// No request is held for forgotten sooner: a device may round a short time-out up.
+/// No request is considered forgotten sooner than this, since a device may round a short time-out up.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Default for Patience {
@@ -113,7 +113,7 @@ impl CompletionQueue {
         Ok(Arc::new(CompletionQueue { cq, depth, device: device.clone() }))
     }
 
-    /// Takes completions; how many there were.
+    /// Takes completions. Returns how many there were.
     #[inline]
     pub(super) fn poll(&self, into: &mut [Wc]) -> usize {
         // SAFETY: the queue is ours and open; at most as many completions are written as there is room for.
@@ -134,18 +134,18 @@ impl Drop for CompletionQueue {
 /// What a queue pair is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// Reliable, connected with one peer's.
+    /// Reliable, connected to the queue pair of one peer.
     Connected,
     /// Datagrams.
     Datagram,
 }
 
-/// What a new queue pair is to hold.
+/// The capacity of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) sends: u32,
     pub(super) receives: u32,
-    /// Bytes that a request may carry in itself; less where the device cannot.
+    /// Bytes that a request may carry in itself; fewer if the device cannot carry as many.
     pub(super) inline: u32,
 }
 
@@ -164,7 +164,7 @@ pub(super) struct QueuePair {
 // SAFETY: the library locks a queue pair where it must.
 unsafe impl Send for QueuePair {}
 
-/// Sizes that are asked for as inline, the largest first.
+/// The inline sizes that are asked for, the largest first.
 const INLINE_STEPS: [u32; 4] = [220, 124, 60, 0];
 
 impl QueuePair {
@@ -208,14 +208,14 @@ impl QueuePair {
         Err(error)
     }
 
-    /// Destroys it, which is a fence in both directions: no request that came in on it is at work any more, and nothing lands in our memory that
-    /// we asked for on it. From then on nothing can be done with it.
+    /// Destroys the queue pair, which is a fence in both directions: no request that came in on it is at work any more, and nothing that we asked for
+    /// on it lands in our memory any more. From then on it cannot be used.
     pub(super) fn end(&mut self) {
         let qp = std::mem::replace(&mut self.qp, std::ptr::null_mut());
         if qp.is_null() {
             return;
         }
-        // SAFETY: made by `create_qp`, and given back once. Nobody is told of requests that are still under way; who needs to know drains
+        // SAFETY: made by `create_qp`, and destroyed once. Requests that are still under way are not reported; a caller that needs to know drains
         // them first.
         let status = unsafe { (self.device.library.destroy_qp)(qp) };
         crate::invariant!(status == 0, "a queue pair cannot be given back: {status}");
@@ -233,17 +233,17 @@ impl QueuePair {
         QpAttr { qp_state: state, ..attr }
     }
 
-    /// Forgets the connection that it had, so that it can be given another. **No fence** for what the peer has sent.
+    /// Drops its connection, so that it can be connected again. **No fence** for what the peer has sent.
     pub(super) fn reset(&self) -> io::Result<()> {
         self.modify(&mut QueuePair::state(ffi::QPS_RESET), ffi::QP_STATE)
     }
 
-    /// Stops sending: all requests that have not completed do so with an error. **No fence** for what the peer has sent, answers included.
+    /// Stops sending: all requests that have not completed end with an error. **No fence** for what the peer has sent, answers included.
     pub(super) fn fail(&self) -> io::Result<()> {
         self.modify(&mut QueuePair::state(ffi::QPS_ERR), ffi::QP_STATE)
     }
 
-    /// Drops all rights of the peer. **No fence** for what the peer has sent.
+    /// Takes all rights from the peer. **No fence** for what the peer has sent.
     pub(super) fn forbid(&self) -> io::Result<()> {
         self.modify(&mut QueuePair::state(ffi::QPS_RTS), ffi::QP_STATE | ffi::QP_ACCESS_FLAGS)
     }
@@ -278,7 +278,7 @@ impl QueuePair {
             sq_psn: psn,
             timeout: patience.timeout,
             retry_cnt: patience.retries,
-            // Only messages that need a receive buffer meet a receiver that is not ready, and there are none here.
+            // Only messages that need a receive buffer can find a receiver that is not ready, and there are none here.
             rnr_retry: 6,
             max_rd_atomic: self.device.limits.reads_out.min(reads),
             ..QueuePair::state(ffi::QPS_RTS)
@@ -295,14 +295,14 @@ impl QueuePair {
         self.modify(&mut QueuePair::state(ffi::QPS_RTS), ffi::QP_STATE | ffi::QP_SQ_PSN)
     }
 
-    /// Receives what goes to a multicast group from now on, too. Datagrams only; it has to be detached before it is destroyed.
+    /// From now on, also receives what goes to a multicast group. For datagrams only; it has to be detached before it is destroyed.
     pub(super) fn attach(&self, group: [u64; 2]) -> io::Result<()> {
         crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
         // SAFETY: the queue pair is ours and open; the library reads the 16 bytes of an address.
         ffi::check(unsafe { (self.device.library.attach_mcast)(self.qp, &raw const group, 0) })
     }
 
-    /// Takes [`QueuePair::attach`] back.
+    /// Undoes [`QueuePair::attach`].
     pub(super) fn detach(&self, group: [u64; 2]) -> io::Result<()> {
         crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
         // SAFETY: as for `attach`.
@@ -339,8 +339,9 @@ impl Drop for QueuePair {
     }
 }
 
-/// Where datagrams for one peer go. The caller keeps a datagram that it hands over until the card is done with that one (module `mailbox`): a card may look
-/// the address up only when it sends, and one that finds none there fails the whole queue pair. Software RDMA does so since Linux 5.18.
+/// Where datagrams for one peer go. A caller that hands over a datagram keeps its destination until the card is done with the datagram (module
+/// `mailbox`): a card may look the address up only when it sends, and if it finds none then, the whole queue pair fails. Software RDMA has done so
+/// since Linux 5.18.
 #[derive(Debug)]
 pub(super) struct Destination {
     handle: *mut ffi::Opaque,
@@ -348,7 +349,7 @@ pub(super) struct Destination {
     device: Arc<Device>,
 }
 
-// SAFETY: the library takes an address handle from any thread, and it is given back once, by whoever drops it last.
+// SAFETY: the library accepts an address handle from any thread, and it is destroyed once, by the last owner that drops it.
 unsafe impl Send for Destination {}
 // SAFETY: an address handle is not changed once made, and a reference gives out no more than the handle.
 unsafe impl Sync for Destination {}
@@ -368,8 +369,8 @@ impl Destination {
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        // SAFETY: made by `create_ah`, given back once. Nothing that goes there is with the card any more: a mailbox keeps an `Arc` of it for each
-        // datagram until that has completed, or its queue pair is destroyed.
+        // SAFETY: made by `create_ah`, destroyed once. The card has no datagram for this address any more: for each datagram, a mailbox keeps an
+        // `Arc` of it until the datagram has completed or its queue pair is destroyed.
         let status = unsafe { (self.device.library.destroy_ah)(self.handle) };
         crate::invariant!(status == 0, "an address handle cannot be given back: {status}");
     }
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(Patience::default().longest(0).as_millis(), 1879);
         assert_eq!(Patience::default().longest(10).as_millis(), 1879 + 671);
         assert_eq!(Patience { timeout: 1, retries: 1 }.longest(0), LEAST_WAIT);
-        // The most that is allowed, in days.
+        // The longest that is allowed, in days.
         assert_eq!(Patience { timeout: 31, retries: 6 }.longest(0).as_secs() / 86_400, 2);
     }
 }

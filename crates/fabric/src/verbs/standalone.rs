@@ -14,7 +14,7 @@ impl Standalone for VerbsFabric {
         Ok(VerbsFabric::start(VerbsConfig { listen, device, ..VerbsConfig::new(cluster, key, identity, members, clients) })?)
     }
 
-    /// Panics without an address: there is no other way to a node.
+    /// Panics without an address, since there is no other way to reach a node.
     fn connect_alone(&self, node: NodeId, at: Option<SocketAddr>) {
         self.connect(node, at.expect("where it listens"));
     }

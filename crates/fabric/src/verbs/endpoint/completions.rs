@@ -1,4 +1,4 @@
-//! What becomes of requests: completions, in order, and the end of a connection.
+//! How requests end: completions, in order, and the end of a connection.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ impl VerbsFabric {
             let id = self.active[at];
             self.heed_notice(id);
             self.release(id);
-            // What waited for another queue pair, or for room, may go now.
+            // What waited for another queue pair, or for room, may go out now.
             self.hand_over(id);
             if let Some(passed) = passed {
                 self.find_overdue(id, passed);
@@ -53,7 +53,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Gives a peer up when the device should have ended a request to it long ago. `passed`: the time that counts since the last look.
+    /// Gives a peer up if the device should have ended a request to it long ago. `passed` is the time that counts since the last look.
     fn find_overdue(&mut self, id: PeerId, passed: Duration) {
         let patience = self.card.patience;
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
@@ -81,7 +81,7 @@ impl VerbsFabric {
         }
     }
 
-    /// A request has completed, well or not; it may be one that has been given up meanwhile.
+    /// A request has completed, successfully or not. It may have been given up meanwhile.
     fn completed(&mut self, wc: &Wc, plane: usize) {
         let id = PeerId((wc.wr_id >> 32) as u32);
         let (kind, low) = (wc.wr_id >> 30 & 3, wc.wr_id as u32 & 0x3fff_ffff);
@@ -105,7 +105,7 @@ impl VerbsFabric {
                     self.under_way[plane] -= before - line.outstanding();
                     return;
                 }
-                // Requests complete in order, so those before the first that failed went well.
+                // Requests complete in order, so those before the first failed one were successful.
                 line.settle(request, &peer.stage);
                 let lost = matches!(wc.status, ffi::WC_REM_INV_REQ_ERR | ffi::WC_REM_ACCESS_ERR);
                 match line.channel {
@@ -140,7 +140,7 @@ impl VerbsFabric {
                     lane.notices -= 1;
                 }
             }
-            // Requests are flushed when a connection ends; whoever ended it knows why.
+            // When a connection ends, requests are flushed. The code that ended it knows why.
             KIND_NOTICE if !well && wc.status != ffi::WC_WR_FLUSH_ERR => {
                 self.give_up(id, &format!("a notice has failed with status {}", wc.status));
             }
@@ -157,16 +157,17 @@ impl VerbsFabric {
         }
     }
 
-    /// Nothing more can be done with a peer: ends its operations, and its connection.
+    /// Nothing more can be done with a peer: ends its operations and its connection.
     pub(super) fn give_up(&mut self, id: PeerId, why: &str) {
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
         if entry.line.broken {
             return;
         }
-        // No peer and no setting leads here. What this process asks of itself never leaves its card: words of its own public regions, which it keeps for as long
-        // as it lives, over two queue pairs that nobody else has a part in. No lane is kept for oneself, so there is nothing to grant, to look at, to be told of or to
-        // close; a card whose patience is exhausted, that forgets a request, or that takes no more memory for a few bytes, serves the others no better. And
-        // nothing can be done without oneself: a coordinator's own acceptor would count for lost as long as the process lives.
+        // No peer and no setting leads here. What this process asks of itself never leaves its card: it concerns words of its own public regions,
+        // which exist as long as the process does, over two queue pairs in which nobody else has a part. A process keeps no lane for itself, so there
+        // is no grant, look, notice or closing. A card that exhausts its patience with itself, forgets a request, or has no memory left for a few
+        // bytes serves the other peers no better. And the process cannot do without itself: a coordinator's own acceptor would count as lost for as
+        // long as the process lives.
         invariant!(id != PeerId::SELF, "the card does not serve us: {why}");
         tracing::warn!(peer = id.0, "the connection with {} is given up: {why}", describe(entry.peer.identity));
         self.end_line(id);
@@ -179,10 +180,10 @@ impl VerbsFabric {
         self.under_way[plane] -= entry.line.outstanding();
         entry.line.give_up();
         entry.notices_due = false;
-        // The card need not go on trying. What READs were to bring must not land once they have completed, as lost: the memory is the
-        // caller's again. The error state would not see to that.
+        // The card need not go on trying. What READs bring must not land after they have completed as lost, since the memory is then the caller's
+        // again. The error state would not prevent that.
         entry.peer.background.end();
-        // Where this fails the queue pair has failed already.
+        // If this fails, the queue pair has already failed.
         for lane in &mut entry.peer.theirs {
             let _ = close(lane);
         }

@@ -1,4 +1,4 @@
-//! From a call to requests that the card has: where an operation goes, its place in the line, and the hand-over.
+//! From a call to requests that the card has: where an operation goes, its place in the line, and how it is handed over.
 
 use super::revocation::{epoch_of, look, tell};
 use super::{Entry, VerbsFabric};
@@ -11,7 +11,7 @@ use crate::verbs::line::{Channel, Line, Op, SIGNAL_EVERY, State, Work};
 use crate::verbs::peer::{Peer, Stage, find};
 use crate::verbs::queue::QueuePair;
 
-/// What a request of ours is about: bits 30 and 31 of its name. The upper half of the name is the peer.
+/// What a request of ours is for: bits 30 and 31 of its name. The upper half of the name is the peer.
 pub(super) const KIND_OP: u64 = 0;
 pub(super) const KIND_NOTICE: u64 = 1;
 pub(super) const KIND_LOOK: u64 = 2;
@@ -73,7 +73,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Our memory, as the card addresses it for what a READ brings.
+    /// Our memory into which READs bring bytes, and the key by which the card addresses it.
     pub(super) fn local(&self, region: LocalRegion) -> Option<(&Area, u32)> {
         match region {
             LocalRegion::Public(name) => find(&self.card.own.public, name).map(|area| (area, self.card.own.landing_key())),
@@ -147,7 +147,7 @@ impl VerbsFabric {
                 },
             }
         }
-        // Not where it has no place: there stands what is under way.
+        // Not if it has no place in the stage: the bytes there belong to what is under way.
         if op.state == State::Queued {
             let area = op.own_stage.as_ref().map_or(&entry.peer.stage.area, |own| &own.area);
             let (chunks, _) = bytes.as_chunks::<8>();
@@ -161,7 +161,7 @@ impl VerbsFabric {
             self.active.push(to);
         }
         if let Some(error) = failed {
-            // A caller that is told that a peer is lost waits for another connection, so this one has to go.
+            // A caller that is told that a peer is lost waits for another connection, so this one has to end.
             self.give_up(to, &format!("no memory for an operation ({error})"));
         }
     }
@@ -195,7 +195,7 @@ impl VerbsFabric {
                 Channel::Background => None,
             };
             if open.is_some_and(|epoch| epoch > line.op(sequence).epoch) {
-                // Posted under a grant that has gone since.
+                // It was posted under a grant that is now over.
                 line.op_mut(sequence).state = State::Done(Err(OpError::AccessLost));
                 line.advance();
                 continue;
@@ -278,8 +278,8 @@ impl VerbsFabric {
                 self.wrs[at - 1].next = next;
             }
             let queue_pair = queue_pair(peer, line.channel);
-            // SAFETY: the list lies in `wrs` and `sges`, which stay as they are during the call. The buffers are in the stage, which keeps each
-            // until its operation is done, or in our own regions, and both stay registered as long as the queue pair is open.
+            // SAFETY: the list is in `wrs` and `sges`, which do not change during the call. The buffers are in the stage, which keeps each until its
+            // operation is done, or in our own regions. Both stay registered as long as the queue pair is open.
             if let Err(error) = unsafe { queue_pair.post(&mut self.wrs[0]) } {
                 refused = Some(error);
             }

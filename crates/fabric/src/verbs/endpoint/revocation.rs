@@ -10,11 +10,11 @@ use crate::verbs::grant::Grant;
 use crate::verbs::line::{Channel, Line, Look, State};
 use crate::verbs::peer::{self, Peer};
 
-/// The word of the notices page into which a look's answer goes; the notices are far below.
+/// The word of the notices page that receives the answer to a look. The notices are far below it.
 const LOOK_WORD: usize = 256;
 
 impl VerbsFabric {
-    /// Lets a writer write a lane again, on a queue pair of its own.
+    /// Lets a writer write a lane again, on a new queue pair.
     pub(super) fn grant_lane(&mut self, writer: PeerId, name: RegionName) {
         let card = self.card.clone();
         let Some((peer, index)) = self.our_lane(writer, name) else { return };
@@ -39,13 +39,13 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes a lane away; done when it returns.
+    /// Revokes the permission on a lane. This is done when the call returns.
     pub(super) fn revoke_lane(&mut self, writer: PeerId, name: RegionName) {
         if let Some((peer, index)) = self.our_lane(writer, name) {
             let lane = &mut peer.ours[index];
             let now = Grant::of(peer.grants.memory()[lane.grant_word].load(Ordering::Relaxed));
             if now.granted {
-                // The fence: when it is destroyed, no request that came in on it is at work any more.
+                // The fence: once it is destroyed, no request that came in on it is at work any more.
                 drop(lane.answerer.take());
                 self.announce(writer, index, now.next(false, now.queue_pair));
             }
@@ -101,14 +101,14 @@ impl VerbsFabric {
     }
 
     fn our_lane(&mut self, writer: PeerId, name: RegionName) -> Option<(&mut Peer, usize)> {
-        // A writer that is forgotten has no lane, so nobody reads what it writes.
+        // A writer that has been forgotten has no lane, so nothing that it writes is read.
         let peer = &mut self.entries.get_mut(writer.0 as usize)?.as_deref_mut()?.peer;
         let index = peer.ours.iter().position(|lane| lane.name == name);
         invariant!(index.is_some(), "we keep no lane {} for {writer:?}", name.0);
         Some((peer, index.expect("just checked")))
     }
 
-    /// The owner's part of a change: the word is stored, the writer is to be told.
+    /// The owner's part of a change: stores the grant word and notes that the writer has to be told.
     fn announce(&mut self, writer: PeerId, index: usize, grant: Grant) {
         let Some(entry) = self.entries[writer.0 as usize].as_deref_mut() else { return };
         let lane = &mut entry.peer.ours[index];
@@ -122,12 +122,13 @@ impl VerbsFabric {
             entry.active = true;
             self.active.push(writer);
         }
-        // The sooner the writer knows, the less it waits; a failure shows when the line is worked on.
+        // The sooner the writer knows, the less it waits. A failure shows when the line is worked on.
         self.hand_over(writer);
     }
 
-    /// Waits until the writer's memory holds the latest grant word of a lane: what it posts from now on is under that grant, and it can tell that
-    /// from what it posted before. If it cannot be reached, or the device forgets the notice, it is given up, in bounded time (module `overdue`).
+    /// Waits until the writer's memory holds the latest grant word of a lane: what the writer posts from now on is under that grant, and the writer
+    /// can tell it from what it posted before. A writer that cannot be reached, or whose notice the device forgets, is given up in bounded time
+    /// (module `overdue`).
     fn wait_until_told(&mut self, writer: PeerId, name: RegionName) {
         while let Some(entry) = self.entry(writer)
             && !entry.line.broken
@@ -138,7 +139,7 @@ impl VerbsFabric {
     }
 }
 
-/// The epoch of the lane as we know it, in which alone what is posted now may take effect. Odd epochs are of grants, even ones of revocations.
+/// The epoch of the lane as we know it, the only one in which what is posted now may take effect. Odd epochs mean granted, even ones revoked.
 pub(super) fn epoch_of(peer: &mut Peer, channel: Channel) -> u64 {
     let Channel::Lane(lane) = channel else { return 0 };
     let lane = &mut peer.theirs[usize::from(lane)];
@@ -147,7 +148,7 @@ pub(super) fn epoch_of(peer: &mut Peer, channel: Channel) -> u64 {
     lane.known
 }
 
-/// Ends what is under way on a lane that is not ours any more.
+/// Ends what is under way on a lane that we may no longer write.
 pub(super) fn close(lane: &mut peer::TheirLane) -> std::io::Result<()> {
     if lane.open.take().is_some() { lane.writer.fail() } else { Ok(()) }
 }
@@ -167,11 +168,11 @@ pub(super) fn look(peer: &Peer, line: &mut Line, id: PeerId, lane: u8) -> std::i
         ..SendWr::EMPTY
     };
     wr.rdma(peer.grants_there.address + 8 * peer.theirs[usize::from(lane)].notice as u64, peer.grants_there.rkey);
-    // SAFETY: a single request; the word lies in memory that stays registered as long as the queue pair is open.
+    // SAFETY: a single request; the word is in memory that stays registered as long as the queue pair is open.
     unsafe { peer.background.post(&mut wr) }
 }
 
-/// Posts the notices that are due: each a WRITE of a grant word, straight from where it stands.
+/// Posts the notices that are due. Each is a WRITE of a grant word, taken directly from its place in memory.
 pub(super) fn tell(peer: &mut Peer, id: PeerId) -> std::io::Result<()> {
     for lane in peer.ours.iter_mut().filter(|lane| lane.notice_due) {
         let word = peer.grants.memory()[lane.grant_word].as_ptr() as u64;
@@ -185,8 +186,8 @@ pub(super) fn tell(peer: &mut Peer, id: PeerId) -> std::io::Result<()> {
             ..SendWr::EMPTY
         };
         wr.rdma(peer.notices_there.address + 8 * lane.grant_word as u64, peer.notices_there.rkey);
-        // SAFETY: a single request; the word lies in memory that stays registered as long as the queue pair is open. It may change before
-        // the card reads it, and is then the later one, of which the peer is to be told too.
+        // SAFETY: a single request; the word is in memory that stays registered as long as the queue pair is open. The word may change before the
+        // card reads it; then the card reads the later word, of which the peer has to be told as well.
         match unsafe { peer.background.post(&mut wr) } {
             Ok(()) => {
                 lane.notice_due = false;
