@@ -1,16 +1,16 @@
-//! What is due, in order of time.
+//! What is due, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::invariant;
 
-/// Something that happens at a moment. Numbers are indexes into the world's tables.
+/// Something that happens at a certain time. Numbers are indexes into the world's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The first operation of a link goes on, unless the link has been rescheduled since.
+    /// The first operation of a link makes progress, unless the link has been rescheduled since.
     Effect { link: u32, plan: u32 },
-    /// Completions of a link may have come home.
+    /// Completions of a link may have reached the poster.
     Completion { link: u32 },
     /// The last operations of a dead poster are cut off.
     Cut { link: u32 },
@@ -18,9 +18,9 @@ pub(super) enum Due {
     Datagram { slot: u32 },
     /// Two processes connect.
     Connect { one: u32, other: u32 },
-    /// The peer of a link, which has given up, hears of it: the connection is gone at both ends.
+    /// The peer of a link whose poster has given up is told: the connection is gone at both ends.
     Part { link: u32 },
-    /// A process hears that a peer is gone.
+    /// A process is told that a peer is gone.
     Gone { at: u32, peer: u32, certain: bool },
     /// The kernel sets the death words of a thread.
     Death { process: u32, thread: u32 },
@@ -30,13 +30,13 @@ pub(super) enum Due {
     Turn { process: u32 },
 }
 
-/// The bits of a key that name the place of what is due; above them stands when it was entered, and above that its moment.
+/// The bits of a key that name the place of what is due. Above them is the order in which it was entered, and above that its time.
 const PLACE_BITS: u32 = 24;
 const PLACES: usize = 1 << PLACE_BITS;
 
-/// The queue of what is due. What is due at the same moment comes in the order in which it was entered.
+/// The queue of what is due. Entries that are due at the same time come in the order in which they were entered.
 ///
-/// The heap holds keys alone, each a single number: one comparison without a branch in it, and half the bytes to move.
+/// The heap holds only keys, each a single number: a comparison has no branch, and half as many bytes are moved.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<u128>>,

@@ -1,4 +1,4 @@
-//! A process's way to its world.
+//! A process's access to its world.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use super::state::State;
 use crate::contract::{Completion, Fabric, Local, LocalRegion, Memory, PeerEvent, PeerId, Region, RegionName, Remote, Token};
 use crate::invariant;
 
-/// The endpoint of one simulated process; see the [module](super) for the parameter. Once its process has been killed, it posts nothing
-/// and hears nothing.
+/// The endpoint of one simulated process; see the [module](super) for the parameter. Once its process has been killed, it posts nothing and receives
+/// nothing.
 #[derive(Debug)]
 pub struct Endpoint<const HOST: bool> {
     state: Rc<RefCell<State>>,
     process: u32,
     public: Vec<(RegionName, Rc<Block>)>,
-    /// Lanes by the number of their writer; empty for one without, or forgotten.
+    /// Lanes by the number of their writer; empty for a writer without lanes or one that has been forgotten.
     lanes: Vec<Vec<(RegionName, Rc<Block>)>>,
 }
 
@@ -145,7 +145,7 @@ impl<const HOST: bool> Fabric for Endpoint<HOST> {
             into.extend_from_slice(&state.datagrams[slot].bytes);
             state.datagrams.give_back(slot);
             let process = &state.processes[self.process as usize];
-            // Its sender may have been forgotten since it arrived.
+            // The sender may have been forgotten since the datagram arrived.
             if let Some(peer) = process.peer_of(from).filter(|peer| !process.slots[peer.0 as usize].forgotten) {
                 return Some(peer);
             }

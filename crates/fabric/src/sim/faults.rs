@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-/// From the least to the most, both included. Nanoseconds, unless said otherwise.
+/// A range from the least to the most, both included. In nanoseconds, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub u64, pub u64);
 
@@ -12,10 +12,10 @@ impl Span {
     }
 }
 
-/// The temper of a world. Rates are per thousand.
+/// How a world behaves. Rates are per thousand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// From posting to effect, and from effect to completion.
+    /// The time from posting to effect, and from effect to completion.
     pub latency: Span,
     /// How often one of those takes up to `spike_ns` more.
     pub spikes: u32,
@@ -23,29 +23,30 @@ pub struct Faults {
     pub spike_ns: u64,
     /// How often a transfer of several words lands in pieces.
     pub tears: u32,
-    /// Between two pieces.
+    /// The time between two pieces.
     pub tear_gap: Span,
-    /// How long a datagram takes; each by itself, so they overtake each other.
+    /// How long a datagram takes. Each has its own delay, so they can overtake each other.
     pub datagram: Span,
     /// How often a datagram is lost.
     pub drops: u32,
-    /// How often a datagram comes once more.
+    /// How often a datagram is delivered once more.
     pub repeats: u32,
-    /// From something happening at a process to its turn.
+    /// The time from something happening at a process to its turn.
     pub turn: Span,
-    /// How often a turn comes up to `stall_ns` later: the scheduler took the core away.
+    /// How often a turn is up to `stall_ns` late because the scheduler took the core away.
     pub stalls: u32,
     /// The longest stall.
     pub stall_ns: u64,
-    /// From the start of a process to its connection with another.
+    /// The time from the start of a process to its connection to another.
     pub connect: Span,
     /// For how long after a kill operations of the dead process can still take effect.
     pub last_gasp: Span,
-    /// From the last gasp to each thread's death words (host only).
+    /// The time from the last gasp to each thread's death words (host only).
     pub death_words: Span,
-    /// From the last gasp to the event that the process is gone: a pidfd, or a connection that times out.
+    /// The time from the last gasp to the event that the process is gone: a pidfd, or a connection that times out.
     pub gone: Span,
-    /// How often that event is lost: it comes only once the dead connection is found out, far too late (network only; a pidfd is not lost).
+    /// How often that event is lost. It then comes only when the connection is found to be dead, far too late (network only; a pidfd's event is never
+    /// lost).
     pub lost_notices: u32,
     /// How long an operation on an unreachable peer is retried before it completes as lost. A partition shorter than this only delays.
     pub peer_lost_after_ns: u64,
@@ -75,7 +76,7 @@ impl Faults {
         }
     }
 
-    /// A temper drawn at random. Each kind of trouble is absent in some worlds, since troubles hide each other.
+    /// Faults drawn at random. Each kind of trouble is absent in some worlds, since one can hide another.
     pub fn drawn(chance: &mut Rng) -> Faults {
         let mut rate = |most: u32| if chance.bool() { 0 } else { chance.u32(1..=most) };
         let (spikes, tears, drops, repeats, stalls) = (rate(100), rate(1000), rate(400), rate(300), rate(30));
@@ -116,7 +117,7 @@ impl Faults {
     }
 }
 
-/// How often a world has done which harm so far.
+/// How often each kind of harm has been done in a world so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations, or completions, that were held up.
@@ -125,27 +126,27 @@ pub struct Counts {
     pub tears: u64,
     /// Datagrams lost.
     pub drops: u64,
-    /// Datagrams that came once more.
+    /// Datagrams that were delivered once more.
     pub repeats: u64,
-    /// Turns that came late.
+    /// Turns that were late.
     pub stalls: u64,
-    /// Ends of processes that some peer was not told of in time.
+    /// Ends of processes of which some peer was not told in time.
     pub lost_notices: u64,
-    /// Operations that took effect, and whose poster was told that the peer is lost,
+    /// Operations that took effect although their poster was told that the peer is lost.
     pub lost_completions: u64,
-    /// among them compare-and-swaps.
+    /// Those among them that were compare-and-swaps.
     pub lost_swaps: u64,
-    /// Datagrams that arrived after one that had been sent later on the same way.
+    /// Datagrams that arrived after one that was sent later between the same two processes.
     pub overtaken: u64,
-    /// Deaths of which the kernel told later than it does where nothing goes wrong.
+    /// Deaths that the kernel reported later than it does if nothing goes wrong.
     pub late_deaths: u64,
-    /// Writes that were on their way when their lane was taken from the writer.
+    /// Writes that were on their way when their lane was revoked.
     pub writes_across_revocations: u64,
-    /// Connections that two living processes had lost and made anew.
+    /// Connections that two living processes lost and made anew.
     pub reconnections: u64,
 }
 
-/// Whether something of this rate, per thousand, happens now. Draws nothing where it never does.
+/// Whether something with this rate, per thousand, happens now. If the rate is 0, no random number is drawn.
 pub(super) fn happens(chance: &mut Rng, rate: u32) -> bool {
     rate > 0 && chance.u32(..1000) < rate
 }

@@ -1,4 +1,4 @@
-//! Processes come and go, meet, and lose sight of each other.
+//! Processes start and end, connect, and lose each other.
 
 use super::agenda::Due;
 use super::faults::{Faults, Span, happens};
@@ -11,12 +11,12 @@ use crate::contract::{Identity, NodeId, PeerEvent, PeerId, PeerKind, Region, Reg
 use crate::invariant;
 use crate::primitive::Ordering;
 
-/// FUTEX_OWNER_DIED, FUTEX_WAITERS and FUTEX_TID_MASK: what the kernel does with a robust futex word is the kernel's contract, not ours.
+/// FUTEX_OWNER_DIED, FUTEX_WAITERS and FUTEX_TID_MASK. What the kernel does to a robust futex word is the kernel's contract, not ours.
 const OWNER_DIED: u64 = 0x4000_0000;
 const WAITERS: u64 = 0x8000_0000;
 const TID_MASK: u64 = 0x3fff_ffff;
 
-/// A connection over which nothing is posted is found to be dead after so many times what an operation is retried for.
+/// A connection on which nothing is posted is found to be dead after this many times the duration for which an operation is retried.
 const KEEPALIVE: u64 = 20;
 
 impl State {
@@ -49,7 +49,7 @@ impl State {
             self.agenda.enter(again, Due::Connect { one, other });
             return;
         }
-        // Both ends have given up an earlier connection before there is another; who does it last sees to that.
+        // There is no new connection before both ends have given up the earlier one. The end that does so last makes the new one.
         if self.holds(one, other) || self.holds(other, one) {
             return;
         }
@@ -80,15 +80,15 @@ impl State {
         }
     }
 
-    /// Whether a process has a connection with another that it has not given up.
+    /// Whether a process has a connection to another that it has not given up.
     fn holds(&self, of: u32, peer: u32) -> bool {
         let process = &self.processes[of as usize];
         let slot = process.peer_of(peer).map(|number| &process.slots[number.0 as usize]);
         slot.is_some_and(|slot| !slot.gone && !slot.forgotten && !self.links[slot.link as usize].broken)
     }
 
-    /// The other end of a link that its poster has given up gives up as well, as soon as it can be told, and then the two meet anew. On a host no living
-    /// process is ever given up but by who forgets it.
+    /// When the poster of a link has given it up, the other end gives it up too, as soon as it can be told. Then the two connect anew. On a host, a
+    /// living process is given up only by a process that forgets it.
     pub(super) fn part(&mut self, link: u32) {
         let Link { from, to, peer, .. } = self.links[link as usize];
         if !self.processes[from as usize].alive || !self.processes[to as usize].alive {
@@ -111,14 +111,14 @@ impl State {
         self.agenda.enter(at, Due::Connect { one: from.min(to), other: from.max(to) });
     }
 
-    /// As whom `of` knew the life of that node before the one that it now knows as `writer`: for a canary.
+    /// The number by which `of` knew the life of that node before the one that it now knows as `writer`: for a canary.
     fn earlier_life(&self, of: u32, writer: PeerId, node: NodeId) -> Option<PeerId> {
         let slots = &self.processes[of as usize].slots;
         let before = (1..writer.0 as usize).rev().find(|at| self.processes[slots[*at].process as usize].identity.node == node);
         before.map(|at| PeerId(at as u32))
     }
 
-    /// Gives `of` a number and a queue for `peer`.
+    /// Creates a number and a queue for `peer` at `of`.
     fn introduce(&mut self, of: u32, peer: u32) -> PeerId {
         let number = self.processes[of as usize].slots.len() as u32;
         let link = self.links.len() as u32;
@@ -141,7 +141,7 @@ impl State {
         PeerId(number)
     }
 
-    /// Tells `of` what it may address at `peer`, which calls it `back`.
+    /// Tells `of` what it may address at `peer`, which knows it as `back`.
     fn map(&mut self, of: u32, number: PeerId, peer: u32, back: PeerId) {
         let writable = self.processes[of as usize].identity.kind == PeerKind::Member || of == peer;
         let owner = &self.processes[peer as usize];
@@ -161,7 +161,7 @@ impl State {
         self.processes[of as usize].slots[number.0 as usize].targets = targets;
     }
 
-    /// A whole host stops, and its process with it: nothing that was on its way out leaves any more, and no kernel is left to tell anybody: they
+    /// A whole host stops, and its process with it. Nothing that was on its way out leaves any more, and no kernel is left to tell the others: they
     /// have to find out.
     pub(super) fn crash(&mut self, process: u32) {
         let (gasp, lost_notices) = (self.faults.last_gasp, self.faults.lost_notices);
@@ -184,7 +184,7 @@ impl State {
         for slot in inbox {
             self.datagrams.give_back(slot);
         }
-        // Its last stores land in the order in which they were posted, up to some point; a stopped CPU makes none any more.
+        // Its last stores land in the order in which they were posted, up to some point. A stopped CPU makes no more stores.
         let gasp = if stopped && self.host { 0 } else { self.faults.last_gasp.draw(&mut self.chance) };
         let mut heard = Vec::new();
         for (number, slot) in self.processes[process as usize].slots.iter().enumerate() {
@@ -199,7 +199,7 @@ impl State {
             if let Some(peer) = self.processes[other as usize].peer_of(process) {
                 let mut at = end + self.faults.gone.draw(&mut self.chance);
                 if !self.host && happens(&mut self.chance, self.faults.lost_notices) {
-                    // In the end the connection is found to be dead: the contract promises it.
+                    // In the end the connection is found to be dead, as the contract promises.
                     self.counts.lost_notices += 1;
                     at += KEEPALIVE * self.faults.peer_lost_after_ns;
                 }
@@ -217,7 +217,7 @@ impl State {
         }
     }
 
-    /// What the kernel does when a thread dies that holds robust futexes.
+    /// Does what the kernel does when a thread that holds robust futexes dies.
     pub(super) fn set_death_words(&mut self, process: u32, thread: u32) {
         let victim = &self.processes[process as usize];
         let Some(death) = &victim.death else { return };
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Stops, or lets pass again, all that travels from one process to the other.
+    /// Stops everything that travels from one process to the other, or lets it pass again.
     pub(super) fn block(&mut self, from: u32, to: u32, blocked: bool) {
         self.trace.note(self.now, b'N', u64::from(from) << 32 | u64::from(to), u64::from(blocked));
         self.blocked.retain(|pair| *pair != (from, to));
@@ -291,7 +291,7 @@ impl State {
         let link = slot.link;
         for lane in &mut owner.lanes {
             if lane.writer == peer {
-                // Nobody reads it any more; who still writes it learns that it has lost it.
+                // The lane has no reader any more. A writer that still writes it learns that it has lost it.
                 lane.granted = false;
                 lane.epoch += 1;
                 lane.memory = Block::zeroed(0);

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use super::memory::Block;
 use crate::contract::{Completion, Identity, PeerEvent, PeerId, Region, RegionName, RegionSpec};
 
-/// Where a process keeps its robust futex words, for its simulated kernel.
+/// Where a process keeps its robust futex words. Its simulated kernel needs this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeathWords {
-    /// The public region they stand in.
+    /// The public region that they are in.
     pub region: RegionName,
-    /// For each thread, the indexes of its words. The kernel sets all of one thread's at once; threads die one by one (TRAPS 32).
+    /// For each thread, the indexes of its words. The kernel marks all words of one thread at once; threads die one by one (TRAPS 32).
     pub threads: Vec<Vec<usize>>,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) process: u32,
-    /// Our operations on it.
+    /// The link for our operations on it.
     pub(super) link: u32,
-    /// As whom it knows us over the same connection.
+    /// The number by which it knows us over the same connection.
     pub(super) back: PeerId,
     pub(super) targets: Vec<Target>,
     pub(super) is_member: bool,
-    /// The number of the newest datagram that has come from it.
+    /// The number of the newest datagram that has arrived from it.
     pub(super) newest_datagram: u64,
     pub(super) gone: bool,
     pub(super) forgotten: bool,
@@ -97,12 +97,12 @@ impl Process {
         }
     }
 
-    /// The number under which this process knows `process`, newest first.
+    /// The latest number by which this process knows `process`.
     pub(super) fn peer_of(&self, process: u32) -> Option<PeerId> {
         self.slots.iter().rposition(|slot| slot.process == process).map(|at| PeerId(at as u32))
     }
 
-    /// Writer's lane of that name: its number in the table.
+    /// The number in the table of the lane of that name that is kept for `writer`.
     pub(super) fn lane_of(&self, writer: PeerId, name: RegionName) -> Option<u32> {
         self.lanes.iter().position(|lane| lane.writer == writer && lane.name == name).map(|at| at as u32)
     }

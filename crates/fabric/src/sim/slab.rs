@@ -1,4 +1,4 @@
-//! Values under small numbers that are used again, so that the steady state allocates nothing.
+//! Values under small numbers that are reused, so that the steady state allocates nothing.
 
 /// Slots of `T`. A freed slot keeps its value, and with it its buffers, for the next user.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ impl<T: Default> Slab<T> {
         Slab { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// A slot to fill: it may hold what its last user left.
+    /// A slot to fill. It may still hold what its last user left.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(T::default());

@@ -14,14 +14,14 @@ use crate::invariant;
 /// A datagram on its way or in an inbox.
 #[derive(Debug, Default)]
 pub(super) struct Datagram {
-    /// Counts what its sender has sent.
+    /// Its number among all datagrams sent by its sender.
     pub(super) number: u64,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The most datagrams that wait at a process; more are lost.
+/// The most datagrams that wait at a process. Further ones are lost.
 const INBOX: usize = 1024;
 
 /// Everything in a world. The modules `lifecycle` and `transfer` hold the rest of its methods.
@@ -38,13 +38,13 @@ pub(super) struct State {
     pub(super) links: Vec<Link>,
     pub(super) ops: Slab<Op>,
     pub(super) datagrams: Slab<Datagram>,
-    /// Pairs between which nothing travels, in this direction.
+    /// Ordered pairs of processes: nothing travels from the first to the second.
     pub(super) blocked: Vec<(u32, u32)>,
     /// Whether a store into a process's memory gives it a turn.
     pub(super) stores_wake: bool,
     /// Operations posted so far, of all processes.
     pub(super) operations: u64,
-    /// What has happened on the agenda so far, be it void.
+    /// How many entries of the agenda have happened so far, void ones included.
     pub(super) events: u64,
     pub(super) counts: Counts,
     /// Datagrams sent so far.
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// Whether nothing travels from one process to the other at present, because of the ways between them.
+    /// Whether at present nothing can travel from one process to the other.
     pub(super) fn cut_off(&self, from: u32, to: u32) -> bool {
         let nic_dead = |p: u32| self.processes[p as usize].nic_dead;
         nic_dead(from) || nic_dead(to) || self.blocked.contains(&(from, to))
@@ -119,7 +119,7 @@ impl State {
         None
     }
 
-    /// Something happened at a process: it gets a turn soon, if it has none coming.
+    /// Something happened at a process: it gets a turn soon, unless one is already coming.
     pub(super) fn wake(&mut self, process: u32) {
         let woken = &mut self.processes[process as usize];
         if woken.paused {
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// Others have changed a process's memory: one that polls sees it soon, one that sleeps does not.
+    /// Others have changed a process's memory. A process that polls sees this soon; one that sleeps does not.
     pub(super) fn touch(&mut self, process: u32) {
         if self.stores_wake {
             self.wake(process);
@@ -175,7 +175,7 @@ impl State {
     fn deliver(&mut self, slot: u32) {
         let (from, to) = (self.datagrams[slot].from, self.datagrams[slot].to);
         let receiver = &self.processes[to as usize];
-        // Only from peers: one that is not connected here, or no more, is a stranger.
+        // Only from peers: a process that is not connected here, or no longer is, is a stranger.
         let known = receiver.peer_of(from).is_some_and(|peer| !receiver.slots[peer.0 as usize].forgotten);
         if receiver.alive && known && receiver.inbox.len() < INBOX && !self.cut_off(from, to) {
             self.trace.note(self.now, b'D', u64::from(from) << 32 | u64::from(to), self.datagrams[slot].bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! How operations travel, land and come home.
+//! How operations travel and land, and how their completions return.
 
 use super::agenda::Due;
 use super::faults::happens;
@@ -9,7 +9,7 @@ use crate::invariant;
 use crate::primitive::Ordering;
 
 impl State {
-    /// Posts an operation, filled in as far as it describes what to do.
+    /// Posts an operation, which is already filled in with what it is to do.
     pub(super) fn post(&mut self, link: u32, slot: u32) {
         self.operations += 1;
         let travel = self.faults.travel(&mut self.chance, &mut self.counts);
@@ -32,7 +32,7 @@ impl State {
         }
     }
 
-    /// Enters the next step of the first posted operation.
+    /// Enters the next step of the first posted operation into the agenda.
     pub(super) fn plan(&mut self, link: u32) {
         let queue = &mut self.links[link as usize];
         queue.plan += 1;
@@ -48,7 +48,7 @@ impl State {
         self.agenda.enter(at, Due::Effect { link, plan: queue.plan });
     }
 
-    /// The first posted operation of a link goes on at the peer.
+    /// The first posted operation of a link makes progress at the peer.
     pub(super) fn effect(&mut self, link: u32) {
         let queue = &self.links[link as usize];
         let (from, to) = (queue.from, queue.to);
@@ -97,7 +97,7 @@ impl State {
                         lane.granted && op.epoch == Some(lane.epoch)
                     }
                 };
-                // A host has no guard in front of its memory: there, what the writer learns at the end is all that revocation does.
+                // On a host, nothing guards the memory: a revocation has no effect but on what the writer learns at the end.
                 if permitted || (self.host && op.lane.is_some()) {
                     if let Some(run) = op.run(upto) {
                         for (at, word) in memory[op.word..][run.clone()].iter().zip(&op.data[run]) {
@@ -171,7 +171,7 @@ impl State {
         true
     }
 
-    /// An operation is done at the peer: its completion sets out.
+    /// An operation is done at the peer: its completion starts on its way.
     fn finish(&mut self, link: u32, slot: u32) {
         let travel = self.faults.travel(&mut self.chance, &mut self.counts);
         let queue = &mut self.links[link as usize];
@@ -182,7 +182,7 @@ impl State {
         self.agenda.enter(at, Due::Completion { link });
     }
 
-    /// Hands over the completions of a link that have come home.
+    /// Hands over the completions of a link that have reached the poster.
     pub(super) fn bring_home(&mut self, link: u32) {
         let (from, to) = (self.links[link as usize].from, self.links[link as usize].to);
         let way_back = !self.cut_off(to, from);
@@ -191,7 +191,7 @@ impl State {
             if op.completes_at > self.now {
                 return;
             }
-            // What was lost was never on its way back.
+            // A lost operation's completion was never on its way back.
             let lost = op.result == Some(Err(OpError::PeerLost));
             if !way_back && !lost {
                 let lost_at = op.lost_at;
@@ -203,7 +203,7 @@ impl State {
                     }
                     return;
                 }
-                // It took effect, and the poster will never know (a CAS, for instance).
+                // It took effect, and the poster will never know. It may be a CAS, for instance.
                 for done in &self.links[link as usize].done {
                     let op = &self.ops[*done];
                     let happened = u64::from(op.result.is_some_and(|result| result.is_ok()));
@@ -246,8 +246,8 @@ impl State {
         self.ops.give_back(slot);
     }
 
-    /// A poster gives up on a peer that it cannot reach: nothing that it has posted will take effect any more, nothing that it will post
-    /// will, and it hears that the peer is gone. The two meet anew once they can; what stands between them then is another connection.
+    /// A poster gives up a peer that it cannot reach. Nothing that it has posted or will post takes effect any more, and it is told that the peer is
+    /// gone. The two connect anew once they can, over another connection.
     pub(super) fn lose_peer(&mut self, link: u32) {
         let queue = &mut self.links[link as usize];
         if queue.broken {
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// Completes all that is posted on a broken link as lost, in order, after what is already on its way home.
+    /// Completes everything posted on a broken link as lost, in order, after what is already on its way back.
     pub(super) fn lose_posted(&mut self, link: u32) {
         invariant!(self.links[link as usize].broken, "only a broken link loses");
         self.links[link as usize].plan += 1;
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// The poster is dead and its last operations have had their time.
+    /// The poster is dead, and the time for its last operations is over.
     pub(super) fn cut(&mut self, link: u32) {
         let queue = &mut self.links[link as usize];
         queue.broken = true;

@@ -1,4 +1,4 @@
-//! The world, as a driver sees it.
+//! The world, as its driver sees it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,20 +10,20 @@ use super::state::State;
 use crate::contract::{Identity, Memory, PeerId, RegionName, RegionSpec};
 use crate::invariant;
 
-/// A process of a world: the first spawned is 0, the next 1. A restarted node is a new process.
+/// A process of a world: the first one spawned is 0, the next 1. A restarted node is a new process.
 pub type ProcessIndex = usize;
 
-/// A simulated world; see the [module](super) for the parameter. A clone is another handle on the same world.
+/// A simulated world; see the [module](super) for the parameter. A clone is another handle to the same world.
 ///
-/// A driver spawns processes, each with its [`Endpoint`], then calls [`World::next_turn`] again and again and lets the process that it names
-/// take one turn of its duty cycle. Between turns it injects what faults it likes.
+/// A driver spawns processes, each with its [`Endpoint`]. Then it repeatedly calls [`World::next_turn`] and lets the process that this names take one
+/// turn of its duty cycle. Between turns it injects whatever faults it likes.
 #[derive(Clone, Debug)]
 pub struct World<const HOST: bool> {
     state: Rc<RefCell<State>>,
 }
 
 impl<const HOST: bool> World<HOST> {
-    /// A world at time 0, without processes. All its chance comes from `seed`.
+    /// A world at time 0, without processes. All its randomness comes from `seed`.
     pub fn new(seed: u64, faults: Faults) -> Self {
         World { state: Rc::new(RefCell::new(State::new(seed, faults, HOST))) }
     }
@@ -38,7 +38,7 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow().operations
     }
 
-    /// Starts a process. It connects with all others that live, now or later, in its own time; clients do not connect with clients.
+    /// Starts a process. After a while, it connects to all other processes that live, now or later; clients do not connect to clients.
     ///
     /// # Panics
     /// If there has been a process of the same identity.
@@ -47,14 +47,14 @@ impl<const HOST: bool> World<HOST> {
         (process as usize, Endpoint::new(self.state.clone(), process))
     }
 
-    /// Ends a process as SIGKILL does. What it has posted may still take effect for a moment, up to some point in each queue; then its
-    /// kernel sets the death words, if it has any, and later the others hear that it is gone.
+    /// Ends a process as SIGKILL does. What it has posted may still take effect for a moment, up to some point in each queue. Then its kernel marks
+    /// the death words, if it has any, and later the others are told that it is gone.
     pub fn kill(&mut self, process: ProcessIndex, death: Option<DeathWords>) {
         self.state.borrow_mut().kill(process as u32, death);
     }
 
-    /// Ends a process together with its host: nothing of it leaves any more, and nobody is told. Only on a network; a host whose memory
-    /// outlives it is none.
+    /// Ends a process together with its host: nothing more leaves it, and nobody is told. Only on a network, since on a host all processes share one
+    /// host.
     pub fn crash(&mut self, process: ProcessIndex) {
         invariant!(!HOST, "process {process} shares its host with all others");
         self.state.borrow_mut().crash(process as u32);
@@ -70,7 +70,7 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow().processes[process].paused
     }
 
-    /// Stops a process as SIGSTOP does: it gets no turn, and on a host its stores stop half way.
+    /// Stops a process as SIGSTOP does: it gets no turns, and on a host its stores stop half way.
     pub fn pause(&mut self, process: ProcessIndex) {
         self.state.borrow_mut().pause(process as u32);
     }
@@ -80,9 +80,9 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow_mut().resume(process as u32);
     }
 
-    /// Stops all that travels from one process to the other: requests one way, completions the other, datagrams. What is not let pass again
-    /// before [`Faults::peer_lost_after_ns`] have gone by is lost, and with it the connection; on a network the two meet anew once nothing is
-    /// in their way.
+    /// Stops everything that travels from one process to the other: requests one way, completions the other, datagrams. If it is not unblocked within
+    /// [`Faults::peer_lost_after_ns`], what travels is lost, and the connection with it. On a network, the two connect anew once nothing is in the
+    /// way.
     pub fn block(&mut self, from: ProcessIndex, to: ProcessIndex) {
         self.state.borrow_mut().block(from as u32, to as u32, true);
     }
@@ -102,7 +102,7 @@ impl<const HOST: bool> World<HOST> {
         }
     }
 
-    /// Lets everything pass again, dead NICs excepted.
+    /// Lets everything pass again, except through dead NICs.
     pub fn heal(&mut self) {
         let blocked = self.state.borrow().blocked.clone();
         for (from, to) in blocked {
@@ -110,7 +110,7 @@ impl<const HOST: bool> World<HOST> {
         }
     }
 
-    /// Breaks a process's NIC for good; the process lives on. Its operations on itself go the same way, so they fail too.
+    /// Breaks a process's NIC for good; the process lives on. Its operations on itself also go through the NIC, so they fail too.
     pub fn kill_nic(&mut self, process: ProcessIndex) {
         self.state.borrow_mut().processes[process].nic_dead = true;
     }
@@ -120,7 +120,7 @@ impl<const HOST: bool> World<HOST> {
         !self.state.borrow().processes[process].nic_dead
     }
 
-    /// Whether two living processes are connected, and what each posts on the other takes effect as soon as nothing is in its way: neither has
+    /// Whether two living processes are connected, so that what each posts on the other takes effect as soon as nothing is in its way: neither has
     /// lost the other, and their NICs work.
     pub fn are_connected(&self, one: ProcessIndex, other: ProcessIndex) -> bool {
         let state = self.state.borrow();
@@ -134,13 +134,13 @@ impl<const HOST: bool> World<HOST> {
         reaches(one, other) && reaches(other, one)
     }
 
-    /// Makes the world as calm as `faults` from now on, or as wild.
+    /// From now on, the world has these faults.
     pub fn set_faults(&mut self, faults: Faults) {
         self.state.borrow_mut().faults = faults;
     }
 
-    /// Whether a store into a process's memory gives it a turn, as when it polls; it does at first. Otherwise it sleeps until it is nudged, or
-    /// until something of its own happens: a completion, a datagram, an event, a moment that it asked for.
+    /// Whether a store into a process's memory gives the process a turn, as if it polled; this is so at first. Otherwise the process sleeps until it
+    /// is nudged, or until something of its own happens: a completion, a datagram, an event, or a time that it asked for.
     pub fn let_stores_wake(&mut self, wake: bool) {
         self.state.borrow_mut().stores_wake = wake;
     }
@@ -150,14 +150,14 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow_mut().wake(process as u32);
     }
 
-    /// Gives a process a turn soon after `at`, if it has not asked for an earlier one; with that turn the request is used up.
+    /// Gives a process a turn soon after `at`, unless it has asked for an earlier one. That turn uses the request up.
     pub fn wake_at(&mut self, process: ProcessIndex, at: u64) {
         self.state.borrow_mut().wake_at(process as u32, at);
     }
 
-    /// Goes on until a process has its turn, but not beyond `limit`. A process has a turn after whatever may concern it: a completion, a
-    /// datagram, an event, a store into its memory, a nudge, or a moment that it asked for. `None` when nothing more is due until `limit`:
-    /// it is `limit` then.
+    /// Goes on until a process has its turn, but not beyond `limit`. A process has a turn after anything that may concern it: a completion, a
+    /// datagram, an event, a store into its memory, a nudge, or a time that it asked for. `None` if nothing more is due by `limit`; the time is then
+    /// `limit`.
     pub fn next_turn(&mut self, limit: u64) -> Option<ProcessIndex> {
         let mut state = self.state.borrow_mut();
         while state.agenda.next_at().is_some_and(|at| at <= limit) {
@@ -169,8 +169,8 @@ impl<const HOST: bool> World<HOST> {
         None
     }
 
-    /// Lets the next thing happen, whatever it is, if it is due by `limit`; [`World::events`] counts them. `None` when nothing is: it is `limit`
-    /// then. Returns the process whose turn it is, if that is what happens.
+    /// Lets the next thing happen, whatever it is, if it is due by `limit`; [`World::events`] counts these. Returns the process whose turn it is, if
+    /// a turn is what happens. `None` if nothing is due by `limit`; the time is then `limit`.
     pub fn next_event(&mut self, limit: u64) -> Option<Option<ProcessIndex>> {
         let mut state = self.state.borrow_mut();
         if state.agenda.next_at().is_none_or(|at| at > limit) {
@@ -185,12 +185,12 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow().events
     }
 
-    /// What harm has been done so far.
+    /// How much harm has been done so far.
     pub fn counts(&self) -> Counts {
         self.state.borrow().counts
     }
 
-    /// How much is on its way or waits to be taken: operations, completions, datagrams, events, and what is due.
+    /// How much is on its way or waiting to be taken: operations, completions, datagrams, events, and what is due.
     pub fn held(&self) -> usize {
         let state = self.state.borrow();
         let waiting = |p: &super::process::Process| p.completions.len() + p.events.len() + p.inbox.len();
@@ -198,7 +198,7 @@ impl<const HOST: bool> World<HOST> {
         posted + state.processes.iter().map(waiting).sum::<usize>() + state.agenda.len()
     }
 
-    /// Looks at what a process holds, dead or alive, as nobody in the world could.
+    /// Looks at what a process, dead or alive, holds, as no process of the world could.
     ///
     /// # Panics
     /// If the process offers no public region of that name.
@@ -212,8 +212,8 @@ impl<const HOST: bool> World<HOST> {
         at(memory.words())
     }
 
-    /// Looks at what stands in the lanes of that name that a process keeps, or kept, for another one, a lane for each of their connections. Nothing stands any more in one that
-    /// has been forgotten.
+    /// Looks at the contents of the lanes of that name that a process keeps, or kept, for another one: one lane for each of their connections. A lane
+    /// that has been forgotten is empty.
     pub fn look_at_lanes<R>(
         &self,
         process: ProcessIndex,
@@ -230,13 +230,13 @@ impl<const HOST: bool> World<HOST> {
         memories.iter().map(|memory| at(Some(memory.words()).filter(|words| !words.is_empty()))).collect()
     }
 
-    /// Goes on for so many nanoseconds, turns unheeded.
+    /// Goes on for this many nanoseconds; processes do not use their turns.
     pub fn run_for(&mut self, ns: u64) {
         let limit = self.now() + ns;
         while self.next_turn(limit).is_some() {}
     }
 
-    /// A digest of all that has happened: equal for equal lives.
+    /// A digest of everything that has happened: equal for equal lives.
     pub fn digest(&self) -> u64 {
         self.state.borrow().trace.digest()
     }
@@ -246,7 +246,7 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow_mut().trace.keep_all();
     }
 
-    /// All that has happened since [`World::keep_trace`]: for each event a byte for its kind and three words (time, two particulars).
+    /// Everything that has happened since [`World::keep_trace`]: for each event, a byte for its kind and three words (time, two particulars).
     pub fn trace(&self) -> Vec<u8> {
         self.state.borrow().trace.full().to_vec()
     }
