@@ -1,10 +1,11 @@
-//! Which numbers this process's own descriptors have.
+//! The numbers of this process's own descriptors.
 //!
-//! A library in a foreign program shares that program's table of descriptors. The kernel gives the lowest number that is free, so what the library opens would decide which
-//! numbers the program's own have. So such a process [has](keep_within) what it opens moved to a range of their own.
+//! A library in a foreign program shares that program's table of descriptors. The kernel gives out the lowest free number, so whatever the library
+//! opens would change the numbers that the program's own descriptors get. To avoid that, such a process [has](keep_within) what the library opens
+//! moved to a range of its own.
 //!
-//! Until it is moved there it has the number that the program would be given if it asked for one just then on another thread. So one thread opens something at a time, of the
-//! library's or of the program's: it holds an [`Opening`].
+//! Until a descriptor is moved there, it has the number that the program would get if it opened something on another thread at that moment. So only
+//! one thread at a time opens something, be it for the library or for the program: it holds an [`Opening`].
 
 use std::cell::Cell;
 use std::io;
@@ -16,10 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::io::Errno;
 
-/// The first number, and the one behind the last. As long as the second is 0 any will do.
+/// The first number, and the one after the last. As long as the second is 0, any number will do.
 static OWN: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
-/// From here on what this process opens and keeps has these numbers.
+/// From now on, descriptors that this process opens and keeps have these numbers.
 pub fn keep_within(numbers: Range<RawFd>) {
     OWN[0].store(numbers.start, Ordering::Relaxed);
     OWN[1].store(numbers.end, Ordering::Relaxed);
@@ -28,31 +29,32 @@ pub fn keep_within(numbers: Range<RawFd>) {
 static ONE_OPENS: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread holds it, or is about to.
+    /// Whether this thread holds an [`Opening`], or is about to.
     static OPENS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives no other thread of this process opens anything for which it would have to begin one. Where this process forks it holds one, or its fork would wait for a thread that it
+/// As long as this exists, no other thread of this process opens anything that requires one. A process that forks holds one while it does: otherwise
+/// its child might wait for a thread that the child does not have.
 /// does not have.
 #[derive(Debug)]
 pub struct Opening {
-    /// `None`: this thread holds another, below a handler of a signal that has come meanwhile.
+    /// `None`: this thread already holds one, outside of the signal handler in which it is now.
     _held: Option<MutexGuard<'static, ()>>,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Opening {
-    /// Waits for that.
+    /// Waits until no other thread holds one.
     #[must_use]
     pub fn begin() -> Opening {
         let held = (!OPENS.replace(true)).then(|| ONE_OPENS.lock().unwrap_or_else(PoisonError::into_inner));
         Opening { _held: held, _of_this_thread: PhantomData }
     }
 
-    /// The descriptor under a number that this process's own may have.
+    /// Moves the descriptor to a number that this process's own may have.
     ///
     /// # Errors
-    /// When none of them is free, or the process may not have as many descriptors.
+    /// When none of these numbers is free, or the process may not have as many descriptors.
     pub fn kept(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
         kept_within(fd, own())
     }
@@ -66,12 +68,13 @@ impl Drop for Opening {
     }
 }
 
-/// Opens something while no thread of another process does that shares its memory and its table of descriptors with this one, and what is one of its threads' alone: nothing of that is
-/// touched, the errno included. That process is not waited for any more once `waits` says no: it has been killed, perhaps meanwhile. Where there is no other number it keeps that which
-/// the kernel has given it.
+/// Opens something for a process that shares its memory and its table of descriptors with another process, while no thread of that other process
+/// opens anything. Nothing that belongs to one of that process's threads alone is touched, not even the errno. Once `waits` says no, that process is
+/// no longer waited for: it has been killed, perhaps in the middle of an opening. If no number of the range is free, the descriptor keeps the one
+/// that the kernel gave it.
 ///
 /// # Errors
-/// As `make`.
+/// Those of `make`.
 pub fn open_beside(waits: impl Fn() -> bool, make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<RawFd, Errno> {
     let _held = loop {
         match ONE_OPENS.try_lock() {
@@ -85,7 +88,7 @@ pub fn open_beside(waits: impl Fn() -> bool, make: impl FnOnce() -> Result<Owned
     if own.end == 0 || own.contains(&fd) {
         return Ok(fd);
     }
-    // SAFETY: both have just been opened, and nobody else knows them. They are closed past the C library, whose errno is another's.
+    // SAFETY: both have just been opened, and no other code knows them. They are closed without the C library, whose errno belongs to another thread.
     unsafe {
         let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), own.start).map(OwnedFd::into_raw_fd) else {
             return Ok(fd);
@@ -101,19 +104,19 @@ fn own() -> Range<RawFd> {
     start..end
 }
 
-/// Opens something, under a number that this process's own may have.
+/// Opens something, under a number that this process's own descriptors may have.
 ///
 /// # Errors
-/// As `make`, and as [`Opening::kept`].
+/// Those of `make`, and those of [`Opening::kept`].
 pub fn open<E: Into<io::Error>>(make: impl FnOnce() -> Result<OwnedFd, E>) -> io::Result<OwnedFd> {
     let opening = Opening::begin();
     opening.kept(make().map_err(Into::into)?)
 }
 
-/// Another descriptor for the same, under such a number.
+/// Another descriptor of the same thing, under such a number.
 ///
 /// # Errors
-/// As [`Opening::kept`], and when the system refuses.
+/// Those of [`Opening::kept`], and when the system refuses.
 pub fn duplicate(fd: impl AsFd) -> io::Result<OwnedFd> {
     open(|| fd.as_fd().try_clone_to_owned())
 }
@@ -147,9 +150,9 @@ mod tests {
     fn what_a_program_opens_has_the_lowest_number_whatever_the_library_opens_beside() {
         /// How often the program opens something.
         const TIMES: usize = 20_000;
-        // A table of descriptors that other tests have nothing to do with.
+        // A table of descriptors that other tests do not use.
         std::thread::spawn(|| {
-            // SAFETY: what this thread opens from here on it closes itself.
+            // SAFETY: this thread closes everything that it opens from here on.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "it needs no privilege");
             let (lowest, ends) = (any().as_raw_fd(), AtomicI32::new(0));
             let library = || {
@@ -189,7 +192,7 @@ mod tests {
         .expect("as above");
     }
 
-    /// It shares the memory of a process whose threads are gone, perhaps in the midst of it.
+    /// It shares the memory of a process whose threads are gone, one of them perhaps in the middle of an opening.
     #[test]
     fn a_process_beside_opens_alone_and_does_not_wait_for_one_that_is_dead() {
         let opening = Opening::begin();

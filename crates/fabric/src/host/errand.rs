@@ -1,10 +1,11 @@
-//! Errands: work of a process that may have to wait for a file system, on threads that live no longer than it takes.
+//! Errands: work of a process that may have to wait for a file system, done by threads that live no longer than it takes.
 //!
-//! SIGKILL wakes every thread of a process, each has to end, and those that stood aside do so on the processors where clients run: with two helpers that sleep all
-//! day beside the bootstrap thread, a client on such a processor goes on half as fast again after a kill (`martlet bench failover`). So a node has one thread beside
-//! its acting one, the bootstrap thread, and that starts the others when there is something for them to do: the acting thread only rings.
+//! SIGKILL wakes every thread of a process, and each has to end. Threads that stood aside do so on the processors where clients run: with two helpers
+//! that sleep all day beside the bootstrap thread, it takes a client on such a processor half as long again to go on after a kill (`martlet bench
+//! failover`). So a node has only one thread beside its acting one, the bootstrap thread, which starts the others when there is something for them to
+//! do. The acting thread only rings.
 //!
-//! A process without a bootstrap thread starts the thread of an errand where the errand is sent.
+//! In a process without a bootstrap thread, the caller that sends an errand starts its thread.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::process::stand_aside;
 
-/// After how long a thread that the system has refused is asked for again.
+/// How long to wait before asking again for a thread that the system has refused.
 const REFUSED: Duration = Duration::from_millis(100);
 
 type Work = Arc<dyn Fn() + Send + Sync>;
@@ -25,7 +26,7 @@ struct Errand {
 }
 
 impl Errand {
-    /// Starts its thread. `aside`: the caller is one that others wait for.
+    /// Starts its thread. `aside` says that other threads wait for the caller, so that the new thread has to stand aside.
     fn start(&self, aside: bool) -> bool {
         let work = Arc::clone(&self.work);
         let run = move || {
@@ -38,14 +39,14 @@ impl Errand {
     }
 }
 
-/// One that comes back.
+/// An errand that is repeated.
 struct Repeated {
     errand: Errand,
     every: Duration,
     due: Instant,
-    /// It is under way: a file system can keep it for long.
+    /// Whether it is under way: a file system can keep it for long.
     out: Arc<AtomicBool>,
-    /// Gone once nobody wants it any more.
+    /// Expires when the errand is no longer wanted.
     wanted: Weak<()>,
 }
 
@@ -55,12 +56,13 @@ struct Desk {
     on_duty: Vec<(u64, Arc<dyn Fn() + Send + Sync>)>,
     next_duty: u64,
     waiting: Vec<Errand>,
-    /// Until then the system is not asked for threads again, since it has refused one.
+    /// Until this time the system is not asked for threads, since it has refused one.
     refused: Option<Instant>,
     repeated: Vec<Repeated>,
 }
 
-/// The desk of a process. A fork has its parent's in its memory, locked for ever if another thread was at it just then, and with nobody on duty: so it gets its own.
+/// The desk of a process. A forked child has its parent's desk in its memory. That one may be locked for ever, if another thread used it at the time
+/// of the fork, and has no thread on duty. So the child gets its own.
 struct Own {
     pid: u32,
     desk: Mutex<Desk>,
@@ -72,31 +74,31 @@ fn desk() -> MutexGuard<'static, Desk> {
     let pid = std::process::id();
     loop {
         let found = OWN.load(Ordering::Acquire);
-        // SAFETY: what is there was leaked before the release with which it was put there, and nothing but its mutex ever changes.
+        // SAFETY: what is there was leaked before it was put there with release, and only its mutex ever changes.
         let own = unsafe { found.as_ref::<'static>() };
-        // The parent lives while it forks, so its number is not the fork's.
+        // The parent lives while it forks, so its pid is not the child's.
         if let Some(own) = own.filter(|own| own.pid == pid) {
             return own.desk.lock().unwrap_or_else(PoisonError::into_inner);
         }
         let new = Box::into_raw(Box::new(Own { pid, desk: Mutex::default() }));
         if OWN.compare_exchange(found, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // SAFETY: it comes from a box, and another thread was first: no other has seen it.
+            // SAFETY: it comes from a box. Another thread was first, so no other thread has seen this one.
             drop(unsafe { Box::from_raw(new) });
         }
     }
 }
 
 impl Desk {
-    /// Wakes those on duty.
+    /// Wakes the threads on duty.
     fn ring(&self) {
         self.on_duty.iter().for_each(|(_, wake)| wake());
     }
 }
 
-/// Has `work` done once, by a thread of that name. Returns whether it is: where there is no bootstrap thread the caller starts it, and the system may refuse the thread. One that
-/// a bootstrap thread is refused it asks for again.
+/// Has `work` done once, by a thread of that name. If there is no bootstrap thread, the caller starts that thread, and the system may refuse it;
+/// returns false in that case. If a bootstrap thread is refused a thread, it asks again later.
 ///
-/// The caller waits for nothing, as long as there is a bootstrap thread.
+/// As long as there is a bootstrap thread, the caller does not wait for anything.
 pub fn send(name: &'static str, work: Arc<dyn Fn() + Send + Sync>) -> bool {
     let errand = Errand { name, work };
     let mut desk = desk();
@@ -109,7 +111,8 @@ pub fn send(name: &'static str, work: Arc<dyn Fn() + Send + Sync>) -> bool {
     true
 }
 
-/// Starts what waits, from this thread: for one that ends the process or panics, and may be the bootstrap thread itself. Returns whether the system has refused no thread.
+/// Starts the errands that wait, from this thread. For a thread that ends the process or panics, which may be the bootstrap thread itself. Returns
+/// whether the system has granted every thread.
 pub fn start_waiting() -> bool {
     let mut refused = std::mem::take(&mut desk().waiting);
     refused.retain(|errand| !errand.start(true));
@@ -118,8 +121,8 @@ pub fn start_waiting() -> bool {
     is_done
 }
 
-/// Has `work` done again and again by threads of that name, `every` so long after the last one has begun, while the value that is returned lives and the process has a
-/// bootstrap thread; never twice at a time.
+/// Has `work` done again and again by threads of that name, each time `every` after the last one began. This goes on while the returned value lives
+/// and the process has a bootstrap thread; two of these threads never run at once.
 #[must_use]
 pub fn repeat(name: &'static str, every: Duration, work: Arc<dyn Fn() + Send + Sync>) -> Standing {
     let wanted = Arc::new(());
@@ -137,7 +140,7 @@ pub fn repeat(name: &'static str, every: Duration, work: Arc<dyn Fn() + Send + S
     Standing { _wanted: wanted }
 }
 
-/// An errand that comes back for as long as this lives.
+/// An errand that is repeated as long as this lives.
 #[derive(Debug)]
 pub struct Standing {
     _wanted: Arc<()>,
@@ -151,7 +154,8 @@ impl Drop for Back<'_> {
     }
 }
 
-/// Says that the calling thread starts errands from here on: it [looks](attend) after each call of `wake`, and when something is [due](next_due).
+/// From now on, the calling thread starts errands: it has to [look](attend) after each call of `wake`, and when something is
+/// [due](next_due).
 pub(crate) fn on_duty(wake: Arc<dyn Fn() + Send + Sync>) -> Duty {
     let mut desk = desk();
     let number = desk.next_duty;
@@ -160,7 +164,7 @@ pub(crate) fn on_duty(wake: Arc<dyn Fn() + Send + Sync>) -> Duty {
     Duty(number)
 }
 
-/// As long as it lives.
+/// The calling thread is on duty as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Duty(u64);
 
@@ -177,12 +181,12 @@ impl Drop for Duty {
     }
 }
 
-/// When a thread on duty has to look again, if nothing is sent before.
+/// When a thread on duty has to look again if nothing is sent before.
 pub(crate) fn next_due() -> Option<Instant> {
     let desk = desk();
-    // What was sent since this thread last looked may have been rung for while it was awake.
+    // For an errand sent since this thread last looked, the ring may have come while the thread was awake.
     let waiting = (!desk.waiting.is_empty()).then(|| desk.refused.unwrap_or_else(Instant::now));
-    // One that is still out is looked for again at its next time.
+    // A repeated errand that is still under way is looked at again at its next time.
     desk.repeated.iter().map(|repeated| repeated.due).chain(waiting).min()
 }
 
@@ -215,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// What the other tests of this process do is sent to the same desk.
+    /// Other tests of this process send their errands to the same desk.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn serve(until: impl Fn() -> bool) {
@@ -278,7 +282,7 @@ mod tests {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let duty = on_duty(Arc::new(|| {}));
         let at_the_desk = desk();
-        // SAFETY: the child makes no use of what another thread may hold: it allocates, which the C library sees to, and ends without unwinding.
+        // SAFETY: the child uses nothing that another thread may hold: it allocates, which the C library makes safe, and ends without unwinding.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let is_empty = desk().on_duty.is_empty();
@@ -301,7 +305,7 @@ mod tests {
         let (count, within) = (Arc::clone(&times), Arc::clone(&inside));
         let work = move || {
             assert_eq!(within.fetch_add(1, Ordering::SeqCst), 0, "alone");
-            // Longer than until it is due again.
+            // Longer than the interval after which it is due again.
             thread::sleep(Duration::from_millis(3));
             within.fetch_sub(1, Ordering::SeqCst);
             count.fetch_add(1, Ordering::SeqCst);

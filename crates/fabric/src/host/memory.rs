@@ -1,4 +1,4 @@
-//! Memory that outlives nobody: sealed memfds and their mappings.
+//! Memory that disappears with its last user: sealed memfds and their mappings.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ pub(crate) fn page() -> usize {
     rustix::param::page_size()
 }
 
-/// The seals without which a peer could take memory away under our feet (SIGBUS), and which the last one makes permanent.
+/// The seals that keep a peer from taking memory away from us while we use it (SIGBUS). The last one makes the others permanent.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A new, zeroed memfd of `len` bytes that nobody can shrink or grow.
@@ -27,7 +27,7 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     create_of(name, len, MemfdFlags::empty())
 }
 
-/// The same, mapped here as a whole. Nobody maps it writable any more, through whatever descriptor: it is for its maker alone to write.
+/// The same, mapped here as a whole. From then on no process can map it writable, through any descriptor: only its maker can write it.
 pub(crate) fn create_owned(name: &str, len: usize, prefault: bool) -> io::Result<(OwnedFd, Arc<Map>)> {
     let fd = create_unsealed(name, len, MemfdFlags::empty())?;
     let map = Map::new(&fd, 0, len, Access::ReadWrite, prefault)?;
@@ -35,10 +35,10 @@ pub(crate) fn create_owned(name: &str, len: usize, prefault: bool) -> io::Result
     Ok((fd, map))
 }
 
-/// Bytes of a huge page, of the kind that every x86-64 has.
+/// Bytes of a huge page, of the size that every x86-64 has.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// The same in huge pages; `len` is a multiple of [`HUGE_PAGE`]. Whether there are enough of them shows when it is mapped.
+/// The same in huge pages; `len` is a multiple of [`HUGE_PAGE`]. Whether there are enough huge pages shows only when it is mapped.
 pub(crate) fn create_huge(name: &str, len: usize) -> io::Result<OwnedFd> {
     create_of(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
 }
@@ -61,7 +61,7 @@ fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<Owned
     Ok(fd)
 }
 
-/// The same memory, opened for reading only: it cannot be mapped writable through this descriptor.
+/// The same memory, opened read-only: it cannot be mapped writable through this descriptor.
 ///
 /// It guards against mistakes, not against malice: a process of the same user can reopen it or trace us.
 pub(crate) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
@@ -69,7 +69,7 @@ pub(crate) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     open(|| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Checks a descriptor that came from a peer: memory of just this length that can neither shrink nor grow.
+/// Checks a descriptor that came from a peer: it must be memory of exactly this length that can neither shrink nor grow.
 pub(crate) fn check(fd: &OwnedFd, what: &str, len: usize) -> Result<(), String> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| format!("its {what} memory is no memfd ({e})"))?;
     if !seals.contains(SEALS) {
@@ -89,15 +89,15 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// A shared mapping; unmapped when dropped. A child of this process does not have it: what it stored there would be taken for this process's, and while it lived the
-/// memory of a dead one would not be given back.
+/// A shared mapping; unmapped when dropped. Child processes do not inherit it: what a child stored there would be taken for this process's, and as
+/// long as the child lived, the memory of a dead process would not be given back.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread, and its contents are reached only as atomics.
+// SAFETY: a mapping belongs to the process, not to a thread, and its contents are accessed only as atomics.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -114,7 +114,7 @@ impl Map {
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset as u64)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?;
         let map = Map { base, len };
-        // SAFETY: the range is the mapping that has just been made; what stands there and how it is mapped here does not change.
+        // SAFETY: the range is the mapping that has just been made; its contents and its mapping here do not change.
         unsafe { rustix::mm::madvise(map.base.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontFork)? };
         Ok(Arc::new(map))
     }
@@ -122,13 +122,13 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the range is ours alone, and every `Area` in it holds this mapping by an `Arc`, so nobody points into it any more.
+        // SAFETY: the range is ours alone, and every `Area` in it holds this mapping by an `Arc`, so nothing points into it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         invariant!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
 }
 
-/// A range of words in a mapping, which it keeps alive.
+/// A range of words in a mapping, which the range keeps alive.
 ///
 /// When the mapping is read-only, only relaxed loads are allowed (an acquire fence may follow).
 #[derive(Clone, Debug)]
@@ -156,9 +156,9 @@ impl Area {
     /// The words. On a read-only mapping they may only be loaded, and only relaxed.
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
-        // SAFETY: `words` is aligned (mappings are to a page, offsets to 8) and points to `len` words in a mapping that lives as long as
-        // `self`. Shrinking is sealed off, so the pages stay. Any bits are a valid AtomicU64, and everybody, in this process and in
-        // others, reaches them as atomics.
+        // SAFETY: `words` is aligned (mappings to a page, offsets to 8) and points to `len` words in a mapping that lives as long as `self`.
+        // Shrinking is sealed off, so the pages stay. Any bits are a valid AtomicU64, and all code, in this process and in others, accesses them as
+        // atomics.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 
@@ -169,7 +169,7 @@ impl Area {
     }
 }
 
-/// A public region of this process, for any of its threads, as long as it likes: it stays mapped.
+/// A public region of this process, for any of its threads, for as long as they like: it stays mapped.
 #[derive(Clone, Debug)]
 pub struct OwnRegion(pub(super) Area);
 
@@ -183,7 +183,7 @@ impl OwnRegion {
         self.0.memory()
     }
 
-    /// Whether the other is this one.
+    /// Whether the two are the same region.
     pub fn is(&self, other: &OwnRegion) -> bool {
         self.0.words == other.0.words
     }
@@ -196,7 +196,7 @@ struct AreaWord {
     at: usize,
 }
 
-/// A pulse that beats in these words of our regions, which `area` finds.
+/// A pulse that beats in these words of our regions; `area` finds a region by its name.
 pub(crate) fn pulse<'a>(words: &[(RegionName, usize)], area: impl Fn(RegionName) -> Option<&'a Area>) -> Pulse {
     let word = |&(name, at): &(RegionName, usize)| -> Box<dyn OwnWord> {
         let area = area(name).filter(|area| at < area.len);
@@ -237,7 +237,7 @@ mod tests {
             assert!(rustix::io::pwrite(fd, &[1], 0).is_err());
         }
         let theirs = Map::new(&fd, 0, 4096, Access::Read, false).expect("readable");
-        // SAFETY: it asks for another protection of a mapping; were it granted, nothing would be written.
+        // SAFETY: it asks for another protection of a mapping; even if that were granted, nothing would be written.
         assert_ne!(unsafe { libc::mprotect(theirs.base.as_ptr().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE) }, 0);
         Area::new(&map, 8, 8).memory()[0].store(7, Ordering::Release);
         assert_eq!(Area::new(&theirs, 8, 8).memory()[0].load(Ordering::Relaxed), 7);

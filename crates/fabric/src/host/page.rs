@@ -1,4 +1,5 @@
-//! Words that one process makes and writes, and others read, outside any fabric: what a daemon shows to the programs around it, and what these show it.
+//! Words that one process makes and writes, and others read, outside any fabric: what a daemon shows to the programs around it, and what they show to
+//! the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use crate::contract::Memory;
 use crate::invariant;
 use crate::primitive::{Ordering, fence};
 
-/// A mapping of a sealed memfd of words, which nobody can shrink or grow. All clones are one.
+/// A mapping of a sealed memfd of words, which no process can shrink or grow. All clones are the same page.
 #[derive(Clone, Debug)]
 pub struct Page {
     fd: Arc<OwnedFd>,
@@ -18,13 +19,13 @@ pub struct Page {
     writable: bool,
 }
 
-/// Bytes of a memfd with so many words: whole pages.
+/// Bytes of a memfd with this many words: whole pages.
 fn bytes_of(words: usize) -> usize {
     (words * 8).next_multiple_of(page())
 }
 
 impl Page {
-    /// New memory of so many words, all zero. No other process can write it, whatever descriptor of it that one is given.
+    /// New memory of this many words, all zero. No other process can write it, whichever of its descriptors that process is given.
     ///
     /// # Errors
     /// When the system has no more memory or descriptors.
@@ -33,17 +34,17 @@ impl Page {
         Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: true })
     }
 
-    /// Maps memory that another process has [made](Page::create), for reading. The descriptor is closed with the last clone.
+    /// Maps memory that another process has [made](Page::create), read-only. The descriptor is closed with the last clone.
     ///
     /// # Errors
-    /// When it is no such memory: `InvalidData`, with the reason. And when the system refuses to map it.
+    /// When it is not such memory: `InvalidData`, with the reason. Also when the system refuses to map it.
     pub fn open(fd: OwnedFd, words: usize) -> io::Result<Page> {
         check(&fd, "shared", bytes_of(words)).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
         let map = Map::new(&fd, 0, bytes_of(words), Access::Read, true)?;
         Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: false })
     }
 
-    /// A descriptor of the same memory that can only be mapped for reading.
+    /// A descriptor of the same memory that can only be mapped read-only.
     ///
     /// # Errors
     /// When the system has no more descriptors.
@@ -51,18 +52,18 @@ impl Page {
         read_only(&self.fd)
     }
 
-    /// Loads a word. What its writer did before it stored it with release is seen afterwards.
+    /// Loads a word. What its writer did before storing the word with release is visible afterwards.
     pub fn load(&self, word: usize) -> u64 {
-        // On a read-only mapping a relaxed load and a fence behind it stand for a load with acquire.
+        // On a read-only mapping, a relaxed load followed by a fence serves as an acquire load.
         let value = self.area.memory()[word].load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         value
     }
 
-    /// The words, for who may write them.
+    /// The words, for a process that may write them.
     ///
     /// # Panics
-    /// On memory that was opened for reading.
+    /// On memory that was opened read-only.
     pub fn words(&self) -> &Memory {
         invariant!(self.writable, "words of a page that is mapped for reading are only loaded");
         self.area.memory()
@@ -73,13 +74,13 @@ impl Page {
         &self.area.memory()[word]
     }
 
-    /// Registers words as the calling thread's death words. The value keeps the memory mapped.
+    /// Registers words as the calling thread's death words. The returned value keeps the memory mapped.
     ///
     /// # Errors
-    /// As [`DeathWordsError`] says.
+    /// See [`DeathWordsError`].
     ///
     /// # Panics
-    /// On memory that was opened for reading.
+    /// On memory that was opened read-only.
     pub fn register_death_words(&self, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         invariant!(self.writable, "the kernel cannot mark words of a page that is mapped for reading");
         DeathWords::register_in(self.area.clone(), words)
@@ -103,7 +104,7 @@ mod tests {
         let theirs = Page::open(ours.for_readers().expect("a descriptor"), 100).expect("mapped");
         ours.words()[99].store(7, Ordering::Release);
         assert_eq!(theirs.load(99), 7);
-        // Nor by the descriptor that it was made with, nor by one that a reader has opened anew for writing.
+        // Nor through the descriptor that it was made with, nor through one that a reader has reopened for writing.
         assert!(Map::new(&ours.fd, 0, bytes_of(100), Access::ReadWrite, false).is_err());
         let wrong = Page::open(ours.for_readers().expect("a descriptor"), 10_000).expect_err("too short");
         assert!(wrong.to_string().contains("81920 were agreed"), "{wrong}");

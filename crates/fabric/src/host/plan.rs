@@ -1,19 +1,19 @@
-//! Where regions lie in the memory that processes hand each other; what a process may declare.
+//! The layout of regions in the memory that processes hand each other.
 //!
 //! | memfd | how many | contents |
 //! |---|---|---|
-//! | public | one a process | the public regions that peers write too, each from a page's start |
-//! | owned | one a process | those that only their owner writes, which no peer can map writable |
-//! | bell | one a process | one page: the doorbell |
-//! | lanes | one for each peer | one page of grant words, one a cache line, which only the owner can map writable by our code; then the lanes, each from a page's start; then, between members, the mail ring |
+//! | public | one per process | the public regions that peers write too, each from a page's start |
+//! | owned | one per process | those that only their owner writes, which no peer can map writable |
+//! | bell | one per process | one page: the doorbell |
+//! | lanes | one per peer | one page of grant words, one per cache line, mapped writable only by the owner; lanes, each from a page's start; members' mail ring |
 
 use super::memory::page;
 use crate::contract::{RegionName, RegionSpec};
 
-/// Bytes between two grant words: a cache line each.
+/// Bytes between two grant words, so that each has a cache line of its own.
 pub(crate) const GRANT_STRIDE: usize = 64;
 
-/// Offsets of regions laid one after another from `start` on, and the end.
+/// Offsets of regions that are laid out one after another from `start`, and the end.
 fn offsets(regions: &[(RegionName, usize)], start: usize) -> (Vec<usize>, usize) {
     let mut at = start;
     let mut out = Vec::with_capacity(regions.len());
@@ -24,21 +24,21 @@ fn offsets(regions: &[(RegionName, usize)], start: usize) -> (Vec<usize>, usize)
     (out, at)
 }
 
-/// Public regions in one memfd.
+/// The layout of public regions in one memfd.
 pub(crate) struct PublicPlan {
-    /// Where each region starts, in the order declared.
+    /// Where each region starts, in the order of declaration.
     pub(crate) offsets: Vec<usize>,
-    /// The whole length; at least a page, since nothing empty can be mapped.
+    /// The total length. It is at least a page, since nothing empty can be mapped.
     pub(crate) bytes: usize,
 }
 
 impl PublicPlan {
-    /// Of all of them.
+    /// The layout of all public regions.
     pub(crate) fn new(spec: &RegionSpec) -> PublicPlan {
         PublicPlan::of(&spec.public)
     }
 
-    /// Of these.
+    /// The layout of these regions.
     pub(crate) fn of(regions: &[(RegionName, usize)]) -> PublicPlan {
         let (offsets, end) = offsets(regions, 0);
         PublicPlan { offsets, bytes: end.max(page()) }
@@ -51,13 +51,13 @@ pub(crate) fn by_writer(spec: &RegionSpec) -> [Vec<(RegionName, usize)>; 2] {
     [shared, owned]
 }
 
-/// The lanes memfd. Its first page holds the grant words; `offsets` count from the page after it.
+/// The layout of the lanes memfd. Its first page holds the grant words; `offsets` count from the page after it.
 pub(crate) struct LanesPlan {
-    /// Where each lane starts behind the first page.
+    /// Where each lane starts, counted from the end of the first page.
     pub(crate) offsets: Vec<usize>,
-    /// Where the mail ring starts behind the first page, between members.
+    /// Between members, where the mail ring starts, counted from the end of the first page.
     pub(crate) mail: Option<usize>,
-    /// Length behind the first page; at least a page.
+    /// The length after the first page; at least a page.
     pub(crate) body: usize,
 }
 

@@ -1,11 +1,11 @@
-//! The bare death probe: two processes, one robust futex word, nothing else. What the machine itself takes to tell of a death, against which
-//! detection and failover of the same run are quoted (it drifts between 5 and 35 microseconds on one machine).
+//! The bare death probe: two processes, one robust futex word, nothing else. It measures how long the machine itself takes to report a death.
+//! Detection and failover times of the same run are quoted against it, since it drifts between 5 and 35 microseconds on one machine.
 //!
-//! The prober starts its own executable again as the victim, with whatever hidden arguments the caller's command line understands; the
-//! number of the inherited descriptor ([`DeathProbe::fd_number`]) has to be among them.
+//! The prober starts its own executable again as the victim, with hidden arguments that the caller's command line understands. The number of the
+//! inherited descriptor ([`DeathProbe::fd_number`]) has to be among them.
 //!
-//! Where whoever takes over shares the victim's processor and sleeps there, a death cannot be answered sooner than such a sleeper can say that it has been woken by it:
-//! that is the bare succession ([`Victim::kill_before_heir`]).
+//! If the process that takes over shares the victim's processor and sleeps there, it cannot answer a death before it can say that the death has woken
+//! it. That time is the bare succession ([`Victim::kill_before_heir`]).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -40,7 +40,8 @@ pub enum Pastime {
     Sleep,
     /// It spins in user mode, and does nothing else.
     Spin,
-    /// It walks through its resident memory, over and over, as a process that works: by then its processor's caches hold nothing of the kernel's code for its end.
+    /// It walks through its resident memory over and over, as a process that works would: the processor's caches then hold none of the kernel's code
+    /// for ending a process.
     Walk,
 }
 
@@ -67,12 +68,12 @@ pub struct VictimPlan {
     pub pastime: Pastime,
     /// The processor to run on; any, if `None`.
     pub cpu: Option<usize>,
-    /// Bytes of memory to keep resident: the kernel tears them down at the end.
+    /// Bytes of memory to keep resident; the kernel tears them down when the victim ends.
     pub resident_bytes: usize,
 }
 
-/// Being the victim: registers the word in the inherited memory `fd`, makes itself ready, and waits for its death. It ends with the thread
-/// that started it, too, so that none is left over. Returns only an error.
+/// Acts as the victim: registers the word in the inherited memory `fd`, reports that it is ready, and waits to be killed. It also ends with the
+/// thread that started it, so that no victim is left over. Returns only an error.
 pub fn victim(fd: RawFd, plan: VictimPlan) -> io::Result<std::convert::Infallible> {
     if rustix::process::getppid().is_none() {
         return Err(io::Error::other("the prober is gone already"));
@@ -82,8 +83,8 @@ pub fn victim(fd: RawFd, plan: VictimPlan) -> io::Result<std::convert::Infallibl
     if fd <= 2 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}; allowed is an inherited one above 2")));
     }
-    // SAFETY: the caller says that the prober has left this descriptor to us. A number that is none, or that names something else, fails
-    // the check below; at worst we close a descriptor of this short-lived process.
+    // SAFETY: the caller says that the prober has left this descriptor to us. A number that is no descriptor, or that names something else, fails the
+    // check below; at worst we close a descriptor of this short-lived process.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     memory::check(&fd, "probe", page()).map_err(io::Error::other)?;
     let area = Area::new(&Map::new(&fd, 0, page(), Access::ReadWrite, true)?, 0, page());
@@ -109,7 +110,7 @@ pub struct DeathTiming {
     pub seen_ns: u64,
 }
 
-/// States of the heir, which moves upwards through them.
+/// The states of the heir, in ascending order.
 mod heir {
     /// There is none yet.
     pub const ABSENT: u64 = 0;
@@ -121,7 +122,7 @@ mod heir {
     pub const FAILED: u64 = 3;
 }
 
-/// How long a sleeping heir is given to fall asleep: there is no telling from outside when it has, and one that is caught awake is only faster.
+/// How long a sleeping heir is given to fall asleep. It cannot be seen from outside when it has, and an heir that is caught awake is only faster.
 const FALL_ASLEEP: Duration = Duration::from_millis(1);
 
 /// The prober's side. One probe serves many victims, one after another.
@@ -139,7 +140,7 @@ impl DeathProbe {
         Ok(DeathProbe { fd, area })
     }
 
-    /// The number under which a victim started by [`DeathProbe::spawn`] finds the memory: what it passes to [`victim`].
+    /// The number under which a victim started by [`DeathProbe::spawn`] finds the memory, and which it passes to [`victim`].
     pub fn fd_number(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -181,12 +182,12 @@ impl Victim<'_> {
         self.child.id()
     }
 
-    /// Whom to kill.
+    /// The process to kill.
     fn target(&self) -> io::Result<Pid> {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))
     }
 
-    /// Kills the victim and polls the word without a break until the kernel has marked it; then waits until the process is gone.
+    /// Kills the victim and polls the word continuously until the kernel has marked it. Then waits until the process is gone.
     pub fn kill(mut self) -> io::Result<DeathTiming> {
         let pid = self.target()?;
         let word = &self.area.memory()[DEATH];
@@ -206,8 +207,9 @@ impl Victim<'_> {
         Ok(DeathTiming { kill_ns: killed.as_nanos() as u64, seen_ns: seen.as_nanos() as u64 })
     }
 
-    /// Kills the victim while a thread of this process, which has called `prepare` first, sleeps on its death word. Returns how long it took, from before kill(), until this thread,
-    /// polling, saw that the sleeper had been woken and had said so, in nanoseconds. `prepare` places the sleeper: on the victim's processor, if it is to be as with nodes that share one.
+    /// Kills the victim while a thread of this process, which has first called `prepare`, sleeps on its death word. Returns how long it took, in
+    /// nanoseconds, from before kill() until this thread, polling, saw that the sleeper had been woken and had said so. `prepare` places the sleeper:
+    /// on the victim's processor, to measure nodes that share a processor.
     pub fn kill_before_heir(mut self, prepare: impl FnOnce() -> io::Result<()> + Send) -> io::Result<u64> {
         let pid = self.target()?;
         let memory = self.area.memory();
@@ -232,7 +234,7 @@ impl Victim<'_> {
             }
             let seen = start.elapsed();
             if killed.is_err() {
-                // It lives, and the sleeper has to end all the same.
+                // The victim lives, but the sleeper has to end all the same.
                 let _ = self.child.kill();
             }
             sleeper.join().map_err(|_| io::Error::other("the sleeper panicked"))??;
@@ -260,7 +262,7 @@ fn await_death(word: &AtomicU64) -> io::Result<()> {
 
 impl Drop for Victim<'_> {
     fn drop(&mut self) {
-        // It may have been killed and waited for already.
+        // It may already have been killed and waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

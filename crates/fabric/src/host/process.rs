@@ -6,12 +6,11 @@ use std::sync::OnceLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Turns core dumps off for this process and its children: a dump delays every sign of a death by the time that it takes to write (TRAPS
-/// 33), 155 ms for 64 MiB.
+/// Turns core dumps off for this process and its children. A dump delays every sign of a death by the time that it takes to write the dump (TRAPS
+/// 33): 155 ms for 64 MiB.
 ///
-/// The limit is set to one byte, not to zero: both are too little for a core file, but where cores are piped to a collector the kernel
-/// ignores the limit unless it is one. The process stays dumpable in the sense of prctl, since that also governs who may look at it
-/// through /proc.
+/// The limit is set to one byte, not to zero. Both are too little for a core file, but if cores are piped to a collector, the kernel ignores any
+/// limit but one byte. The process stays dumpable in the sense of prctl, since that also governs which processes may look at it through /proc.
 pub fn disable_core_dumps() -> io::Result<()> {
     let maximum = getrlimit(Resource::Core).maximum;
     let current = Some(maximum.map_or(1, |most| most.min(1)));
@@ -29,24 +28,23 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Makes the calling thread one that is not in the way: it runs on every processor but the one that it was bound to so far, if there is
-/// another, and preempts no thread of usual priority. It is not starved either: on a busy host connections must still be made in
-/// milliseconds.
+/// Keeps the calling thread out of the way: it runs on every processor but the one that it has been bound to, if there is another, and preempts no
+/// thread of ordinary priority. It is not starved either: even on a busy host, connections must be made within milliseconds.
 ///
-/// For helpers of a process whose acting thread is bound to a processor, from which they inherit the binding. SIGKILL wakes all threads of a
-/// process at once. A helper that ran on the acting thread's processor would end before the acting thread, whose death would be seen that
-/// much later, or before the successor that the death has woken there: the scheduler prefers who has had less, whatever its priority.
+/// This is for helpers of a process whose acting thread is bound to a processor, since they inherit that binding. SIGKILL wakes all threads of a
+/// process at once. A helper on the acting thread's processor could end before the acting thread, whose death would then be seen that much later; or
+/// before the successor that the death has woken there. The scheduler prefers the thread that has had less time, whatever its priority.
 pub fn stand_aside() {
     leave_core();
     let _ = rustix::process::nice(10);
     let no_priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt nobody when they
-    // wake, yet get their share; the time slice becomes the usual one again.
+    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt no other thread when they
+    // wake, yet get their share; the time slice is reset to the usual one.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
-/// Has the calling thread run before ordinary ones as soon as it has something to do, where that is allowed. For helpers that work for microseconds at a time, and that somebody
-/// waits for.
+/// Makes the calling thread run before ordinary ones as soon as it has something to do, if that is allowed. For helpers that work for microseconds at
+/// a time while others wait for them.
 pub fn come_first() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters outlive the call, which changes the class of the calling thread and nothing else.
@@ -56,15 +54,17 @@ pub fn come_first() {
     }
 }
 
-/// Where the helpers of this process run, if somebody has said it.
+/// Where the helpers of this process run, if that has been set.
 static HELPERS_CPUS: OnceLock<CpuSet> = OnceLock::new();
 
-/// From here on, helpers of this process that [stand aside](stand_aside) or [leave a core](leave_core) go to these processors, whatever they leave.
+/// From now on, helpers of this process that [stand aside](stand_aside) or [leave a core](leave_core) go to these processors, whichever one they
+/// leave.
 ///
-/// For several processes that are bound to processors of one host: to leave one's own is to go to another's, which may be the one that everybody waits for.
+/// This is for several processes that are bound to processors of one host. There, a helper that leaves its own process's processor would go to
+/// another process's, which may be the one that all wait for.
 ///
 /// # Errors
-/// When there is no such processor, or it has been said before.
+/// When there is no such processor, or this has been set before.
 pub fn keep_helpers_on(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for cpu in cpus {
@@ -76,8 +76,8 @@ pub fn keep_helpers_on(cpus: &[usize]) -> io::Result<()> {
     HELPERS_CPUS.set(set).map_err(|_| io::Error::new(io::ErrorKind::AlreadyExists, "where helpers run has been said before"))
 }
 
-/// Lets the calling thread run on every processor but the one that it was bound to so far, if there is another, or where helpers are
-/// [kept](keep_helpers_on): the first half of [`stand_aside`], for a helper that the acting thread waits for.
+/// Lets the calling thread run on every processor but the one that it has been bound to, if there is another, or on those where helpers are
+/// [kept](keep_helpers_on). This is the first half of [`stand_aside`], for a helper that the acting thread waits for.
 pub fn leave_core() {
     let mut everywhere = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
@@ -87,8 +87,8 @@ pub fn leave_core() {
     if let Some(core) = core.filter(|_| HELPERS_CPUS.get().is_none()) {
         elsewhere.unset(core);
     }
-    // To widen or lower what the thread has is always allowed; without it, it works as well, only less politely. The kernel refuses a set
-    // without a processor that this process may use.
+    // A thread may always widen its set of processors or lower its priority. If this fails, it works all the same, only less politely. The kernel
+    // refuses a set without a processor that this process may use.
     let _ = sched_setaffinity(None, &elsewhere).or_else(|_| sched_setaffinity(None, &everywhere));
 }
 

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn all_of_the_bytes_are_drawn() {
-        // More than the system gives at once to who is interrupted.
+        // More than the system gives at once to a caller that a signal interrupts.
         let drawn: [u8; 4096] = random().expect("the system has randomness");
         assert!(drawn.chunks(64).all(|part| part.iter().any(|byte| *byte != 0)));
         assert_ne!(drawn, random().expect("the system has randomness"));

@@ -1,13 +1,16 @@
-//! Death words: robust futexes in shared memory, by which the kernel tells the others that a thread has died.
+//! Death words: robust futexes in shared memory, by which the kernel tells other processes that a thread has died.
 //!
-//! A thread registers words of a public region of its process. Each holds the thread's id and FUTEX_WAITERS in its low 32 bits. When the
-//! thread ends without having given them back, SIGKILL included, the kernel sets FUTEX_OWNER_DIED in each, clears the id, and wakes one
-//! waiter a word, before the process's memory is torn down: microseconds after the signal.
+//! A thread registers words of a public region of its process. Each word holds the thread's id and FUTEX_WAITERS in its low 32 bits. When the thread
+//! ends without having given the words back, by SIGKILL or otherwise, the kernel sets FUTEX_OWNER_DIED in each, clears the id, and wakes one waiter
+//! per word. It does so before the process's memory is torn down: microseconds after the signal.
 //!
-//! The kernel knows one robust list a thread, and it is the C library's, for robust pthread mutexes. So a death word is such a mutex, shared between processes, which
-//! its thread locks once and for all: the library enters it in the list, and whatever robust mutexes the rest of the program has stay in there beside it. A mutex is
-//! longer than its word: a death word takes [`WORDS_EACH`] words of the region, of which the first means something to others, and the last: how many threads have held it so
-//! far, by which two that have the same number are told apart ([`Holder`]).
+//! The kernel knows only one robust list per thread, and that list belongs to the C library, for robust pthread mutexes. So a death word is such a
+//! mutex, shared between processes, which its thread locks once and for all. The library enters it in the list, and robust mutexes of the rest of the
+//! program stay in the list beside it.
+//!
+//! A mutex is longer than its word: a death word takes [`WORDS_EACH`] words of the region. Two of them mean something to other processes: the first,
+//! and the last, which says how many threads have held the death word so far. The last one tells apart two threads that have had the same id
+//! ([`Holder`]).
 
 use std::io;
 use std::marker::PhantomData;
@@ -23,13 +26,14 @@ pub const WAITERS: u64 = 0x8000_0000;
 pub const OWNER_DIED: u64 = 0x4000_0000;
 /// FUTEX_TID_MASK: the thread's id.
 const TID_MASK: u64 = 0x3fff_ffff;
-/// The most death words of one thread: half of what the kernel walks of a list (ROBUST_LIST_LIMIT), so that the program's own mutexes have their place in there.
+/// The most death words of one thread. It is half of what the kernel walks of a list (ROBUST_LIST_LIMIT), which leaves room for the program's own
+/// mutexes.
 pub const MAX_WORDS: usize = 1024;
-/// How far apart death words lie at least, in words: a cache line. The C library's mutex is no longer than that.
+/// The least distance between death words, in words: a cache line. The C library's mutex is no longer than that.
 pub const WORDS_EACH: usize = 8;
 /// Words that a mutex covers.
 const MUTEX_WORDS: usize = size_of::<libc::pthread_mutex_t>().div_ceil(8);
-/// Which of the words that a death word takes says how many threads have held it.
+/// Which word of a death word counts the threads that have held it.
 const HOLDERS: usize = WORDS_EACH - 1;
 const _: () = assert!(MUTEX_WORDS <= HOLDERS && align_of::<libc::pthread_mutex_t>() <= 8);
 
@@ -39,7 +43,7 @@ pub enum DeathWordsError {
     /// The region was never declared.
     #[error("this process declares no public region {0}")]
     Region(u8),
-    /// A word that the region does not have, or not with all that a death word takes.
+    /// A word that the region does not have, or that lacks room for all that a death word takes.
     #[error("a death word at word {word} of a region that has {words}; it takes {WORDS_EACH}")]
     Word {
         /// The index asked for.
@@ -47,13 +51,13 @@ pub enum DeathWordsError {
         /// How many words there are.
         words: usize,
     },
-    /// Two of them, or one twice, closer to each other than [`WORDS_EACH`].
+    /// Two words, or the same word twice, closer to each other than [`WORDS_EACH`].
     #[error("death words at words {0} and {1} of a region; each takes {WORDS_EACH}")]
     Overlap(usize, usize),
-    /// None, or more than a thread may have.
+    /// No words, or more than a thread may have.
     #[error("{0} death words; allowed are 1 to {MAX_WORDS}")]
     Count(usize),
-    /// A thread holds it, or has died with it.
+    /// A thread holds the word, or died holding it.
     #[error("word {word} of the region, {value:#x}, is a death word already")]
     Held {
         /// Its index.
@@ -61,7 +65,7 @@ pub enum DeathWordsError {
         /// What it holds.
         value: u64,
     },
-    /// The C library keeps the futex of a mutex somewhere else than in its first four bytes.
+    /// The C library does not keep the futex of a mutex in the mutex's first four bytes.
     #[error("this C library's mutexes are none that can serve as death words: the first word of one that is locked holds {0:#x}")]
     Library(u64),
     /// The system refuses.
@@ -69,14 +73,14 @@ pub enum DeathWordsError {
     Mutex(#[from] io::Error),
 }
 
-/// The death words of the thread that registered them. Dropping it on that thread gives them back: they read 0, which is a clean end and no
-/// death. When the thread ends without dropping it, the kernel says that it died.
+/// The death words of the thread that registered them. Dropping this on that thread gives them back: they read 0, which is a clean end and no death.
+/// If the thread ends without dropping it, the kernel says that the thread has died.
 #[must_use = "dropped, the words are given back"]
 pub struct DeathWords {
     area: Area,
-    /// Those that are locked.
+    /// The words that are locked.
     words: Vec<usize>,
-    /// Tied to its thread: nobody else may unlock them.
+    /// Ties it to its thread: no other thread may unlock the words.
     _thread: PhantomData<*const ()>,
 }
 
@@ -86,7 +90,7 @@ impl std::fmt::Debug for DeathWords {
     }
 }
 
-/// What a function of the pthread family returns.
+/// The result of a function of the pthread family.
 fn checked(error: libc::c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
@@ -96,13 +100,14 @@ fn mutex(area: &Area, word: usize) -> *mut libc::pthread_mutex_t {
     area.memory()[word..word + MUTEX_WORDS].as_ptr().cast_mut().cast()
 }
 
-/// Makes a robust mutex at a word of the area that takes no part in any, and locks it.
+/// Makes and locks a robust mutex at a word of the area that belongs to no other mutex.
 fn lock(area: &Area, word: usize) -> io::Result<()> {
     let mut kind = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let kind = kind.as_mut_ptr();
-    // SAFETY: `kind` is initialised by the first call and used by those that follow. The mutex's words are ours to write (`register_in` checks that they are within the
-    // area, which `DeathWords` keeps mapped until the mutex is unlocked, and in no other mutex), and aligned. Others load its first word at any time: of that the
-    // library writes the low half, the futex, by atomic instructions, and the high half, a count that nobody looks at, by aligned stores.
+    // SAFETY: `kind` is initialised by the first call and used by those that follow. The mutex's words are ours to write, and aligned: `register_in`
+    // checks that they are within the area, which `DeathWords` keeps mapped until the mutex is unlocked, and that they are in no other mutex. Others
+    // load the first word at any time. The library writes its low half, the futex, by atomic instructions, and its high half, a count that nobody
+    // looks at, by aligned stores.
     unsafe {
         checked(libc::pthread_mutexattr_init(kind))?;
         let made = checked(libc::pthread_mutexattr_setpshared(kind, libc::PTHREAD_PROCESS_SHARED))
@@ -114,14 +119,14 @@ fn lock(area: &Area, word: usize) -> io::Result<()> {
     }
 }
 
-/// Unlocks it, and leaves zeros.
+/// Unlocks the mutex, and leaves zeros.
 fn unlock(area: &Area, word: usize) {
     // SAFETY: the mutex was locked by `lock`, on this thread, and its memory is still mapped.
     let unlocked = unsafe { checked(libc::pthread_mutex_unlock(mutex(area, word))) };
     match unlocked {
-        // It is in no list any more, and nobody waits to lock it.
+        // It is no longer in any list, and no thread waits to lock it.
         Ok(()) => area.memory()[word..word + MUTEX_WORDS].iter().for_each(|word| word.store(0, Ordering::Release)),
-        // As in the child of a fork that held it: there it is in no list either.
+        // This happens in the child of a fork whose parent held it: there, it is in no list either.
         Err(error) => tracing::error!(%error, "a death word cannot be given back"),
     }
 }
@@ -147,11 +152,11 @@ impl DeathWords {
         }
         let mut held = DeathWords { area: area.clone(), words: Vec::with_capacity(words.len()), _thread: PhantomData };
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u64;
-        // The last first: the list is walked from what was entered last.
+        // The last first: the kernel walks the list starting with what was entered last.
         for &word in words.iter().rev() {
             let holders = &memory[word + HOLDERS];
             holders.store(holders.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-            // A reader that sees the thread's number sees this too.
+            // A reader that sees the thread's id also sees this count.
             fence(Ordering::Release);
             lock(&area, word)?;
             held.words.push(word);
@@ -164,27 +169,27 @@ impl DeathWords {
         Ok(held)
     }
 
-    /// What the low half of each word is while this thread lives: its id and [`WAITERS`].
+    /// The low half of each word while this thread lives: its id and [`WAITERS`].
     pub fn value(&self) -> u64 {
         self.area.memory()[self.words[0]].load(Ordering::Relaxed) & (WAITERS | OWNER_DIED | TID_MASK)
     }
 }
 
-/// What a reader of a death word knows of the thread that holds it, for which it has to have been found alive once.
+/// What a reader of a death word knows about the thread that holds it, once it has found that thread alive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holder {
-    /// Which of the threads that have held the word.
+    /// Which of the threads that have held the word, by the count.
     which: u64,
     /// When it was found alive.
     since: Option<Moment>,
 }
 
-/// What a reader finds of a thread that may hold a death word.
+/// What a reader finds out about a thread that may hold a death word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The word.
     pub word: u64,
-    /// Whether [marks](super::marks) say that its thread has died, as the word does not yet.
+    /// Whether [marks](super::marks) say that its thread has died, which the word does not say yet.
     pub is_marked: bool,
 }
 
@@ -196,12 +201,12 @@ impl Reading {
 }
 
 impl Holder {
-    /// Reads the word at an index by `load`, which loads with acquire.
+    /// Reads the death word at index `word`. `load` must load with acquire.
     pub fn read(&mut self, marks: &Marks, word: usize, load: impl Fn(usize) -> u64) -> Reading {
         let which = load(word + HOLDERS);
         let value = load(word);
         let thread = (value & TID_MASK) as u32;
-        // Between two equal counts it is a word of this holder, or of none.
+        // If the count is the same before and after, the word is this holder's, or nobody's.
         if thread == 0 || value & OWNER_DIED != 0 || load(word + HOLDERS) != which {
             self.since = None;
             return Reading { word: value, is_marked: false };
@@ -215,10 +220,12 @@ impl Holder {
 }
 
 impl OwnRegion {
-    /// Makes words of the region, by index, the calling thread's death words: one for each watcher, since the kernel wakes one waiter a word. From the return on each holds
-    /// the thread's id and [`WAITERS`] in its low half. Nobody else may write them, nor the [`WORDS_EACH`] words that begin with each.
+    /// Makes words of the region, given by index, the calling thread's death words. Use one for each watcher, since the kernel wakes only one waiter
+    /// per word. From the return on, each holds the thread's id and [`WAITERS`] in its low half. Only the calling thread may write them, or the
+    /// [`WORDS_EACH`] words that begin with each.
     ///
-    /// Peers that can read the memory of the dead see the mark at any time; others, if they read it before the kernel has taken down what they read it by.
+    /// Peers that can read the memory of the dead see the mark at any time. Other peers see it only if they read it before the kernel has torn down
+    /// what they read it through.
     ///
     /// # Errors
     /// See [`DeathWordsError`].
@@ -232,7 +239,7 @@ impl Drop for DeathWords {
         for word in &self.words {
             unlock(&self.area, *word);
         }
-        // A process that waits for a change of a word learns of the clean end too: the library wakes one waiter, which may not be all.
+        // A process that waits for a word to change must be told of the clean end, too. The library wakes only one waiter, which may not be all.
         for word in &self.words {
             futex::wake_word(&self.area.memory()[*word]);
         }
@@ -249,7 +256,7 @@ mod tests {
         Area::new(&Map::new(&fd, 0, 4096, Access::ReadWrite, false).expect("map"), 0, 4096)
     }
 
-    /// The half of a word that the kernel knows.
+    /// The part of a word that means something to the kernel.
     fn load(area: &Area, word: usize) -> u64 {
         area.memory()[word].load(Ordering::Acquire) & (WAITERS | OWNER_DIED | TID_MASK)
     }
@@ -269,7 +276,7 @@ mod tests {
         })
         .join()
         .expect("the thread ends");
-        // `join` waits for the thread's memory to be given back, which the kernel does after it has walked the robust list.
+        // `join` waits until the thread's memory is given back, which the kernel does after it has walked the robust list.
         for word in words {
             assert_eq!(load(&area, word), OWNER_DIED | WAITERS, "word {word}");
         }
@@ -312,7 +319,7 @@ mod tests {
         mutex(area, 0)
     }
 
-    /// TRAPS 56: a program's own robust mutexes go on working on a thread that has death words, whichever was there first.
+    /// TRAPS 56: a program's own robust mutexes keep working on a thread that has death words, whichever was there first.
     #[test]
     fn trap_56_a_thread_with_death_words_may_hold_robust_mutexes() {
         let area = area();
@@ -346,7 +353,7 @@ mod tests {
         let theirs = area();
         std::thread::spawn(move || {
             let held = DeathWords::register_in(theirs, &[8]).expect("registered");
-            // SAFETY: the child has this thread alone, maps memory, makes system calls, and ends.
+            // SAFETY: the child has only this thread. It maps memory, makes system calls, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let own = DeathWords::register_in(area(), &[16]);

@@ -1,4 +1,4 @@
-//! Unix sockets of whole messages: messages and descriptors over them, and who is at the other end.
+//! Unix sockets that carry whole messages: sending messages and descriptors, and finding out which process is at the other end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ pub const MAX_MESSAGE: usize = 8192;
 /// The most descriptors that travel with one message.
 pub const MAX_FDS: usize = 4;
 
-/// A socket of ours, connected with nobody.
+/// A new, unconnected socket.
 ///
 /// # Errors
 /// When the system refuses.
@@ -30,7 +30,7 @@ pub fn seqpacket() -> io::Result<OwnedFd> {
 /// The next connection that waits, if any.
 ///
 /// # Errors
-/// When the system refuses, for want of descriptors above all.
+/// When the system refuses, above all for lack of descriptors.
 pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let opening = Opening::begin();
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -40,10 +40,10 @@ pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends one message. Sockets here are fresh and messages few, so a full buffer means a peer that does not read: an error.
+/// Sends one message. Sockets here are fresh and messages few, so a full buffer means that the peer does not read, which is an error.
 ///
 /// # Errors
-/// When the other end is closed, or its buffer full (`WouldBlock`).
+/// When the other end is closed, or its buffer is full (`WouldBlock`).
 pub fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -68,13 +68,13 @@ pub enum Received {
     End,
     /// Longer than any message of ours.
     TooLong,
-    /// A message in the buffer, of this length, and what descriptors came with it.
+    /// A message in the buffer, of this length, and the descriptors that came with it.
     Message(usize, Vec<OwnedFd>),
 }
 
 /// Takes the next message into `buffer`.
 pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
-    // Until also those are closed that are not taken.
+    // Held until the descriptors that are not taken are closed, too.
     let opening = Opening::begin();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -94,7 +94,7 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
             fds.extend(rights.map(|fd| opening.kept(fd)));
         }
     }
-    // For want of descriptors, as where the kernel drops them.
+    // This happens for lack of descriptors, as it does when the kernel drops them.
     let Ok(fds) = fds.into_iter().collect::<io::Result<Vec<OwnedFd>>>() else { return Received::End };
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Received::TooLong;
@@ -115,10 +115,10 @@ fn option<T: Copy>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// A process at the other end of a Unix socket, as the kernel noted it when the connection was made: it cannot pass for another one.
+/// The process at the other end of a Unix socket, as the kernel noted it when the connection was made. It cannot pass for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number; 0 where it is in a PID namespace that this process does not see.
+    /// Its pid; 0 if it is in a PID namespace that this process does not see.
     pub pid: i32,
     /// Its effective user.
     pub uid: u32,
@@ -127,7 +127,7 @@ pub struct Peer {
 /// Tells which process is at the other end.
 ///
 /// # Errors
-/// When it is no Unix socket.
+/// When it is not a Unix socket.
 pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let libc::ucred { pid, uid, .. } = option(socket, libc::SO_PEERCRED)?;
     Ok(Peer { pid, uid })
@@ -150,18 +150,19 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const UNSEEN: &str =
     "it is in a PID namespace that this process does not see, and a kernel before 6.5 names no process across namespaces: share one";
 
-/// A descriptor of the process at the other end, in whatever PID namespace it is: it becomes readable when that process has ended, and never names another.
+/// A descriptor of the process at the other end, whatever its PID namespace. The descriptor becomes readable when that process has ended, and never
+/// names another process.
 ///
-/// On a kernel before 6.5 it is opened by pid, which can in theory name a later process if the peer dies meanwhile and its pid is used anew;
-/// the handshake that follows on the same socket then fails, since the socket ends with the peer. A process of a PID namespace that this one does not see has
-/// no pid here, and cannot be watched then.
+/// On a kernel before 6.5 it is opened by pid. In theory this can name a later process, if the peer dies meanwhile and its pid is reused; the
+/// handshake that follows on the same socket then fails, since the socket ends with the peer. On such a kernel, a process in a PID namespace that
+/// this process does not see has no pid here, and cannot be watched.
 ///
 /// # Errors
 /// When there is no such descriptor.
 pub fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let opening = Opening::begin();
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
         Ok(raw) => opening.kept(unsafe { OwnedFd::from_raw_fd(raw) }),
         Err(_) => {
             let pid = Pid::from_raw(peer(socket)?.pid).ok_or_else(|| io::Error::other(UNSEEN))?;

@@ -212,8 +212,8 @@ impl<const HOST: bool> World<HOST> {
         at(memory.words())
     }
 
-    /// Looks at the contents of the lanes of that name that a process keeps, or kept, for another one: one lane for each of their connections. A lane
-    /// that has been forgotten is empty.
+    /// Looks at the contents of the lanes of that name that a process keeps, or kept, for another one: one lane for each of their connections. For a
+    /// lane that has been forgotten, `at` gets `None`.
     pub fn look_at_lanes<R>(
         &self,
         process: ProcessIndex,

@@ -1,4 +1,4 @@
-//! bpf(2), as far as marks need it: maps, programs, raw tracepoints. No compiler and no library stands between.
+//! bpf(2), as far as marks need it: maps, programs, raw tracepoints. It is called directly, without a compiler or a library.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,10 +17,10 @@ const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 /// BPF_F_MMAPABLE: processes can map the array's memory.
 const MMAPABLE: u32 = 1 << 10;
 
-/// Room for what the kernel says of a program that it refuses.
+/// Room for what the kernel says about a program that it refuses.
 const LOG_BYTES: usize = 64 << 10;
 
-/// One instruction, as the kernel takes it.
+/// One instruction, in the kernel's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
@@ -67,15 +67,15 @@ struct MapFreeze {
 }
 
 /// # Safety
-/// `T` is what the kernel reads for this command, and all that it points to lives and may be read, or written where it is the log.
+/// `T` is what the kernel reads for this command. Everything that it points to lives, and may be read, or written in the case of the log.
 unsafe fn call<T>(command: libc::c_int, attributes: &T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of a live value; the rest is the caller's.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of a live value; the rest is the caller's responsibility.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
 }
 
 fn owned(what: &'static str, made: io::Result<RawFd>) -> Result<OwnedFd, Refused> {
-    // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
     made.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }).map_err(|error| Refused::system(what, error))
 }
 
@@ -90,12 +90,12 @@ pub(super) fn array(bytes: u32) -> Result<OwnedFd, Refused> {
     create("to make an array", &attributes)
 }
 
-/// A ring whose descriptor becomes readable when a program puts something in.
+/// A ring whose descriptor becomes readable when a program puts something into it.
 pub(super) fn ring(bytes: u32) -> Result<OwnedFd, Refused> {
     create("to make a ring", &MapCreate { map_type: MAP_TYPE_RINGBUF, key_size: 0, value_size: 0, max_entries: bytes, map_flags: 0 })
 }
 
-/// From now on no process writes the map, neither by a call nor by a mapping. Programs still do.
+/// From now on no process can write the map, neither by a call nor through a mapping. Programs still can.
 pub(super) fn freeze(map: impl AsFd) -> Result<(), Refused> {
     let attributes = MapFreeze { map: map.as_fd().as_raw_fd() as u32 };
     // SAFETY: these are the attributes of the command, and they point to nothing.
@@ -108,13 +108,13 @@ pub(super) fn load(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, 
     let len = name.len().min(short.len() - 1);
     short[..len].copy_from_slice(&name.as_bytes()[..len]);
     let mut log: Vec<u8> = Vec::new();
-    // The kernel reads and writes by these numbers, so the memory behind them is exposed.
+    // The kernel reads and writes through these numbers, so the memory that they point to is exposed.
     loop {
         let attributes = ProgramLoad {
             program_type: PROG_TYPE_RAW_TRACEPOINT,
             instructions_len: instructions.len() as u32,
             instructions: instructions.as_ptr().expose_provenance() as u64,
-            // Of the helpers that programs call, some are for such programs only.
+            // Some of the helpers that our programs call are only for programs under this licence.
             license: c"GPL".as_ptr().expose_provenance() as u64,
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
@@ -123,8 +123,8 @@ pub(super) fn load(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, 
             flags: 0,
             name: short,
         };
-        // SAFETY: these are the attributes of the command. The instructions, the licence, which ends with a zero byte, and the log, which the kernel writes up to its
-        // size, live until it returns.
+        // SAFETY: these are the attributes of the command. The instructions, the licence, which ends with a zero byte, and the log, which the kernel
+        // writes up to its size, live until the call returns.
         match (unsafe { call(PROG_LOAD, &attributes) }, log.is_empty()) {
             (Err(error), true) if error.raw_os_error() != Some(libc::EPERM) => log = vec![0u8; LOG_BYTES],
             (Err(error), false) => {
@@ -138,7 +138,7 @@ pub(super) fn load(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, 
     }
 }
 
-/// Has the kernel run a program at a raw tracepoint, as long as the descriptor that is returned is open somewhere.
+/// Has the kernel run a program at a raw tracepoint, as long as the returned descriptor is open somewhere.
 pub(super) fn attach(tracepoint: &CStr, program: impl AsFd) -> Result<OwnedFd, Refused> {
     let program = program.as_fd().as_raw_fd() as u32;
     let attributes = TracepointOpen { name: tracepoint.as_ptr().expose_provenance() as u64, program, padding: 0 };

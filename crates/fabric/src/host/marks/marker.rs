@@ -1,4 +1,4 @@
-//! Having the kernel make marks.
+//! Makes the kernel set marks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,11 +12,11 @@ use crate::primitive::Ordering;
 /// The PID namespace that the kernel begins with (PROC_PID_INIT_INO).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
-/// For what [`Marker::bell`] is to ring.
+/// The reasons for which [`Marker::bell`] can ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// A thread of the process dies by a signal that makes it dump core, or by another one that is not SIGKILL, or the process runs another program. The kernel marks death words of
-    /// its own when the dump has been written.
+    /// A thread of the process dies by a signal that makes it dump core, or by another signal that is not SIGKILL, or the process executes another
+    /// program. The kernel marks its own death words only after the dump has been written.
     Dump,
     /// The process ends.
     End,
@@ -31,7 +31,7 @@ impl Wish {
     }
 }
 
-/// The programs, as long as this or a copy of its descriptors is open.
+/// The programs, which run as long as this or a copy of its descriptors is open.
 #[derive(Debug)]
 pub struct Marker {
     marks: Marks,
@@ -52,7 +52,7 @@ impl Marker {
     /// Has the kernel run the programs.
     ///
     /// # Errors
-    /// When it does not let this process do so.
+    /// When the kernel does not let this process do so.
     pub fn load() -> Result<Marker, Refused> {
         if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() != FIRST_NAMESPACE) {
             return Err(Refused::Namespace);
@@ -67,7 +67,7 @@ impl Marker {
             let exit = bpf::load("martlet_exit", &program::sched_process_exit(maps, says_whether_last))?;
             bpf::attach(c"sched_process_exit", exit)
         };
-        // A program that takes more arguments than there are is not attached.
+        // The kernel does not attach a program that takes more arguments than there are.
         let (exit, marks_ends) = match exit(true) {
             Ok(exit) => (exit, true),
             Err(Refused::System { error, .. }) if error.kind() == std::io::ErrorKind::InvalidInput => (exit(false)?, false),
@@ -84,17 +84,17 @@ impl Marker {
         &self.marks
     }
 
-    /// Whether ends of whole processes are marked too: from Linux 6.16 on.
+    /// Whether the ends of whole processes are marked, too. They are from Linux 6.16 on.
     pub fn marks_ends(&self) -> bool {
         self.marks_ends
     }
 
-    /// What keeps the programs running, for processes that are to have marks when this one has died.
+    /// The descriptors that keep the programs running, for processes that need marks even after this one has died.
     pub fn links(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.links.iter().map(AsFd::as_fd)
     }
 
-    /// Has the bell ring for a process. Each wish is [taken back](Marker::unwish) once.
+    /// Makes the bell ring for a process. Each wish is [taken back](Marker::unwish) once.
     pub fn wish(&self, process: u32, wish: Wish) {
         self.wanted.memory()[process as usize % WANTED].fetch_add(wish.unit(), Ordering::Relaxed);
     }
@@ -104,23 +104,23 @@ impl Marker {
         self.wanted.memory()[process as usize % WANTED].fetch_sub(wish.unit(), Ordering::Relaxed);
     }
 
-    /// A descriptor that is readable when marks have been made which are wished for, or others beside them.
+    /// A descriptor that becomes readable when marks that were wished for have been made, or sometimes others.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 
-    /// Takes what has made the bell readable. What is marked from now on rings again.
+    /// Clears what has made the bell readable. Marks that are made from now on ring again.
     pub fn hush(&self) {
-        // Nothing is read there: all who hear the bell look at the marks.
+        // The ring's contents are not read: everyone who hears the bell looks at the marks.
         let produced = self.produced.memory()[0].load(Ordering::Relaxed);
         self.consumed.memory()[0].store(produced, Ordering::SeqCst);
     }
 }
 
-/// Gives up for ever, on this thread and those that it starts from now on, what it takes to have the kernel make marks.
+/// Gives up the capabilities that it takes to make the kernel set marks, for ever, on this thread and those that it starts from now on.
 ///
 /// # Errors
-/// When the system refuses, which it has no reason to.
+/// When the system refuses, which it has no reason to do.
 pub fn drop_capabilities() -> std::io::Result<()> {
     let mut own = capabilities(None)?;
     for set in [&mut own.effective, &mut own.permitted, &mut own.inheritable] {

@@ -1,11 +1,11 @@
-//! The programs that the kernel runs when a thread is about to end, in its instructions. Each runs on the thread that it is about.
+//! The programs that the kernel runs when a thread is about to end, written in its instructions. Each runs on the thread that it is about.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use super::bpf::Instruction;
 use super::{ORDER, PROCESSES, TABLE, THREADS, WANTED};
 
-/// Registers. R6 to R9 outlive calls; R10 is the frame's end.
+/// Registers. R6 to R9 keep their values across calls; R10 is the end of the frame.
 type Register = u8;
 const R0: Register = 0;
 const R1: Register = 1;
@@ -41,15 +41,15 @@ const EXIT: u8 = 0x95;
 const LOAD: u8 = 0x79;
 const STORE: u8 = 0x7b;
 const ATOMIC: u8 = 0xdb;
-/// BPF_ADD | BPF_FETCH: the source becomes what was there before. Nothing passes it in either direction.
+/// BPF_ADD | BPF_FETCH: the source register gets the old value. The operation is fully ordered: nothing passes it in either direction.
 const FETCH_ADD: i32 = 0x01;
-/// A load of a constant of 8 bytes, which takes two instructions. The source says that it is a map, or a place in an array's value.
+/// A load of an 8-byte constant, which takes two instructions. The source says that it is a map, or a place in an array's value.
 const LOAD_WIDE: u8 = 0x18;
 const OF_MAP: u8 = 1;
 const OF_VALUE: u8 = 2;
 
 const KILL: i32 = libc::SIGKILL;
-// Signals whose default action ends nobody: from SIGCHLD to SIGURG there is no other, and SIGWINCH comes later.
+// Signals whose default action does not end a process: SIGCHLD to SIGURG, with no other signal among them, and SIGWINCH, which comes later.
 const _: () = assert!(libc::SIGCHLD == 17 && libc::SIGCONT == 18 && libc::SIGSTOP == 19 && libc::SIGTSTP == 20 && libc::SIGTTIN == 21);
 const _: () = assert!(libc::SIGTTOU == 22 && libc::SIGURG == 23 && libc::SIGWINCH == 28);
 
@@ -127,7 +127,7 @@ impl Program {
         self.register(MOVE, to, R0);
     }
 
-    /// The next place in the order of marks, in R7. What this thread has done as a program comes before it for all processors.
+    /// Puts the next place in the order of marks into R7. On all processors, what this thread has done as a program comes before it.
     fn draw(&mut self) {
         self.wide(R8, OF_VALUE, self.maps.marks, ORDER * 8);
         self.constant(MOVE, R7, 1);
@@ -135,7 +135,7 @@ impl Program {
         self.constant(ADD, R7, 1);
     }
 
-    /// R8 is the word of a table whose place the low bits of a number say.
+    /// Makes R8 point to the word of a table at the place given by the low bits of a number.
     fn find(&mut self, map: i32, table: usize, places: usize, number: Register) {
         self.register(MOVE, R1, number);
         self.constant(AND, R1, (places - 1) as i32);
@@ -144,7 +144,7 @@ impl Program {
         self.register(ADD, R8, R1);
     }
 
-    /// Marks what has the number, the low half of a register, in a table. See [`super::mark_of`].
+    /// Marks the number in the low half of a register in a table. See [`super::mark_of`].
     fn mark(&mut self, table: usize, number: Register) {
         self.find(self.maps.marks, table, TABLE, number);
         self.register(MOVE, R2, number);
@@ -156,7 +156,8 @@ impl Program {
         self.push(STORE, R8, R3, 0, 0);
     }
 
-    /// Makes the ring readable, if it is wanted for the process whose number is in `process`: for any reason, or for one that stands above so many bits.
+    /// Makes the ring readable if it is wanted for the process whose number is in `process`: for any reason, or for one that is counted above that
+    /// many bits.
     fn wake(&mut self, process: Register, reason: i32) {
         self.find(self.maps.wanted, 0, WANTED, process);
         self.load(R1, R8, 0);
@@ -183,20 +184,21 @@ impl Program {
     }
 }
 
-/// `signal_deliver(signal, info, action)`: the thread is about to do what the signal says. It is dead if that is SIGKILL, which a thread also gets when its process ends, dumps
-/// core or calls exec; or if the default action is taken, and ends the process. That action may be none for the first process of a PID namespace.
+/// `signal_deliver(signal, info, action)`: the thread is about to do what the signal says. The thread is dead if the signal is SIGKILL, which a
+/// thread also gets when its process ends, dumps core or calls exec. It is also dead if the default action is taken and ends the process. For the
+/// first process of a PID namespace, that action may be none.
 pub(super) fn signal_deliver(maps: Maps) -> Vec<Instruction> {
     let mut program = Program::new(maps);
     program.register(MOVE, R9, R1);
     program.load(R6, R9, 0);
     program.jump(IF_EQUAL, R6, KILL, Label::Fatal);
-    // What nobody handles is ignored, goes on or stops: SIGCHLD to SIGURG, and SIGWINCH.
+    // Without a handler, the signals from SIGCHLD to SIGURG, and SIGWINCH, are ignored, continue the process or stop it.
     program.jump(IF_GREATER, R6, libc::SIGWINCH, Label::ByDefault);
     program.jump(IF_EQUAL, R6, libc::SIGWINCH, Label::End);
     program.jump(IF_GREATER, R6, libc::SIGURG, Label::ByDefault);
     program.jump(IF_GREATER, R6, libc::SIGCHLD - 1, Label::End);
     program.label(Label::ByDefault);
-    // The action begins with its handler, and the default one is 0.
+    // The action begins with its handler; 0 is the default one.
     program.constant(MOVE, R1, 1);
     program.push(STORE, R10, R1, -8, 0);
     program.register(MOVE, R1, R10);
@@ -214,14 +216,15 @@ pub(super) fn signal_deliver(maps: Maps) -> Vec<Instruction> {
     program.who(R9);
     program.draw();
     program.mark(THREADS, R9);
-    // The kernel's own words are as soon as anything, but where the process dumps core first.
+    // The kernel's own death words are as early as any mark, unless the process dumps core first.
     program.jump(IF_EQUAL, R6, KILL, Label::End);
     program.constant(SHIFT_RIGHT, R9, 32);
     program.wake(R9, 0);
     program.end()
 }
 
-/// `sched_process_exit(task, is_last)`: the thread has ended, and its process with it if it is the last one. Before Linux 6.16 there is no second argument.
+/// `sched_process_exit(task, is_last)`: the thread has ended, and its process with it if this is its last thread. Before Linux 6.16 there is no
+/// second argument.
 pub(super) fn sched_process_exit(maps: Maps, says_whether_last: bool) -> Vec<Instruction> {
     let mut program = Program::new(maps);
     program.register(MOVE, R9, R1);
@@ -240,8 +243,9 @@ pub(super) fn sched_process_exit(maps: Maps, says_whether_last: bool) -> Vec<Ins
     program.end()
 }
 
-/// `sched_process_exec(task, number_before, binary)`: another program runs in the thread, which has the number of its process from now on. Of the one before nothing is left. The
-/// number that the thread had before is not marked: the kernel gave it away before it loaded the program, so it may be another thread's by now.
+/// `sched_process_exec(task, number_before, binary)`: another program now runs in the thread, which from now on has the number of its process.
+/// Nothing is left of the program before it. The number that the thread had before is not marked: the kernel released it before it loaded the
+/// program, so it may already be another thread's.
 pub(super) fn sched_process_exec(maps: Maps) -> Vec<Instruction> {
     let mut program = Program::new(maps);
     program.who(R6);

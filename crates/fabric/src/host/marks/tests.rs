@@ -1,4 +1,4 @@
-//! What is marked and what is not, with real processes: the table of `docs/fide.md`, what is certain.
+//! What is marked and what is not, with real processes: those rows of the table in `docs/fide.md` that are certain.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use crate::host::tracer::Tracer;
 
 const ROLE: &str = "MARTLET_TEST_MARKS";
 
-/// The programs, where this process may have the kernel run them.
+/// The programs, if this process may have the kernel run them.
 fn marker() -> Option<Marker> {
     match Marker::load() {
         Ok(marker) => Some(marker),
@@ -30,7 +30,7 @@ fn marker() -> Option<Marker> {
     }
 }
 
-/// A process with two threads that obeys: its first one, and another that sleeps.
+/// A process with two threads that carries out orders: its first thread, and another that sleeps.
 struct Victim {
     child: Child,
     orders: ChildStdin,
@@ -44,7 +44,7 @@ impl Victim {
     fn start(role: &str) -> Victim {
         let mut command = Command::new(std::env::current_exe().expect("this executable"));
         command.args(["--exact", "host::marks::tests::plays_its_role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-        // A terminal's signals stop no group of processes that has no parent outside of it.
+        // A terminal's signals do not stop a process group whose processes have no parent outside the group.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let (orders, says) = (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
@@ -69,7 +69,7 @@ impl Victim {
         writeln!(self.orders, "{what}").expect("it listens");
     }
 
-    /// Has it answer: what it was sent before has had its effect.
+    /// Waits for its answer, by which everything sent before has taken effect.
     fn answers(&mut self) {
         self.order("answer");
         self.hear("answered");
@@ -86,7 +86,7 @@ impl Victim {
         rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it looks") == 0
     }
 
-    /// Waits until it is the program that it calls by exec, and that waits for its time to pass.
+    /// Waits until it is the program that it executes, and until that program sleeps.
     fn until_it_sleeps(&self) {
         loop {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process)).expect("our child");
@@ -207,7 +207,7 @@ fn each_end_of_a_thread_is_marked_and_of_a_process_where_the_kernel_says_so() {
             await_mark(|| marks.has_ended(victim.process, since));
         }
         victim.await_end();
-        // One that gets these numbers now, and is found alive, is another one.
+        // A thread or process that gets these numbers now, and is found alive, is another one.
         let later = marks.now();
         assert!(!marks.has_died(victim.process, later) && !marks.has_ended(victim.process, later), "{name}: of an earlier one");
     }
@@ -253,7 +253,7 @@ fn a_thread_s_end_is_not_its_process_s() {
 fn an_exec_ends_all_threads_of_the_program_and_not_the_process() {
     let Some(marker) = marker() else { return };
     let marks = marker.marks();
-    // The second one takes the number of the first, and nobody marks its word.
+    // The second thread takes the number of the first, whose word is not marked.
     for order in ["exec", "second execs"] {
         let mut victim = Victim::start("plain");
         let since = marks.now();
@@ -262,9 +262,9 @@ fn an_exec_ends_all_threads_of_the_program_and_not_the_process() {
         await_mark(|| marks.has_died(victim.process, since) && (!is_first || marks.has_died(victim.second, since)));
         assert!(victim.is_running() && !marks.has_ended(victim.process, since), "{order}");
         victim.until_it_sleeps();
-        // What runs there now has not ended.
+        // The program that runs there now has not ended.
         assert!(!marks.has_died(victim.process, marks.now()), "{order}");
-        // Its number may have been another thread's before the program was loaded.
+        // Its number may have become another thread's before the program was loaded.
         assert!(is_first || !marks.has_died(victim.second, since), "the number from before an exec is marked");
     }
 }
