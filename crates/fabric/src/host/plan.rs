@@ -5,7 +5,7 @@
 //! | public | one per process | the public regions that peers write too, each from a page's start |
 //! | owned | one per process | those that only their owner writes, which no peer can map writable |
 //! | bell | one per process | one page: the doorbell |
-//! | lanes | one per peer | one page of grant words, one per cache line, mapped writable only by the owner; lanes, each from a page's start; members' mail ring |
+//! | lanes | one per peer | one page of grant words, one per cache line, mapped writable only by the owner; lanes, each from a page's start; members' mail |
 
 use super::memory::page;
 use crate::contract::{RegionName, RegionSpec};
