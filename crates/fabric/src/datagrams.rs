@@ -6,8 +6,8 @@
 //! word 16.. a power of two of words; a record is a word with its length in bytes, then the bytes, padded to words; it may wrap
 //! ```
 //!
-//! A record is there once the tail has passed it, so a writer that dies in the middle leaves nothing half-said. Both positions only grow.
-//! Neither side trusts the other: a position or length that makes no sense is skipped, and the caller is told ([`Popped::Malformed`]).
+//! A record is there once the tail has passed it, so a writer that dies in the middle leaves no partial record. Both positions only grow. Neither
+//! side trusts the other: a position or length that makes no sense is skipped, and the caller is told ([`Popped::Malformed`]).
 
 use crate::contract::{MAX_DATAGRAM_BYTES, Memory};
 use crate::primitive::Ordering;
@@ -16,7 +16,7 @@ const HEAD: usize = 0;
 const TAIL: usize = 8;
 const DATA: usize = 16;
 
-/// The length of a ring of so many words of data.
+/// The length of a ring with `capacity` words of data.
 pub const fn ring_bytes(capacity: usize) -> usize {
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
     (DATA + capacity) * 8
@@ -34,19 +34,19 @@ fn index(ring: &Memory, position: u64) -> usize {
     DATA + (position & (capacity_of(ring) - 1)) as usize
 }
 
-/// The writing end. It lives with the writer, who passes the ring's memory to each call.
+/// The writing end, held by the writer, which passes the ring's memory to each call.
 #[derive(Debug, Default)]
 pub struct Sender {
     tail: u64,
 }
 
 impl Sender {
-    /// Appends a datagram; `false` when there is no room.
+    /// Appends a datagram. Returns `false` if there is no room.
     pub fn push(&mut self, ring: &Memory, datagram: &[u8]) -> bool {
         let need = 1 + datagram.len().div_ceil(8) as u64;
-        // Pairs with the release in `pop`: what it has consumed, it has copied.
+        // Pairs with the release in `pop`: the reader has copied whatever it has consumed.
         let head = ring[HEAD].load(Ordering::Acquire);
-        // A head beyond the tail is the reader's mistake: there is no room, by its own account.
+        // A head beyond the tail is the reader's mistake. By its own account there is no room.
         if self.tail.checked_sub(head).is_none_or(|used| used + need > capacity_of(ring)) {
             return false;
         }
@@ -74,20 +74,20 @@ pub enum Popped {
     Malformed,
 }
 
-/// The reading end. It lives with the owner, who passes the ring's memory to each call.
+/// The reading end, held by the owner, which passes the ring's memory to each call.
 #[derive(Debug, Default)]
 pub struct Receiver {
     head: u64,
 }
 
 impl Receiver {
-    /// Whether nothing waits. One load.
+    /// Whether no datagram waits. One load.
     #[inline]
     pub fn is_empty(&self, ring: &Memory) -> bool {
         ring[TAIL].load(Ordering::Acquire) == self.head
     }
 
-    /// Takes everything, and looks at nothing of it.
+    /// Takes everything without looking at it.
     pub fn skip(&mut self, ring: &Memory) {
         let tail = ring[TAIL].load(Ordering::Acquire);
         self.advance_to(ring, tail);
@@ -109,7 +109,7 @@ impl Receiver {
             return Popped::Malformed;
         }
         let words = len.div_ceil(8);
-        // Where the tail has sent us is the writer's word: near the end of the range, too.
+        // The writer alone says where the tail is, so it may have led us near the end of the range of numbers.
         for word in 1..=words {
             into.extend_from_slice(&ring[index(ring, self.head.wrapping_add(word))].load(Ordering::Relaxed).to_le_bytes());
         }
@@ -193,7 +193,7 @@ mod tests {
             ring[index(&ring, receiver.head)].store(len, Ordering::Relaxed);
             ring[TAIL].store(receiver.head.wrapping_add(words_behind), Ordering::Release);
             assert_eq!(receiver.pop(&ring, &mut got), Popped::Malformed, "length {len}, {words_behind} words");
-            // Back to what the writer says.
+            // Back to the tail of the real writer.
             ring[TAIL].store(sender.tail, Ordering::Release);
             receiver.advance_to(&ring, sender.tail);
         }

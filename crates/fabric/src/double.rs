@@ -1,10 +1,10 @@
-//! For tests that put a stand-in of their own in a fabric's place: [`Nobody`], a fabric without anybody on it, and [`idle!`](crate::idle), which fills in those calls
-//! of [`Fabric`] that a stand-in has no use for.
+//! For tests that replace a fabric by a test double: [`Nobody`], a fabric without any peers, and [`idle!`](crate::idle), which fills in those calls
+//! of [`Fabric`] that a double has no use for.
 
 use crate::{Fabric, Local, LocalRegion, Memory, Remote, Token};
 
-/// Fills in calls of [`Fabric`] by name, within its `impl`: what goes out is dropped, and nothing ever comes. Calls that act on others' memory are not to
-/// be had: a stand-in says itself what becomes of them.
+/// Fills in calls of [`Fabric`] by name, within its `impl`: what is sent is dropped, and nothing ever arrives. It does not offer calls that act on
+/// others' memory: a double has to define what those do.
 #[macro_export]
 macro_rules! idle {
     (@ send) => { fn send(&mut self, _: $crate::PeerId, _: &[u8]) {} };
@@ -19,7 +19,7 @@ macro_rules! idle {
     ($($call:ident),+) => { $($crate::idle!(@ $call);)+ };
 }
 
-/// A fabric without anybody on it, and without memory. A caller that acts on a peer's memory all the same is mistaken, and brought down.
+/// A fabric without peers and without memory. A caller that acts on a peer's memory all the same is wrong, and gets a panic.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 

@@ -1,4 +1,4 @@
-//! What an endpoint and the thread that makes its connections say to each other: notes one way, commands the other, and counters.
+//! What an endpoint and the thread that makes its connections tell each other: notes in one direction, commands in the other, and counters.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -18,21 +18,21 @@ use crate::meeting::wire::Code;
 pub struct BootstrapCounters {
     /// Connections that were made.
     pub connected: u64,
-    /// Connections that have outlived the socket on which they were agreed, and got another one.
+    /// Connections that outlived the socket on which they were agreed, and got another one.
     pub resumed: u64,
     /// Handshakes that ended in a refusal, by us or by the other end. The endpoint's `last_refusal` says why the latest did.
     pub refused: u64,
-    /// Those of them in which a member ran a build that does not understand ours.
+    /// Those among them in which a member ran a build that does not understand ours.
     pub misfits: u64,
     /// Handshakes given up because the other end went silent or went away.
     pub abandoned: u64,
 }
 
-/// The two ways, for notes `N` to the endpoint and commands `C` from it.
+/// The two directions: notes `N` to the endpoint and commands `C` from it.
 #[derive(Debug)]
 pub(crate) struct Exchange<N, C> {
     inbox: Mutex<VecDeque<N>>,
-    /// Notes in the inbox, so that looking at an empty one costs a load.
+    /// How many notes are in the inbox, so that looking at an empty one costs a load.
     waiting: AtomicUsize,
     outbox: Mutex<Vec<C>>,
     /// Readable when there are commands.
@@ -45,23 +45,23 @@ pub(crate) struct Exchange<N, C> {
     refusals: Mutex<Refusals>,
 }
 
-/// What was refused, for whoever asks.
+/// What was refused, to be queried and logged.
 #[derive(Debug, Default)]
 struct Refusals {
     last: Option<String>,
-    /// The latest with each process that was named, and when it was last told to the log.
+    /// The latest refusal of each process that was named, and when it was last logged.
     told: HashMap<String, (String, Instant)>,
-    /// The latest for a build that does not understand ours, and when it was.
+    /// The latest refusal because of a build that does not understand ours, and when it was.
     misfit: Option<(String, Instant)>,
 }
 
-/// How often the log tells of a process that keeps trying in vain. Its build is another: an operator has to see to it, who may look late.
+/// How often the log repeats that a process keeps trying in vain. Its build differs from ours, so an operator has to act, and may look late.
 const TOLD_AGAIN: Duration = Duration::from_secs(60);
-/// The most processes that are remembered as refused: strangers may make up any number.
+/// The most processes that are remembered as refused, since strangers may invent any number of them.
 const MOST_TOLD: usize = 64;
 
 impl Refusals {
-    /// Whether the log is to be told of this refusal.
+    /// Whether to log this refusal.
     fn is_news(&mut self, who: &str, text: &str, again: bool, now: Instant) -> bool {
         let news = match self.told.get(who) {
             Some((known, at)) => known != text || (again && now.duration_since(*at) >= TOLD_AGAIN),
@@ -77,7 +77,7 @@ impl Refusals {
     }
 }
 
-/// The data behind our mutexes is whole after every statement, so a panic elsewhere does not spoil it.
+/// The data behind our mutexes is consistent after every statement, so a panic elsewhere does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,7 +98,7 @@ impl<N, C> Exchange<N, C> {
         })
     }
 
-    /// For the bootstrap thread: leaves a note. It wakes nobody.
+    /// For the bootstrap thread: leaves a note, without waking anyone.
     pub(crate) fn leave(&self, note: N) {
         let mut inbox = lock(&self.inbox);
         inbox.push_back(note);
@@ -131,7 +131,7 @@ impl<N, C> Exchange<N, C> {
 
     /// For the endpoint: ends a wait of the bootstrap thread.
     pub(crate) fn stir(&self) {
-        // It fails only when the counter is full of earlier wake-ups, and one is enough.
+        // This fails only if the counter is full of earlier wake-ups, and one is enough.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -155,7 +155,7 @@ impl<N, C> Exchange<N, C> {
     /// For the bootstrap thread: a handshake ended in a refusal.
     pub(crate) fn report_refusal(&self, who: &str, refusal: &Refusal) {
         if refusal.code == Code::Duplicate {
-            // Both had dialled; nothing is wrong.
+            // Both ends had dialled. Nothing is wrong.
             tracing::debug!("no second connection with {who}: {}", refusal.text);
             return;
         }
@@ -177,7 +177,7 @@ impl<N, C> Exchange<N, C> {
         refusals.last = Some(text);
     }
 
-    /// For the bootstrap thread: a handshake came to nothing without anybody having decided so.
+    /// For the bootstrap thread: a handshake ended without either end having refused.
     pub(crate) fn report_abandoned(&self, who: &str, why: &str) {
         tracing::debug!("no connection with {who}: {why}");
         self.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl<N, C> Exchange<N, C> {
         lock(&self.refusals).last.clone()
     }
 
-    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    /// The latest refusal that was due to the builds of the two ends, if it is less than `within` old.
     pub(crate) fn misfit(&self, within: Duration) -> Option<String> {
         let refusals = lock(&self.refusals);
         refusals.misfit.as_ref().filter(|(_, at)| at.elapsed() < within).map(|(text, _)| text.clone())

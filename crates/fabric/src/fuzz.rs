@@ -1,4 +1,5 @@
-//! What must hold for any bytes that come before two processes share memory. For the fuzz targets, as is what all of them take their inputs from: [`Input`] and [`Mutations`].
+//! What must hold for any bytes that arrive before two processes share memory. For the fuzz targets, as are [`Input`] and [`Mutations`], from which
+//! all of them take their inputs.
 
 mod input;
 mod mutate;
@@ -8,11 +9,11 @@ pub use mutate::Mutations;
 
 use crate::meeting::wire::{self, Hello, Message, Prover, Said};
 
-/// Messages of the handshake: what is accepted means the same when it is encoded again, a Hello is encoded to the same bytes, and a proof
-/// holds for nothing but what it was made for.
+/// Messages of the handshake. What is accepted means the same when it is encoded again, a Hello is encoded to the same bytes, and a proof is valid
+/// only for what it was made for.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn handshake(bytes: &[u8]) {
     if let Ok(message) = Message::decode(bytes) {
         let again = message.encode();
@@ -38,10 +39,10 @@ pub fn handshake(bytes: &[u8]) {
     }
 }
 
-/// Packets to a multicast group: nothing is believed that its sender has not signed for the member that looks at it, and nothing twice.
+/// Packets to a multicast group. Nothing is believed unless its sender has signed it for the member that looks at it, and nothing is believed twice.
 ///
 /// # Panics
-/// When that does not hold.
+/// If that does not hold.
 pub fn group_packets(bytes: &[u8]) {
     crate::verbs::packet::check(bytes);
 }
@@ -49,15 +50,15 @@ pub fn group_packets(bytes: &[u8]) {
 /// Packets with parts of datagrams, to one peer.
 ///
 /// # Panics
-/// When what was altered is believed, or what was not comes out as something else.
+/// If an altered packet is believed, or an unaltered one comes out as something else.
 pub fn packets(bytes: &[u8]) {
     crate::verbs::mail::check(bytes);
 }
 
-/// Messages over TCP, each behind its length.
+/// Messages over TCP, each preceded by its length.
 ///
 /// # Panics
-/// When they depend on where the stream is cut.
+/// If the messages depend on where the stream is cut.
 pub fn stream(bytes: &[u8]) {
     crate::meeting::tcp::stream::check(bytes);
 }
@@ -65,7 +66,7 @@ pub fn stream(bytes: &[u8]) {
 /// Packets between ordinary hosts, before and after they have been opened, and offers.
 ///
 /// # Panics
-/// When one that nobody has sealed opens, or one that opens does what its sender may not.
+/// If a packet opens that was never sealed, or one that opens does what its sender may not do.
 pub fn sealed_packets(bytes: &[u8]) {
     crate::ethernet::fuzz::check(bytes);
 }

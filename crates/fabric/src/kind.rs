@@ -1,29 +1,29 @@
-//! The fabrics that a cluster can run on, by name, and what each of them is like. Code outside a fabric's folder asks for a property and not for a name, so that
-//! a new fabric is a line here, and whatever its [`Traits`] say.
+//! The fabrics that a cluster can run on, by name, and the properties of each. Code outside a fabric's folder asks for a property and not for a name,
+//! so a new fabric is one line here, together with its [`Traits`].
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a fabric is like, as far as code outside its folder has to know.
+/// The properties of a fabric, as far as code outside its folder needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// Its name in configurations and on command lines.
     pub name: &'static str,
     /// Whether the processes of a cluster may run on several hosts.
     pub spans_hosts: bool,
-    /// Whether each node needs an address of the network, at which the others reach it.
+    /// Whether each node needs a network address at which the others reach it.
     pub needs_address: bool,
-    /// Whether the death of a process is known for certain, from words in its memory that the kernel marks and a look at which costs next to nothing.
+    /// Whether the death of a process is known for certain, from words in its memory that the kernel marks. Looking at these costs next to nothing.
     pub certain_deaths: bool,
-    /// Whether the memory of a process that has died can still be read by those that were connected with it.
+    /// Whether the memory of a dead process can still be read by those that were connected to it.
     pub memory_outlives_process: bool,
-    /// Whether a process does in its turns what others ask of its memory, so that they wait while it has no core.
+    /// Whether a process itself has to carry out, in its turns, what others ask of its memory, so that they wait while it has no core.
     pub answers_in_turns: bool,
-    /// Whether it uses devices of the host, which can be named.
+    /// Whether it uses devices of the host, which have names.
     pub has_devices: bool,
-    /// Whether what a process tells all others can go to a multicast group.
+    /// Whether datagrams to all members can go to a multicast group.
     pub has_multicast: bool,
-    /// How long a lease lasts unless the cluster's file says so, in microseconds: longer where what a member hears of the others comes late.
+    /// How long a lease lasts unless the cluster's file says otherwise, in microseconds. It is longer where news of other members may come late.
     pub default_lease_us: u64,
 }
 
@@ -43,7 +43,7 @@ impl FabricKind {
     /// All of them.
     pub const ALL: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Ethernet];
 
-    /// What it is like.
+    /// Its properties.
     pub const fn traits(self) -> Traits {
         match self {
             FabricKind::Shm => crate::shm::TRAITS,
@@ -57,12 +57,12 @@ impl FabricKind {
         self.traits().name
     }
 
-    /// The one between ordinary hosts: it needs no device.
+    /// The fabric between ordinary hosts, which needs no device.
     pub fn between_ordinary_hosts() -> FabricKind {
         FabricKind::ALL.into_iter().find(|kind| kind.traits().spans_hosts && !kind.traits().has_devices).expect("one of them is")
     }
 
-    /// The names of all fabrics with a property, as a message lists them.
+    /// The names of all fabrics that have a property, as a list for a message.
     pub fn names_with(property: impl Fn(&Traits) -> bool) -> String {
         let kinds = FabricKind::ALL.into_iter().filter(|kind| property(&kind.traits()));
         kinds.map(FabricKind::name).collect::<Vec<_>>().join(", ")
@@ -86,7 +86,7 @@ impl FromStr for FabricKind {
     }
 }
 
-/// Runs an expression with `$fabric` standing for the type of the fabric `$kind`: the one place where a name in a configuration becomes a type.
+/// Runs an expression in which `$fabric` is the type of the fabric `$kind`. This is the one place where a name in a configuration becomes a type.
 #[macro_export]
 macro_rules! with_fabric {
     ($kind:expr, $fabric:ident => $body:expr) => {

@@ -1,11 +1,11 @@
-//! The limits that the system sets to a process (`ulimit`), and which of them an error may come of.
+//! The limits that the system sets for a process (`ulimit`), and which of them may have caused an error.
 
 use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// A limit, as it is called.
+/// A limit, and its name.
 struct Limit {
     resource: Resource,
     what: &'static str,
@@ -29,13 +29,13 @@ impl Limit {
     }
 }
 
-/// What to say behind an error that the system gave: the limits of this process that it may come of, as `; the limit ... (ulimit ...) is ...`. Empty where there
-/// are none.
+/// What to append to an error from the system: the limits of this process that may have caused it, as `; the limit ... (ulimit ...) is ...`. Empty if
+/// there are none.
 pub fn hint(error: &io::Error) -> String {
     let suspects: &[Limit] = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOMEM) => &[ADDRESS_SPACE, DATA, LOCKED],
         Some(Errno::MFILE) => &[DESCRIPTORS],
-        // A thread whose stack finds no room is refused like one too many.
+        // A thread for whose stack there is no room is refused with the same error as one thread too many.
         Some(Errno::AGAIN) => &[PROCESSES, ADDRESS_SPACE],
         Some(Errno::FBIG) => &[FILE_SIZE],
         _ => &[],
@@ -43,7 +43,8 @@ pub fn hint(error: &io::Error) -> String {
     suspects.iter().filter_map(Limit::text).map(|limit| format!("; {limit}")).collect()
 }
 
-/// Checks that files may become so large. Where they may not, whatever makes one larger gets a signal, SIGXFSZ, which ends a process that does not expect it.
+/// Checks that files may become this large. If they may not, code that makes a file larger gets a signal, SIGXFSZ, which ends a process that does not
+/// expect it.
 ///
 /// # Errors
 /// When they may not; [`hint`] names the limit.
@@ -54,13 +55,13 @@ pub fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The smallest stack of its first thread that a program with a node runs on; threads that it starts have their own size.
+/// The smallest stack of its first thread with which a program that contains a node runs. Threads that it starts have a size of their own.
 pub const STACK_BYTES: u64 = 512 << 10;
 
 /// Checks that the first thread's stack may grow to [`STACK_BYTES`].
 ///
 /// # Errors
-/// The limit, what it is and what it takes, when it is too low.
+/// When the limit is too low: names the limit, its value and what is needed.
 pub fn check_stack() -> Result<(), String> {
     match getrlimit(Resource::Stack).current {
         Some(stack) if stack < STACK_BYTES => {
@@ -70,7 +71,7 @@ pub fn check_stack() -> Result<(), String> {
     }
 }
 
-/// Checks that the process may have so many bytes of address space more.
+/// Checks that the process may have this many more bytes of address space.
 ///
 /// # Errors
 /// When it may not; [`hint`] names the limit.

@@ -1,17 +1,18 @@
-//! The one place where atomics come from, so that loom can take their place in its tests.
+//! The one place that atomics come from, so that loom's can replace them in its tests.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Has the processor fetch the cache lines of these words for writing, meanwhile.
+/// Has the processor fetch the cache lines of these words for writing, while the caller goes on.
 #[inline]
 pub(crate) fn prefetch_for_write(words: &[AtomicU64]) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     for line in words.chunks(8) {
-        // SAFETY: a prefetch changes no value, whatever the address; this one is that of a live word. It is spelled out because the compiler's own
-        // becomes a prefetch for reading unless the whole program is compiled for processors that have this one; others take it for a nop.
+        // SAFETY: a prefetch changes no value, whatever the address, and this address is that of a live word. It is written in assembly because the
+        // compiler's own becomes a prefetch for reading unless the whole program is compiled for processors that have this instruction; others treat
+        // it as a nop.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
         }
@@ -20,8 +21,8 @@ pub(crate) fn prefetch_for_write(words: &[AtomicU64]) {
     let _ = words;
 }
 
-/// Stores bytes, a multiple of 8, into as many words, each word as one, in no particular order among them: relaxed stores. Order them against others
-/// by fences, or by a store with release after them.
+/// Stores bytes, a multiple of 8, into as many words. Each word is stored as a whole, in no particular order: these are relaxed stores. Order them
+/// against others by fences, or by a release store after them.
 #[inline]
 pub(crate) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -31,7 +32,7 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     store_each(words, bytes);
 }
 
-/// Loads as many words into bytes, a multiple of 8, each word as one, in no particular order among them: relaxed loads.
+/// Loads as many words into bytes, a multiple of 8. Each word is loaded as a whole, in no particular order: these are relaxed loads.
 #[inline]
 pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -48,7 +49,7 @@ fn load_each(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Bytes from which on the other way of storing, and of loading, is the faster one.
+/// From this many bytes on, the other way of storing, and of loading, is faster.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 const WIDE_FROM: usize = 256;
 
@@ -59,8 +60,8 @@ fn store_each(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Two words at a time. A small record then takes half as many places in the processor's store buffer, which fills while the first line is
-/// still on its way from another core; and a large one is stored in half the time.
+/// Two words at a time. A small record then takes half as many places in the processor's store buffer, which fills while the first line is still on
+/// its way from another core; and a large record is stored in half the time.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod wide {
     use super::{AtomicU64, load_each, store_each};
@@ -69,10 +70,10 @@ mod wide {
     pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
         let pairs = (words.len().min(bytes.len() / 8)) / 2;
         let (from, to) = (bytes.as_ptr(), words.as_ptr());
-        // SAFETY: `bytes` and `words` both hold `pairs` times 16 bytes from their starts, and the loop touches no others. `to` is aligned to 16, as
-        // the caller has seen, and movaps requires. To the language the block is a sequence of relaxed stores of the words: an aligned
-        // store of 16 bytes stores each of its two words as one (both are parts of one cache line; since AVX, Intel and AMD vouch for all 16 bytes),
-        // and it may be seen in parts, as two stores may.
+        // SAFETY: `bytes` and `words` both hold `pairs` times 16 bytes from their starts, and the loop accesses no others. `to` is aligned to 16,
+        // which the caller has checked and movaps requires. In terms of the language, the block is a sequence of relaxed stores of the words: an
+        // aligned store of 16 bytes stores each of its two words as a whole (both are in the same cache line; since AVX, Intel and AMD guarantee it
+        // for all 16 bytes), and it may be seen in parts, as two stores may.
         unsafe {
             std::arch::asm!(
                 "test {n}, {n}",
@@ -100,9 +101,10 @@ mod wide {
     pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
         let lines = words.len().min(bytes.len() / 8) / 8;
         let (from, to) = (words.as_ptr(), bytes.as_mut_ptr());
-        // SAFETY: `words` and `bytes` both hold `lines` times 64 bytes from their starts, and the loop touches no others. `from` is aligned to 16, as
-        // the caller has seen, and movaps requires; `bytes` is ours alone. To the language the block is a sequence of relaxed loads of the words: an aligned
-        // load of 16 bytes loads each of its two words as one, for the reasons above. They are not moved across the block, which may touch any memory.
+        // SAFETY: `words` and `bytes` both hold `lines` times 64 bytes from their starts, and the loop accesses no others. `from` is aligned to 16,
+        // which the caller has checked and movaps requires; `bytes` is ours alone. In terms of the language, the block is a sequence of relaxed loads
+        // of the words: an aligned load of 16 bytes loads each of its two words as a whole, for the reasons above. Other accesses are not moved
+        // across the block, since it may access any memory.
         unsafe {
             std::arch::asm!(
                 "test {n}, {n}",
@@ -135,9 +137,9 @@ mod wide {
     }
 }
 
-/// Panics, in release builds too, when something that the program itself guarantees does not hold.
+/// Panics, in release builds too, if something that the program itself guarantees does not hold.
 ///
-/// It is for our own mistakes only: a peer's bytes, a file or a flag never reach one of these.
+/// It is only for our own mistakes: bytes from a peer, a file or a flag must never be able to trigger it.
 #[macro_export]
 macro_rules! invariant {
     ($cond:expr, $($why:tt)+) => {
@@ -159,7 +161,7 @@ mod tests {
                 memory.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
                 let bytes: Vec<u8> = (0..8 * count).map(|at| (at * 7 + count + from) as u8).collect();
                 store_words(&memory[from..from + count], &bytes);
-                // With room around it, which has to stay as it is.
+                // With room around it, which must stay unchanged.
                 let mut loaded = vec![0xee; 8 * count + 32];
                 load_words(&memory[from..from + count], &mut loaded[16..16 + 8 * count]);
                 assert_eq!(loaded[16..16 + 8 * count], bytes, "{count} words from {from}");

@@ -1,13 +1,12 @@
 //! Probes for the simulator: bugs planted on purpose, and marks that count what a run has reached.
 //!
-//! A checker that never found a bug proves little, and neither does a run that never came to the place where one might be. So the crates that
-//! are simulated hold *canaries*, known bugs that stand in the code and do nothing until a simulator plants one of them, and *marks* at
-//! the transitions of their state machines. Both are there only under the features `canaries` and `marks`; without them [`planted`] is the
-//! constant `false` and [`reach`] is empty, so that nothing of either is left. A production build never has them: `node` refuses to compile
-//! with a fabric that does (see [`BUILT_IN`]).
+//! A checker that has never found a bug proves little, and neither does a run that never reached the place where a bug might be. So the crates that
+//! are simulated contain *canaries*, known bugs that do nothing until a simulator plants one of them, and *marks* at the transitions of their state
+//! machines. Both exist only under the features `canaries` and `marks`. Without these, [`planted`] is the constant `false` and [`reach`] is empty, so
+//! that nothing is left of either. A production build never has them: `node` refuses to compile with a fabric that does (see [`BUILT_IN`]).
 //!
-//! Both belong to a thread, as a simulated life does. They stand in this crate, the lowest, so that the crates above share them and
-//! `protocol` stays free of state outside of its values.
+//! Both belong to a thread, as a simulated life does. They are in this crate, the lowest one, so that the crates above share them and `protocol` has
+//! no state outside of its values.
 
 /// Whether this build holds canaries or marks.
 pub const BUILT_IN: bool = cfg!(any(feature = "canaries", feature = "marks"));
@@ -25,7 +24,7 @@ thread_local! {
     static REACHED: std::cell::RefCell<[u64; MAX_MARKS]> = const { std::cell::RefCell::new([0; MAX_MARKS]) };
 }
 
-/// Whether the bug of this name has been planted in this thread. Without the feature `canaries`: no, whatever the name.
+/// Whether the bug of this name has been planted in this thread. Without the feature `canaries`, never.
 #[inline(always)]
 pub fn planted(canary: &'static str) -> bool {
     #[cfg(feature = "canaries")]
@@ -37,13 +36,13 @@ pub fn planted(canary: &'static str) -> bool {
     }
 }
 
-/// Plants the bug of this name in this thread, in place of the one that was, or none.
+/// Plants the bug of this name in this thread, in place of the one planted before; or none.
 #[cfg(feature = "canaries")]
 pub fn plant(canary: Option<&'static str>) {
     PLANTED.set(canary);
 }
 
-/// Counts that this thread has come by the mark of this number, below [`MAX_MARKS`].
+/// Counts that this thread has reached the mark of this number, below [`MAX_MARKS`].
 #[inline(always)]
 pub fn reach(mark: usize) {
     #[cfg(feature = "marks")]
@@ -52,7 +51,7 @@ pub fn reach(mark: usize) {
     let _ = mark;
 }
 
-/// How often this thread has come by each mark since it was last asked.
+/// How often this thread has reached each mark since this was last called.
 #[cfg(feature = "marks")]
 pub fn take_reached() -> [u64; MAX_MARKS] {
     REACHED.replace([0; MAX_MARKS])

@@ -1,10 +1,13 @@
 //! A sign of life from the middle of long work.
 //!
-//! A process is taken for dead when a counter in its memory stands still. Its duty cycle counts there, so a thread that hangs falls silent. A thread that
-//! executes one long request does not come back to its duty cycle for a while, and is alive all the same. So long work reports its progress to a [`Pulse`]:
-//! for each stretch of work that has been *done* the counter moves. Work that gets nowhere reports nothing. Code that knows nothing of a pulse, such as a
-//! server's that is run unchanged, reports nothing either: a thread beside it that knows how long it may take [says for it](Pulse::lives) that it lives.
-//! A lease is not renewed here, since that takes the duty cycle: a thread that works for longer than its lease has none until it is back, and
+//! A process is considered dead when a counter in its memory stops moving. Its duty cycle advances that counter, so a thread that hangs falls silent.
+//! But a thread that executes one long request does not return to its duty cycle for a while, and is alive all the same. So long work reports its
+//! progress to a [`Pulse`]: the counter moves for each stretch of work that has been *done*. Work that gets nowhere reports nothing.
+//!
+//! Code that knows nothing of a pulse, such as a server that is run unmodified, reports nothing either. For such code, another thread that knows how
+//! long the work may take [reports](Pulse::lives) that the process lives.
+//!
+//! A lease is not renewed here, since that takes the duty cycle: a thread that works for longer than its lease has no lease until it returns, and
 //! releases no reply before it has another.
 
 use std::cell::Cell;
@@ -14,12 +17,12 @@ use std::sync::Arc;
 use crate::contract::{Fabric, LocalRegion, RegionName};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// After so much work, in bytes copied, there is a sign of life: some ten microseconds.
+/// After this much work, in bytes copied, there is a sign of life: some ten microseconds.
 pub const BEAT_BYTES: usize = 64 << 10;
-/// A step, such as a look at one entry of a table, takes about as long as copying so many bytes.
+/// A step, such as a look at one entry of a table, takes about as long as copying this many bytes.
 pub const STEP_BYTES: usize = 256;
 
-/// A word of our own memory that only this process writes, kept for as long as somebody holds it.
+/// A word of our own memory that only this process writes, kept as long as it is in use.
 pub(crate) trait OwnWord: Debug + Send + Sync {
     fn word(&self) -> &AtomicU64;
 }
@@ -34,12 +37,12 @@ impl OwnWord for Arc<AtomicU64> {
 #[derive(Debug)]
 struct Heart {
     words: Vec<Box<dyn OwnWord>>,
-    /// Not 0 while it may not beat.
+    /// Not 0 while the pulse may not beat.
     held: AtomicU64,
 }
 
-/// Takes note of work, and shows the others that the process lives. Copies of it show the same process; each counts its own work, on one thread. The default
-/// one shows nothing to anybody.
+/// Counts work, and shows other processes that this one lives. Copies of it beat for the same process; each counts its own work, on one thread. The
+/// default pulse shows nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
     heart: Option<Arc<Heart>>,
@@ -54,12 +57,12 @@ impl Pulse {
         Pulse { heart: Some(Arc::new(Heart { words, held: AtomicU64::new(0) })), ..Pulse::default() }
     }
 
-    /// One that beats in this word, for tests.
+    /// A pulse that beats in this word, for tests.
     pub fn in_word(word: Arc<AtomicU64>) -> Pulse {
         Pulse::new(vec![Box::new(word)])
     }
 
-    /// Whether both show the same process.
+    /// Whether both beat for the same process.
     #[inline]
     pub fn is_of_same_heart(&self, other: &Pulse) -> bool {
         match (&self.heart, &other.heart) {
@@ -68,16 +71,16 @@ impl Pulse {
         }
     }
 
-    /// Whether this process may show that it lives, for all copies: not while the duty cycle itself keeps its heart from beating.
+    /// Sets, for all copies, whether this process may show that it lives. It may not while the duty cycle itself keeps its heart from beating.
     #[inline]
     pub fn allow(&self, may_beat: bool) {
         if let Some(heart) = &self.heart {
-            // The flag alone carries meaning: nothing is ordered by it.
+            // Only the flag itself matters: nothing is ordered by it.
             heart.held.store(u64::from(!may_beat), Ordering::Relaxed);
         }
     }
 
-    /// So much work has been done, in bytes copied.
+    /// This much work has been done, in bytes copied.
     #[inline]
     pub fn worked(&self, bytes: usize) {
         self.total.set(self.total.get().wrapping_add(bytes as u64));
@@ -90,8 +93,8 @@ impl Pulse {
         }
     }
 
-    /// The process lives, whatever its acting thread is at. For another thread, with a copy of its own, while code has the acting one that reports nothing: it
-    /// is to fall silent when that code may have taken to hang.
+    /// The process lives, whatever its acting thread is doing. For another thread, with a copy of its own, while the acting thread runs code that
+    /// reports nothing. That other thread must fall silent once that code may hang.
     pub fn lives(&self) {
         self.beat_by(|word| {
             // The acting thread may beat at the same time.
@@ -99,13 +102,13 @@ impl Pulse {
         });
     }
 
-    /// A step has been done that is no copying: an entry was looked at, or changed, or freed.
+    /// A step has been done that copies nothing: an entry was looked at, changed or freed.
     #[inline]
     pub fn stepped(&self) {
         self.worked(STEP_BYTES);
     }
 
-    /// How much work has been done in all, in bytes copied or their equal.
+    /// How much work has been done in all, in bytes copied or their equivalent.
     #[inline]
     pub fn total(&self) -> u64 {
         self.total.get()
@@ -147,7 +150,7 @@ impl Pulse {
         }
     }
 
-    /// Copies over what stands there, which is as long, in the same way.
+    /// Copies over the contents of `into`, which is as long as `bytes`, in the same way.
     #[inline]
     pub fn copy(&self, into: &mut [u8], bytes: &[u8]) {
         if bytes.len() <= BEAT_BYTES {
@@ -164,12 +167,12 @@ impl Pulse {
 /// Counts one beat of the acting thread in a word that only its owner's process writes.
 #[inline]
 pub fn beat(word: &AtomicU64) {
-    // That it moves alone carries meaning: nothing is ordered by it. It is in every duty cycle, so it is no locked step: where a thread that says for this one that it lives
-    // beats in between, a beat is lost.
+    // Only the fact that it changes matters: nothing is ordered by it. Since every duty cycle does this, it is not a locked instruction. If another
+    // thread reports for this one in between, a beat is lost.
     word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// So many bytes have been written or read on a fabric by the thread that acts: if they are many, that is a sign of life in these words of its own.
+/// The acting thread has written or read this many bytes on a fabric. If they are many, that is a sign of life in these words of its own.
 #[inline]
 pub fn moved<F: Fabric>(fabric: &F, hearts: &[(RegionName, usize)], bytes: usize) {
     if bytes < BEAT_BYTES {
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(pulse.total(), 5 * BEAT_BYTES as u64);
         pulse.worked(0);
         assert_eq!(beats(), 5);
-        // Another thread says so for one that reports nothing.
+        // Another thread reports for one that reports nothing.
         let copy = pulse.clone();
         std::thread::spawn(move || copy.lives()).join().expect("no panic");
         assert_eq!((beats(), pulse.total()), (6, 5 * BEAT_BYTES as u64));

@@ -1,4 +1,5 @@
-//! Fixed samples of what processes say before they share memory, and of how records and datagrams stand in it. They are pinned to the version of the handshake.
+//! Fixed samples of what processes say before they share memory, and of the layout of records and datagrams in that memory. They are pinned to the
+//! version of the handshake.
 
 use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
 use crate::datagrams;
@@ -53,7 +54,7 @@ fn messages() -> Vec<Sample> {
     each.into_iter().map(|(name, message)| (format!("handshake/{name}"), message.encode())).collect()
 }
 
-/// How things stand in memory that one process writes and another reads.
+/// The layout of memory that one process writes and another reads.
 fn memory() -> Vec<Sample> {
     let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
     let bytes = |words: &[AtomicU64]| words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect::<Vec<u8>>();

@@ -1,4 +1,5 @@
-//! What a process says of the program that it runs, so that two builds that do not understand each other part before they act on each other's memory.
+//! What a process says about the program that it runs, so that two builds that do not understand each other separate before they act on each other's
+//! memory.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,8 +7,8 @@ use std::fmt;
 /// The longest name of a build, in bytes.
 pub const MAX_BUILD_BYTES: usize = 64;
 
-/// The feature levels that a program can work at: it reads all that is written at any of them. What a cluster writes follows from the one level that its view
-/// names.
+/// The feature levels that a program can work at. It can read everything that is written at any of them. What the processes of a cluster write
+/// depends on the one level that the cluster's view names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     /// The lowest; at least 1.
@@ -22,7 +23,7 @@ impl Levels {
         Levels { least: level, most: level }
     }
 
-    /// These two ends, if they are a range of levels.
+    /// The levels from `least` to `most`, if that is a range of levels.
     pub const fn of(least: u8, most: u8) -> Option<Levels> {
         if least == 0 || most < least { None } else { Some(Levels { least, most }) }
     }
@@ -51,12 +52,12 @@ pub struct Protocol {
     pub version: u32,
     /// The feature levels that the program can work at.
     pub levels: Levels,
-    /// What the program calls itself, for messages: at most 64 bytes of UTF-8 without control characters.
+    /// The program's name for its build, for messages: at most 64 bytes of UTF-8 without control characters.
     pub build: Cow<'static, str>,
 }
 
 impl Protocol {
-    /// The protocol of a program of our own making that connects with nothing but itself, such as a test of a fabric.
+    /// The protocol of a program that connects only to processes of its own, such as a test of a fabric.
     pub const fn private() -> Protocol {
         Protocol { version: 0, levels: Levels::only(1), build: Cow::Borrowed("a private program") }
     }

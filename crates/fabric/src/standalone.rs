@@ -1,14 +1,14 @@
-//! An endpoint without a node around it: to measure a fabric, and to see whether a host has it.
+//! An endpoint without a node around it: to measure a fabric, and to find out whether a host supports it.
 
 use std::error::Error;
 use std::net::SocketAddr;
 
 use crate::contract::{Fabric, Identity, NodeId, RegionSpec};
 
-/// What a standalone endpoint is to be.
+/// The configuration of a standalone endpoint.
 #[derive(Clone, Debug)]
 pub struct Endpoint<'a> {
-    /// The cluster of those that meet.
+    /// The cluster of the endpoints that connect to each other.
     pub cluster: &'a str,
     /// Its key.
     pub key: &'a [u8],
@@ -20,7 +20,7 @@ pub struct Endpoint<'a> {
     pub clients: RegionSpec,
     /// Where it listens, on a fabric whose processes need an address.
     pub listen: Option<SocketAddr>,
-    /// Which device it uses, on a fabric that has some; `None`: the first with an active port.
+    /// Which device it uses, on a fabric that has devices. `None`: the first one with an active port.
     pub device: Option<String>,
 }
 
@@ -32,6 +32,6 @@ pub trait Standalone: Fabric + Send + Sized {
     /// When the fabric does not start.
     fn start_alone(endpoint: Endpoint<'_>) -> Result<Self, Box<dyn Error + Send + Sync>>;
 
-    /// Connects with a node, which on a fabric whose processes need an address listens there.
+    /// Connects to a node. On a fabric whose processes need an address, `at` is where that node listens.
     fn connect_alone(&self, node: NodeId, at: Option<SocketAddr>);
 }

@@ -39,18 +39,18 @@ pub fn client_spec() -> RegionSpec {
     RegionSpec { public: vec![(LANDING, PUBLIC_BYTES)], member_lanes: vec![(LANE, LANE_BYTES)], ..RegionSpec::default() }
 }
 
-/// A harness, and what each process has heard.
+/// A harness, and what each process has been told.
 pub(super) struct Cluster<H: Harness> {
     pub(super) harness: H,
     /// Events of each process so far, in order.
     pub(super) events: Vec<Vec<PeerEvent>>,
-    /// Completions of each process that nobody has asked for yet, in order.
+    /// Completions of each process that have not been asked for yet, in order.
     pub(super) completions: Vec<Vec<Completion>>,
     next_token: u64,
 }
 
 impl<H: Harness> Cluster<H> {
-    /// `members` processes, all connected with each other.
+    /// `members` processes, all connected to each other.
     pub(super) fn connected(round: u64, members: usize) -> Cluster<H> {
         let mut cluster = Cluster {
             harness: H::start(round, members, &spec()),
@@ -96,7 +96,7 @@ impl<H: Harness> Cluster<H> {
         panic!("after {} passes still not: {what}", H::PATIENCE);
     }
 
-    /// How `of` numbers `target`, if it has come up there.
+    /// The number by which `of` knows `target`, if `target` has come up there.
     pub(super) fn peer_if_up(&mut self, of: usize, target: usize) -> Option<PeerId> {
         let wanted = self.harness.identity(target);
         self.events[of].iter().find_map(|event| match *event {
@@ -105,7 +105,7 @@ impl<H: Harness> Cluster<H> {
         })
     }
 
-    /// How `of` numbers `target`.
+    /// The number by which `of` knows `target`.
     pub(super) fn peer(&mut self, of: usize, target: usize) -> PeerId {
         if of == target { PeerId::SELF } else { self.peer_if_up(of, target).expect("connected before") }
     }

@@ -1,10 +1,10 @@
-//! Promise 8: datagrams; and nudges, which are less still.
+//! Promise 8: datagrams. And nudges, which promise even less.
 
 use super::Harness;
 use super::cluster::{Cluster, PUBLIC, client_spec, words_of};
 use crate::contract::{Fabric, LocalRegion, MAX_DATAGRAM_BYTES, PeerId};
 
-/// What the datagram number `i` of `sender` says: its length and bytes follow from the two.
+/// The contents of `sender`'s datagram number `i`: its length and bytes follow from the two.
 fn content(sender: usize, i: usize) -> Vec<u8> {
     let len = [0, 1, 7, 8, 9, 63, 64, 100, 1000, MAX_DATAGRAM_BYTES - 1, MAX_DATAGRAM_BYTES][i % 11].max(3);
     let mut bytes: Vec<u8> = (0..len).map(|at| (at * 31 + i * 7 + sender) as u8).collect();
@@ -13,7 +13,7 @@ fn content(sender: usize, i: usize) -> Vec<u8> {
     bytes
 }
 
-/// Promise 8: what arrives was sent, byte for byte, by the peer that it is said to come from; and sending again and again gets through.
+/// Promise 8: what arrives was sent, byte for byte, by the peer that is named as its sender; and sending again and again gets through.
 pub fn datagrams_are_whole_and_come_from_peers<H: Harness>(round: u64) {
     const ENOUGH: usize = 30;
     let mut cluster = Cluster::<H>::connected(round, 3);

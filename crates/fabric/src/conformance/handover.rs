@@ -1,4 +1,4 @@
-//! Promise 6 once more: every order in which two writers write, and their owner takes the permission from one and gives it to the other.
+//! Promise 6 once more: every order in which two writers write while their owner takes the permission from one and gives it to the other.
 
 use super::Harness;
 use super::cluster::{Cluster, LANE, LANE_BYTES, bytes_of, words_of};
@@ -11,30 +11,30 @@ const PLACES: u64 = (LANE_BYTES / 8 / WORDS) as u64;
 /// The process that owns the lanes; the others write.
 const OWNER: usize = 2;
 
-/// One thing that somebody does next.
+/// Something that one of the processes does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     /// A writer posts a record.
     Write(usize),
     /// A writer waits for what it has posted.
     Finish(usize),
-    /// The owner posts the revocation of who may write.
+    /// The owner posts the revocation of the permission that is granted.
     Revoke,
-    /// The owner waits for it, and reads the lane.
+    /// The owner waits for that revocation, and reads the lane.
     Take,
-    /// The owner lets the other one write.
+    /// The owner lets the other writer write.
     Grant,
 }
 
 const ACTS: [Act; 7] = [Act::Write(0), Act::Write(1), Act::Finish(0), Act::Finish(1), Act::Revoke, Act::Take, Act::Grant];
 
-/// The process that may write.
+/// Which process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permission {
     Held(usize),
     /// Its revocation has been posted.
     Going(usize, Token),
-    /// Nobody may; this one was the last.
+    /// No process may write; this one was the last.
     Gone(usize),
 }
 
@@ -42,13 +42,13 @@ enum Permission {
 struct Posted {
     token: Token,
     serial: u64,
-    /// Whether it may still succeed: it was not missing when its lane was taken.
+    /// Whether it may still succeed: it was not missing when the owner took its lane.
     hopeful: bool,
     /// Whether its writer held the permission when it was posted.
     held: bool,
-    /// Whether it was just losing it.
+    /// Whether its writer was losing the permission at that time.
     losing: bool,
-    /// How often its writer had been given the permission then, and how often it had been taken away.
+    /// How often its writer had then been given the permission, and how often it had lost it.
     grants: u32,
     revocations: u32,
 }
@@ -56,16 +56,16 @@ struct Posted {
 struct World<H: Harness> {
     cluster: Cluster<H>,
     permission: Permission,
-    /// Of every record its number; they never repeat, so what stands in a place says whose it is.
+    /// Numbers every record. Numbers never repeat, so the contents of a place say which record they belong to.
     serial: u64,
     /// Posted and not finished, by writer.
     posted: [Vec<Posted>; 2],
     /// By writer.
     grants: [u32; 2],
     revocations: [u32; 2],
-    /// Records that their writers were told to have succeeded since the lane was taken last.
+    /// Records whose writers were told, since the lane was last taken, that they succeeded.
     succeeded: [Vec<u64>; 2],
-    /// What a writer is told. A canary tells otherwise.
+    /// Makes what a writer is told out of the real result. A canary changes it.
     told: fn(Result<u64, OpError>) -> Result<u64, OpError>,
 }
 
@@ -82,14 +82,14 @@ impl<H: Harness> World<H> {
             succeeded: Default::default(),
             told,
         };
-        // A fresh lane is granted: of two, one is too many.
+        // Both fresh lanes are granted, which is one too many.
         world.act(Act::Revoke);
         world.act(Act::Take);
         world.act(Act::Grant);
         world
     }
 
-    /// Whether this can be done now.
+    /// Whether this act is possible now.
     fn may(&self, act: Act) -> bool {
         match act {
             Act::Write(writer) => self.posted[writer].len() < 3,
@@ -148,7 +148,7 @@ impl<H: Harness> World<H> {
                 let next = 1 - writer;
                 let peer = self.cluster.peer(OWNER, next);
                 self.cluster.harness.fabric(OWNER).grant(peer, LANE);
-                // The writer counts on the grant from when it sees what the owner did after it.
+                // The writer relies on the grant once it sees what the owner did after it.
                 let word = self.cluster.public(OWNER, next, 0);
                 assert_eq!(self.cluster.write(OWNER, word, &[self.serial]), Ok(0));
                 self.grants[next] += 1;
@@ -158,12 +158,12 @@ impl<H: Harness> World<H> {
         }
     }
 
-    /// Whether that writer's permission is being taken away: it may or may not have it still.
+    /// Whether that writer's permission is being revoked: it may or may not still have it.
     fn going(&self, writer: usize) -> bool {
         matches!(self.permission, Permission::Going(w, _) if w == writer)
     }
 
-    /// The owner reads the lane that it has just taken: all that succeeded is there, and what is not there whole can succeed no more.
+    /// The owner reads the lane that it has just taken. All that succeeded is there, and what is not completely there can no longer succeed.
     fn take(&mut self, writer: usize) {
         let peer = self.cluster.peer(OWNER, writer);
         let words = words_of(self.cluster.memory(OWNER, LocalRegion::Lane { writer: peer, name: LANE }));
@@ -179,7 +179,7 @@ impl<H: Harness> World<H> {
         }
     }
 
-    /// Ends everything that is under way and gives the permission back to where it was at first.
+    /// Ends everything that is under way and restores the initial permission.
     fn settle(&mut self) {
         (0..2).filter(|w| !self.posted[*w].is_empty()).collect::<Vec<_>>().into_iter().for_each(|w| self.act(Act::Finish(w)));
         loop {
@@ -193,20 +193,20 @@ impl<H: Harness> World<H> {
     }
 }
 
-/// Every order of at most [`Harness::hand_over_acts`] acts (five, on rounds under chance): two writers that post and finish records, and their
-/// owner that hands the permission over. What completes `Ok` stood in the lane, whole, when the owner took it; what was not there then fails, also when its writer
-/// gets the permission back before it looks; who holds the permission throughout loses nothing.
+/// Every order of at most [`Harness::hand_over_acts`] acts (five, in random rounds): two writers that post and finish records, and their owner that
+/// hands the permission over. What completes `Ok` was in the lane, whole, when the owner took it. What was not there then fails, even if its writer
+/// gets the permission back before it looks. A writer that holds the permission throughout loses nothing.
 pub fn no_order_of_writes_and_hand_overs_loses_what_succeeded<H: Harness>(round: u64) {
     every_order_of_hand_overs::<H>(round, |result| result);
 }
 
-/// The same, where writers are told what `told` makes of the truth: for canaries.
+/// The same, but writers are told what `told` makes of the truth: for canaries.
 pub fn every_order_of_hand_overs<H: Harness>(round: u64, told: fn(Result<u64, OpError>) -> Result<u64, OpError>) {
     let mut world = World::<H>::new(round, told);
     let longest = if round == 0 { H::hand_over_acts() } else { 5 };
     let mut order: Vec<usize> = Vec::new();
     let mut orders = 0u64;
-    // Depth first over all orders; each is lived from a settled start, since a real fabric cannot be copied.
+    // Depth first over all orders. Each is run from a settled start, since a real fabric cannot be copied.
     loop {
         let possible = order.iter().all(|&act| {
             let possible = world.may(ACTS[act]);

@@ -4,7 +4,7 @@ use super::Harness;
 use super::cluster::{Cluster, LANE, OWNED, client_spec, words_of};
 use crate::contract::{LocalRegion, OpError, PeerId, PeerKind, Region, Remote};
 
-/// Two writers of lanes of one name at one owner never meet; neither do an owner's and its peer's lanes for each other.
+/// Two writers of lanes with the same name at one owner never interfere; neither do the lanes that an owner and its peer keep for each other.
 pub fn lanes_are_apart_for_each_writer<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 3);
     for of in 0..3 {
@@ -22,7 +22,7 @@ pub fn lanes_are_apart_for_each_writer<H: Harness>(round: u64) {
     }
 }
 
-/// A restarted process offers fresh lanes and fresh memory; what is written into its old life stays there (TRAPS 28).
+/// A restarted process offers fresh lanes and fresh memory; what is written to its old life stays there (TRAPS 28).
 pub fn lanes_are_fresh_for_each_life<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 1);
     let Some(first) = cluster.harness.bystander(None) else { return };
@@ -36,7 +36,7 @@ pub fn lanes_are_fresh_for_each_life<H: Harness>(round: u64) {
     assert_eq!((old.node, old.kind), (new.node, new.kind));
     assert!(new.incarnation > old.incarnation, "a later life has a larger incarnation");
     cluster.wait_for_up(0, second);
-    // Late stores of somebody who has not yet noticed.
+    // Late stores of a process that has not yet noticed.
     let _ = cluster.write(0, old_lane, &[3; 4]);
     let _ = cluster.write(0, old_public, &[4; 4]);
     let (lane, public) = (cluster.lane(0, second, 0), cluster.public(0, second, 0));
@@ -69,7 +69,7 @@ pub fn clients_and_members_have_lanes_for_each_other<H: Harness>(round: u64) {
     }
 }
 
-/// A member reads what only its owner writes, and its writes and swaps there change nothing and say so; the owner's own take effect.
+/// A member can read what only its owner writes. Its writes and swaps there change nothing and report that; the owner's own take effect.
 pub fn what_only_its_owner_writes_peers_can_read_and_not_change<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     let there = Remote { region: Region::Public(OWNED), ..cluster.public(0, 1, 2) };
@@ -79,7 +79,7 @@ pub fn what_only_its_owner_writes_peers_can_read_and_not_change<H: Harness>(roun
     assert_eq!(cluster.write(0, there, &[1, 2]), Err(OpError::AccessLost));
     assert_eq!(cluster.swap(0, there, 7, 9), Err(OpError::AccessLost));
     assert_eq!(cluster.swap(1, Remote { offset: 8, ..own }, 0, 3), Ok(0));
-    // It is the region that is closed, not the peer.
+    // Only the region is closed, not the peer.
     let public = cluster.public(0, 1, 2);
     assert_eq!(cluster.write(0, public, &[4]), Ok(0));
     assert_eq!(words_of(&cluster.memory(1, LocalRegion::Public(OWNED))[..4]), [0, 3, 7, 8]);

@@ -4,7 +4,7 @@ use super::Harness;
 use super::cluster::{Cluster, LANE, PUBLIC, bytes_of};
 use crate::contract::{Fabric, LocalRegion, OpError, PeerEvent, PeerId};
 
-/// Every process sees every other come up once, as the one it is, and never itself.
+/// Every process sees every other come up once, with its right identity, and never itself.
 pub fn every_peer_comes_up_once<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 4);
     for _ in 0..200 {
@@ -42,7 +42,7 @@ pub fn peer_numbers_are_never_reused<H: Harness>(round: u64) {
     }
 }
 
-/// The death of a process comes as one event, with certainty where one kernel runs all; nobody else goes.
+/// The death of a process is reported as one event, with certainty if one kernel runs all processes; no other process is reported as gone.
 pub fn a_crash_is_reported_once<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     let Some(victim) = cluster.harness.bystander(None) else { return };
@@ -63,7 +63,7 @@ pub fn a_crash_is_reported_once<H: Harness>(round: u64) {
     }
 }
 
-/// Promise 7: a dead process's memory can be used like a live one's, or every operation on it says that it is lost.
+/// Promise 7: either a dead process's memory can be used like a live one's, or every operation on it says that it is lost.
 pub fn a_dead_peers_memory_is_a_zombie_or_lost<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     let Some(victim) = cluster.harness.bystander(None) else { return };
@@ -81,7 +81,7 @@ pub fn a_dead_peers_memory_is_a_zombie_or_lost<H: Harness>(round: u64) {
         assert_eq!(cluster.swap(0, at[0], 43, 44), Ok(43));
         assert_eq!(cluster.read_word(1, at[1]), Ok(44));
         assert_eq!(cluster.write(0, lane, &[1; 8]), Ok(0));
-        // It stays so for one peer when another gives it up.
+        // That stays so for one peer when another gives it up.
         cluster.harness.fabric(0).forget(numbers[0]);
         assert_eq!(cluster.read_word(1, at[1]), Ok(44));
     } else {
@@ -92,8 +92,8 @@ pub fn a_dead_peers_memory_is_a_zombie_or_lost<H: Harness>(round: u64) {
     }
 }
 
-/// Forgetting a peer drops its lanes here; operations in flight to it complete one way or the other, in order; all other memory and all
-/// other peers stay.
+/// Forgetting a peer drops its lanes here. Operations in flight to it complete one way or the other, in order. All other memory and all other peers
+/// stay.
 pub fn forgetting_a_peer_drops_its_lanes_only<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 3);
     let (lost, kept) = (cluster.peer(0, 1), cluster.peer(0, 2));
@@ -122,7 +122,7 @@ pub fn forgetting_a_peer_drops_its_lanes_only<H: Harness>(round: u64) {
     }
 }
 
-/// Waits until `of` has heard that `peer` is gone; returns whether for certain.
+/// Waits until `of` has been told that `peer` is gone. Returns whether this is certain.
 fn wait_for_gone<H: Harness>(cluster: &mut Cluster<H>, of: usize, peer: PeerId) -> bool {
     let mut found = None;
     cluster.until(&format!("{peer:?} is gone at process {of}"), |c| {

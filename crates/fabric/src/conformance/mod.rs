@@ -36,7 +36,7 @@ use crate::contract::{Fabric, Identity, RegionSpec};
 pub enum Step {
     /// To be called again.
     More,
-    /// Nothing: it has finished.
+    /// Not to be called again: it has finished.
     Done,
 }
 
@@ -48,27 +48,27 @@ pub trait Harness: Sized {
     /// The backend.
     type Fabric: Fabric;
 
-    /// How often each test is run; `round` tells the runs apart. A backend under chance uses it as a seed.
+    /// How often each test is run; `round` tells the runs apart. A backend with randomness uses it as a seed.
     const ROUNDS: u64 = 1;
 
     /// How many passes without success make a test fail. A real-time backend sets it so high that only a hang reaches it.
     const PATIENCE: usize = 1_000_000;
 
-    /// How many acts an order of hand-overs has ([`no_order_of_writes_and_hand_overs_loses_what_succeeded`]). Each more makes four times as many
-    /// orders, so a backend on which an act takes long has fewer, but no fewer than four.
+    /// How many acts an order of hand-overs has ([`no_order_of_writes_and_hand_overs_loses_what_succeeded`]). Each additional act multiplies the
+    /// number of orders by four, so a backend on which an act takes long has fewer acts, but no fewer than four.
     fn hand_over_acts() -> usize {
         7
     }
 
-    /// `members` processes that all offer `spec`, each connecting to each other. Their `Up` events need not have come yet.
+    /// Starts `members` processes that all offer `spec` and all connect to each other. Their `Up` events may still be to come.
     fn start(round: u64, members: usize, spec: &RegionSpec) -> Self;
 
-    /// Adds a client that offers `spec` to the members; `None` where the backend has no clients.
+    /// Adds a client that offers `spec` to the members; `None` if the backend has no clients.
     fn client(&mut self, spec: &RegionSpec) -> Option<usize>;
 
-    /// Adds a member that offers the same regions as the others and does nothing but be there, possibly as another operating system process:
-    /// [`Harness::fabric`] is not called for it. With `after`, it is a later life of that process's node, which has crashed. `None`
-    /// where the backend cannot do it; the promises about crashes are then not tested.
+    /// Adds a member that offers the same regions as the others and otherwise does nothing, possibly as another operating system process:
+    /// [`Harness::fabric`] is not called for it. With `after`, it is a later life of that process's node, which has crashed. `None` if the backend
+    /// cannot do this; the promises about crashes are then not tested.
     fn bystander(&mut self, after: Option<usize>) -> Option<usize>;
 
     /// Ends a bystander as SIGKILL would.
@@ -80,11 +80,11 @@ pub trait Harness: Sized {
     /// A process's endpoint.
     fn fabric(&mut self, process: usize) -> &mut Self::Fabric;
 
-    /// Lets a little time pass: virtual time, or a turn of whatever runs beside the endpoints.
+    /// Lets a little time pass: virtual time, or a turn of the threads that run beside the endpoints.
     fn pass(&mut self);
 
-    /// Runs the tasks side by side until all have finished. Here they take turns; a backend of real memory overrides it with a thread for
-    /// each, since only true concurrency tests its memory orders.
+    /// Runs the tasks side by side until all have finished. Here they take turns. A backend with real memory overrides this with a thread for each
+    /// task, since only true concurrency tests its memory orders.
     fn run(&mut self, mut tasks: Vec<(usize, Task<'_, Self::Fabric>)>) {
         for _ in 0..Self::PATIENCE {
             tasks.retain_mut(|(process, task)| task(self.fabric(*process)) == Step::More);

@@ -5,7 +5,7 @@ use super::{Harness, Step};
 use crate::contract::{Fabric, Local, LocalRegion, Token};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// Promise 1: who sees a later write of an endpoint sees its earlier ones.
+/// Promise 1: a process that sees a later write of an endpoint sees its earlier ones.
 pub fn writes_take_effect_in_order<H: Harness>(round: u64) {
     const LAST: u64 = 300;
     let mut cluster = Cluster::<H>::connected(round, 2);
@@ -84,7 +84,7 @@ pub fn reads_follow_the_writes_posted_before_them<H: Harness>(round: u64) {
     }
 }
 
-/// Promise 5: what completed stands in the owner's memory, in a public region as in a lane, at the owner itself as at a peer.
+/// Promise 5: what has completed is in the owner's memory, in a public region or a lane, at the owner itself or at a peer.
 pub fn a_completed_write_is_visible_to_the_owner<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     for value in 1..30u64 {
@@ -101,8 +101,8 @@ pub fn a_completed_write_is_visible_to_the_owner<H: Harness>(round: u64) {
     }
 }
 
-/// The full fence of [`Fabric::poll`]: two processes write their own word, and after the completion read the other's. Both reading 0
-/// would mean that both reads passed the writes ahead of them.
+/// The full fence of [`Fabric::poll`]: each of two processes writes its own word, and after the completion reads the other's. If both read 0, both
+/// reads have passed the writes ahead of them.
 pub fn a_completed_write_comes_before_later_reads<H: Harness>(round: u64) {
     const TRIES: usize = 200;
     let mut cluster = Cluster::<H>::connected(round, 3);
@@ -110,7 +110,7 @@ pub fn a_completed_write_comes_before_later_reads<H: Harness>(round: u64) {
     let seen: Vec<[AtomicU64; 2]> = (0..TRIES).map(|_| [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)]).collect();
     let mut tasks: Vec<(usize, super::Task<'_, H::Fabric>)> = Vec::new();
     for me in [0, 1] {
-        // One pair of words for each try, in the memory of a third process, where neither has a shorter way.
+        // One pair of words for each try, in the memory of a third process, to which neither has a shorter way.
         let (own, other) = (cluster.public(me, 2, me), cluster.public(me, 2, 1 - me));
         let (arrived, seen) = (&arrived, &seen);
         let (mut attempt, mut written, mut posted) = (0, false, false);

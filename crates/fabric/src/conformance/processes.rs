@@ -1,4 +1,4 @@
-//! The harness of a backend of real processes: endpoints in this process, a thread each, and bystanders in processes of their own.
+//! The harness of a backend with real processes: endpoints in this process, on a thread each, and bystanders in processes of their own.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,19 +7,19 @@ use std::time::Duration;
 use super::{Harness, Step, Task, client_spec, spec};
 use crate::contract::{Fabric, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 
-/// How a bystander learns who it is: cluster, node, incarnation, addresses of the members.
+/// How a bystander learns its part: cluster, node, incarnation, addresses of the members.
 const BYSTANDER: &str = "MARTLET_TEST_BYSTANDER";
 
-/// A backend whose endpoints may stand in processes of the operating system.
+/// A backend whose endpoints may be in different processes of the operating system.
 pub trait Backend {
     /// Its endpoint.
     type Fabric: Fabric + Send;
 
     /// [`Harness::ROUNDS`].
     const ROUNDS: u64;
-    /// The whole name of an ignored test of the same binary that calls [`be_a_bystander`].
+    /// The full name of an ignored test of the same binary that calls [`be_a_bystander`].
     const BYSTANDER: &'static str;
-    /// After so many turns of its task a thread lets others have its processor: there may be fewer processors than tasks.
+    /// After this many turns of its task, a thread yields its processor: there may be fewer processors than tasks.
     const TURNS: u32;
 
     /// [`Harness::hand_over_acts`].
@@ -30,10 +30,10 @@ pub trait Backend {
     /// An endpoint of the suite's clusters.
     fn start(cluster: &str, who: Identity) -> Self::Fabric;
 
-    /// Where it can be dialled, if there is more to it than its number: a word without a space.
+    /// Where it can be dialled, if its number does not suffice: a word without a space.
     fn address(fabric: &Self::Fabric) -> String;
 
-    /// Asks for a connection with a member, of which `address` has been said.
+    /// Asks for a connection to a member, whose address is `address`.
     fn dial(fabric: &Self::Fabric, member: NodeId, address: &str);
 }
 
@@ -46,12 +46,12 @@ enum Process<F> {
 /// The harness.
 pub struct Processes<B: Backend> {
     cluster: String,
-    /// Of the members that were there from the start, by node.
+    /// The addresses of the members that were there from the start, by node.
     addresses: Vec<String>,
     processes: Vec<(Identity, Process<B::Fabric>)>,
 }
 
-/// A cluster's name that no other test, and no other run, uses.
+/// A name of a cluster that no other test and no other run uses.
 pub fn unique_cluster() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -88,7 +88,7 @@ impl<B: Backend> Harness for Processes<B> {
         };
         let fabrics: Vec<_> = (0..members).map(start).collect();
         let addresses: Vec<String> = fabrics.iter().map(|(_, fabric)| B::address(fabric)).collect();
-        // Everybody dials everybody: one connection a pair has to remain.
+        // All members dial each other: one connection per pair has to remain.
         for (who, fabric) in &fabrics {
             dial_all::<B>(fabric, *who, &addresses);
         }
@@ -175,7 +175,7 @@ impl<B: Backend> Drop for Processes<B> {
     fn drop(&mut self) {
         for (_, process) in &mut self.processes {
             if let Process::There(child) = process {
-                // It may be dead already.
+                // It may already be dead.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -183,10 +183,10 @@ impl<B: Backend> Drop for Processes<B> {
     }
 }
 
-/// The other side of [`Harness::bystander`]: a member that is there, until it is killed.
+/// The other side of [`Harness::bystander`]: a member that is there until it is killed.
 pub fn be_a_bystander<B: Backend>() {
     let Ok(who) = std::env::var(BYSTANDER) else { panic!("only as a child: {BYSTANDER} is not set") };
-    // Not to outlive a test that fails.
+    // So that it does not outlive a test that fails.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).expect("asked for");
     let mut parts = who.split(' ');
     let mut next = || parts.next().expect("a cluster, a node, an incarnation");
@@ -197,7 +197,7 @@ pub fn be_a_bystander<B: Backend>() {
     dial_all::<B>(&fabric, who, &addresses);
     loop {
         while fabric.event().is_some() {}
-        // Another's look at a lane of ours needs nothing of us, but our own requests may be waiting.
+        // Another process's look at a lane of ours needs nothing from us, but our own requests may be waiting.
         while fabric.poll().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -10,8 +10,8 @@ const WORDS: usize = 8;
 /// Records that fit in the lane, each in a place of its own.
 const RECORDS: usize = 60;
 
-/// Promise 6: with writes running while the owner revokes, every write that completes `Ok` stood in the lane, whole, when the revocation
-/// completed; every other one completes with [`OpError::AccessLost`], and from the first of those on, all do.
+/// Promise 6: when the owner revokes while writes are running, every write that completes `Ok` was in the lane, whole, when the revocation completed.
+/// Every other write completes with [`OpError::AccessLost`], and so do all writes after the first of those.
 pub fn revocation_keeps_whole_writes_and_loses_the_others<H: Harness>(round: u64) {
     for start in [0, 1, 7, 20, 55] {
         let mut cluster = Cluster::<H>::connected(round, 2);
@@ -70,7 +70,7 @@ pub fn revocation_keeps_whole_writes_and_loses_the_others<H: Harness>(round: u64
     }
 }
 
-/// A new grant opens the lane again; the lane's memory is the old one.
+/// A new grant opens the lane again, with the same memory.
 pub fn a_grant_after_a_revocation_opens_the_lane_again<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     let at = cluster.lane(0, 1, 0);
@@ -87,7 +87,7 @@ pub fn a_grant_after_a_revocation_opens_the_lane_again<H: Harness>(round: u64) {
     }
 }
 
-/// Revoking one writer's lane touches neither another writer's lane of that name, nor this writer's other lanes, nor public memory.
+/// Revoking one writer's lane affects neither another writer's lane of that name, nor this writer's other lanes, nor public memory.
 pub fn revocation_spares_other_writers_and_regions<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 3);
     let writer = cluster.peer(1, 0);

@@ -6,7 +6,7 @@ use crate::contract::{Fabric, LocalRegion, OpError, Region, Remote, Token};
 use crate::primitive::{AtomicU64, Ordering};
 use crate::ring::{HEADER_BYTES, Reader, Record, Writer, max_payload};
 
-/// The payload of record `i`: every length from none to the longest comes by, and the bytes follow from `i`.
+/// The payload of record `i`. Every length from none to the longest occurs, and the bytes follow from `i`.
 fn payload(i: u64, into: &mut Vec<u8>) {
     let len = (i as usize * 37) % (max_payload(RING_CAPACITY) + 1);
     into.extend((0..len).map(|at| (at as u64 * 13 + i * 101) as u8));
@@ -15,7 +15,7 @@ fn payload(i: u64, into: &mut Vec<u8>) {
 /// Token of the operations that refresh the writer's view of the reader's progress.
 const REFRESH: Token = Token(u64::MAX);
 
-/// Records arrive in order, once, whole, lap after lap, while the reader reads beside the writer.
+/// Records arrive in order, once, whole, lap after lap, while the reader reads concurrently with the writer.
 pub fn a_ring_carries_records_through_a_lane<H: Harness>(round: u64) {
     const RECORDS: u64 = 400;
     let mut cluster = Cluster::<H>::connected(round, 2);
@@ -67,7 +67,7 @@ pub fn a_ring_carries_records_through_a_lane<H: Harness>(round: u64) {
     ]);
 }
 
-/// Promise 6 for records: the owner revokes, then drains the ring; what it drains has no gap and holds at least every record whose write
+/// Promise 6 for records: the owner revokes, then drains the ring. What it drains has no gap and contains at least every record whose write
 /// completed.
 pub fn a_ring_through_a_revocation_keeps_what_completed<H: Harness>(round: u64) {
     for start in [0, 3, 17, 40] {
@@ -81,7 +81,7 @@ pub fn a_ring_through_a_revocation_keeps_what_completed<H: Harness>(round: u64) 
             let (pushed, kept, drained) = (&pushed, &mut kept, &mut drained);
             let (mut writer, mut record) = (Writer::new(lane, RING_CAPACITY), Record::default());
             let (mut posted, mut outcomes, mut next, mut refreshing, mut lost) = (0u64, 0u64, 0u64, false, false);
-            // How many completions of each record's token are still to come: fillers count too.
+            // How many completions of each record's token are still to come; fillers count, too.
             let mut left: Vec<u32> = Vec::new();
             let mut reader = Reader::new();
             let (mut got, mut wanted, mut asked) = (Vec::new(), Vec::new(), false);
@@ -151,8 +151,8 @@ pub fn a_ring_through_a_revocation_keeps_what_completed<H: Harness>(round: u64) 
     }
 }
 
-/// Writes one record from process `of` into the ring that process 0 keeps for it, and waits until it stands there. Its reader is taken to
-/// have read all that was there before.
+/// Writes one record from process `of` into the ring that process 0 keeps for it, and waits until it is there. The reader is assumed to have read
+/// everything before it.
 fn push<H: Harness>(cluster: &mut Cluster<H>, of: usize, writer: &mut Writer, payload: &[u8]) {
     let mut record = Record::default();
     record.fill(|bytes| bytes.extend_from_slice(payload));
@@ -164,17 +164,17 @@ fn push<H: Harness>(cluster: &mut Cluster<H>, of: usize, writer: &mut Writer, pa
     }
 }
 
-/// A client that has a say in payloads can plant bytes in them that look like a record, where a later record is going to stand. Under a salt that it
-/// does not know it has made none.
+/// A client that can influence payloads can plant bytes in them that look like a record, where a later record is going to be. Under a salt that it
+/// does not know, these bytes are no record.
 pub fn a_planted_record_is_no_record<H: Harness>(round: u64) {
     const SALT: u64 = 0x5a17;
-    // The last case shows that the place is right: who knows the salt forges at will.
+    // The last case shows that the place is right: with the salt, anything can be forged.
     for (guess, is_taken) in [(0, false), (SALT + 1, false), (SALT, true)] {
         let mut cluster = Cluster::<H>::connected(round, 3);
         let ring_of = |cluster: &mut Cluster<H>, of| Remote { peer: cluster.peer(of, 0), region: Region::Lane(RING), offset: 0 };
         let side_of = |cluster: &mut Cluster<H>, of| LocalRegion::Lane { writer: cluster.peer(0, of), name: RING };
 
-        // A ring of its own shows the planter how a record looks that stands in the second lap, 32 bytes from the start.
+        // A ring of its own shows the planter what a record in the second lap looks like, 32 bytes from the start.
         let lane = ring_of(&mut cluster, 2);
         let mut planter = Writer::salted(lane, RING_CAPACITY, guess);
         while planter.tail() < RING_CAPACITY as u64 + 32 {
@@ -186,7 +186,7 @@ pub fn a_planted_record_is_no_record<H: Harness>(round: u64) {
         let forgery: Vec<u8> =
             cluster.memory(0, side)[at..at + 4].iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
 
-        // It stands in the payload of the first record, and the second lap goes on just where it stands.
+        // It is in the payload of the first record, and the second lap continues exactly where it is.
         let lane = ring_of(&mut cluster, 1);
         let side = side_of(&mut cluster, 1);
         let (mut writer, mut reader, mut got) = (Writer::salted(lane, RING_CAPACITY, SALT), Reader::salted(SALT), Vec::new());

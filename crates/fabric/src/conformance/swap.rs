@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::{Harness, Step, Task};
 use crate::contract::{Fabric, Token};
 
-/// A swap that finds what it expects swaps, one that does not leaves the word; both report what they found.
+/// A swap that finds the expected word swaps it, and one that does not leaves the word as it is. Both report what they found.
 pub fn swap_reports_the_word_as_found<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     for of in [0, 1] {

@@ -7,11 +7,11 @@ use super::{Harness, Step};
 use crate::contract::{Fabric, Local, LocalRegion, Token};
 use crate::primitive::Ordering;
 
-/// Promise 2: a word is seen as it was before a write or as it is after it, by its owner and by a reader, inside a long transfer as alone.
+/// Promise 2: the owner and a reader see a word as it was before a write or as it is after it, within a long transfer as well as by itself.
 pub fn words_never_tear<H: Harness>(round: u64) {
     const WRITES: u64 = 200;
     const WORDS: usize = 64;
-    // Every byte of a word is the same, so a torn one betrays itself.
+    // All bytes of a word are the same, so a torn word gives itself away.
     fn whole(word: u64) -> bool {
         word == (word & 0xff) * 0x0101_0101_0101_0101
     }
@@ -75,7 +75,7 @@ pub fn words_never_tear<H: Harness>(round: u64) {
     ]);
 }
 
-/// Whatever happened on the way: once its completion is there, a long transfer is there, and nothing beside it has changed.
+/// Whatever happened on the way, once a long transfer has completed, all of it is there, and nothing around it has changed.
 pub fn long_transfers_arrive_whole_in_the_end<H: Harness>(round: u64) {
     let mut cluster = Cluster::<H>::connected(round, 2);
     for (turn, len) in [1usize, 2, 3, 8, 63, 64, 65, 200].into_iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Takes choices out of an input. What is not there any more counts as zero, so every input means something.
+//! Takes choices out of an input. Bytes beyond its end count as zero, so every input means something.
 
-/// An input, from its start on.
+/// An input, or what is left of it.
 #[derive(Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 

@@ -1,11 +1,11 @@
-//! Mutations without a guide: for machines without a C++ compiler, and for a few thousand quick ones in the normal test suite.
+//! Unguided mutations: for machines without a C++ compiler, and for a few thousand quick ones in the normal test suite.
 
 use fastrand::Rng;
 
 /// Numbers at which lengths and counts go wrong.
 const EDGES: [u64; 12] = [0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, (1 << 62) - 1, i64::MAX as u64, u64::MAX - 7, u64::MAX];
 
-/// Inputs for one target: mutations of its seeds, the same for the same seed of chance.
+/// Inputs for one target: mutations of its seeds, the same for the same random seed.
 #[derive(Debug)]
 pub struct Mutations {
     seeds: Vec<Vec<u8>>,
@@ -46,7 +46,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], chance: &mut Rng) {
         }
         5 => input.truncate(at),
         6 => {
-            // A word, or a part of one, at the edge of what it may be.
+            // A word, or part of one, at the limit of what it may be.
             let bytes = EDGES[chance.usize(..EDGES.len())].to_le_bytes();
             let width = 1 << chance.usize(..4);
             let end = (at + width).min(len);
