@@ -132,7 +132,7 @@ pub const fn max_payload(capacity: usize) -> usize {
     capacity / 4 - RECORD_HEADER_BYTES
 }
 
-/// The finalizer of splitmix64: every bit of the argument affects every bit of the result.
+/// The finaliser of splitmix64: every bit of the argument affects every bit of the result.
 fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,9 +1,9 @@
-//! The memory orders that shared memory rests on, under loom: every interleaving, and every value that the memory model lets a load return.
+//! The memory orders that shared memory relies on, under loom: every interleaving, and every value that the memory model lets a load return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p martlet-fabric --test loom --release` runs them; without that flag there is nothing here.
 //!
-//! Each rule has a canary beside it: the same code without one of its fences, in which loom must find the violation. A rule whose canary
-//! stays silent would prove nothing.
+//! Each rule comes with a canary: the same code without one of its fences, in which loom must find the violation. Without a canary that fails, a rule
+//! would prove nothing.
 #![cfg(loom)]
 
 use std::collections::VecDeque;
@@ -17,11 +17,11 @@ use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, Pe
 
 /// The smallest ring there is.
 const CAPACITY: usize = 256;
-/// What a grant word says while the writer may write.
+/// The grant word while the writer may write.
 const GRANTED: u64 = 1;
 const REVOKED: u64 = 2;
 
-/// Explores every execution of a model, without a bound on preemptions: these models are small.
+/// Explores every execution of a model, without a bound on preemptions, since these models are small.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = executions.clone();
@@ -49,8 +49,8 @@ impl Shared {
     }
 }
 
-/// The writer's endpoint as the shared-memory backend has it: relaxed stores behind a release fence when a write is posted, the first word
-/// last and as a release; one full fence and then a look at the grant word before it completes.
+/// The writer's endpoint as in the shared-memory backend: relaxed stores after a release fence when a write is posted, the first word last and as a
+/// release; one full fence and then a look at the grant word before it completes.
 struct LaneWriter {
     shared: Arc<Shared>,
     /// What canaries leave out.
@@ -120,7 +120,7 @@ fn record(payload: &[u8]) -> Record {
     record
 }
 
-/// The seal of a record vouches for its payload, whatever subset of the writer's stores the reader sees; records come in order.
+/// A record's seal vouches for its payload, whichever of the writer's stores the reader sees; records come in order.
 #[test]
 fn a_reader_takes_whole_records_in_order() {
     explore(|| {
@@ -148,7 +148,7 @@ fn a_reader_takes_whole_records_in_order() {
     });
 }
 
-/// `maybe` is a hint that is never wrong for good: once the record is known to be written, it says so.
+/// `maybe` is a hint that is not wrong for good: once the record is known to be written, it says so.
 #[test]
 fn a_finished_record_is_announced() {
     explore(|| {
@@ -169,7 +169,7 @@ fn a_finished_record_is_announced() {
     });
 }
 
-/// On shared memory an announced record is whole: nobody has to rely on the seal to find out that it is not.
+/// On shared memory an announced record is whole: the seal is not needed to find out that it is not.
 fn announcement(first_word_last: bool) {
     explore(move || {
         let shared = Shared::new();
@@ -197,7 +197,7 @@ fn canary_a_record_announced_before_it_is_written() {
     announcement(false);
 }
 
-/// Fills the ring before the race begins; the next record can go only where the first one stands.
+/// Fills the ring before the race begins, so that the next record can go only where the first one is.
 fn full_ring(shared: &Arc<Shared>) -> (Writer, LaneWriter) {
     let (mut writer, mut fabric) = (Writer::new(lane(), CAPACITY), LaneWriter::new(shared));
     for i in 0..4u8 {
@@ -207,7 +207,7 @@ fn full_ring(shared: &Arc<Shared>) -> (Writer, LaneWriter) {
     (writer, fabric)
 }
 
-/// The writer overwrites what the reader has published, never what it is still copying.
+/// The writer overwrites only what the reader has published, never what it is still copying.
 #[test]
 fn a_record_is_overwritten_only_after_it_has_been_copied() {
     explore(|| {
@@ -247,7 +247,7 @@ fn canary_progress_published_without_release() {
             writer.note_consumed(consumed);
             writer.push(&mut fabric, &mut record(&[9; 48]), Token(2));
         });
-        // As if the reader published ahead of its copy, which is what a reader without the release may amount to.
+        // As if the reader published before its copy, which is what a reader without the release may amount to.
         shared.lane[0].store(64, Ordering::Relaxed);
         let mut got = Vec::new();
         assert!(Reader::new().next(&shared.lane, &mut got), "overwritten before it was copied");
@@ -255,7 +255,7 @@ fn canary_progress_published_without_release() {
     });
 }
 
-/// The owner revokes as the shared-memory backend does: new grant word, full fence; then it drains the lane.
+/// The owner revokes as in the shared-memory backend: new grant word, full fence. Then it drains the lane.
 fn revocation(writer_fenced: bool, owner_fenced: bool) {
     explore(move || {
         let shared = Shared::new();
@@ -278,7 +278,7 @@ fn revocation(writer_fenced: bool, owner_fenced: bool) {
     });
 }
 
-/// Promise 6: either the writer sees the revocation, or the owner, who reads after it, sees the entry.
+/// Promise 6: either the writer sees the revocation, or the owner, which reads after it, sees the entry.
 #[test]
 fn what_is_acknowledged_is_seen_after_the_revocation() {
     revocation(true, true);
@@ -304,18 +304,18 @@ enum HandOver {
     Unfenced,
     /// It grants, and says so, before it revokes.
     EarlyGrant,
-    /// What it took from the lane may reach readers after its word that it has granted.
+    /// What it took from the lane may become visible to readers after its word that it has granted.
     UnorderedGrant,
 }
 
-/// The owner hands the permission over as `mu` does, and each writer has a lane of its own: it revokes the first one's, takes what stands there into its log, grants the
-/// second one's, and says so. The second writer reads the log then, and writes; the owner takes that too. What was acknowledged to the first one is
-/// in the log that the second one reads, and before its record.
+/// The owner hands the permission over as `mu` does; each writer has a lane of its own. The owner revokes the first writer's lane, takes the lane's
+/// contents into its log, grants the second writer's lane, and says so. The second writer then reads the log, and writes; the owner takes that too.
+/// Whatever was acknowledged to the first writer is in the log that the second writer reads, and comes before the second writer's record.
 fn hand_over(how: HandOver) {
     explore(move || {
         let (from, to) = (Shared::new(), Shared::new());
         to.grant.store(REVOKED, Ordering::Relaxed);
-        // The owner's log, of one entry, for the next leader to read, and its word that it has granted.
+        // The owner's log, of one entry, for the next leader to read, and the owner's word that it has granted.
         let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
         let mut fabric = LaneWriter::new(&from);
         let first = thread::spawn(move || {
@@ -328,7 +328,7 @@ fn hand_over(how: HandOver) {
             if granted.load(Ordering::Acquire) == 0 {
                 return None;
             }
-            // As a read does it: relaxed loads before an acquire fence.
+            // As in a read: relaxed loads before an acquire fence.
             let found = log.load(Ordering::Relaxed);
             Writer::new(lane(), CAPACITY).push(&mut fabric, &mut record(b"new"), Token(0)).expect("room");
             Some((found, fabric.poll().expect("posted").result.is_ok()))
@@ -362,7 +362,7 @@ fn hand_over(how: HandOver) {
     });
 }
 
-/// Mu section 5.2: no store of the earlier holder counts after the next one has been acknowledged.
+/// Mu section 5.2: no store of the earlier holder takes effect after the next one has been acknowledged.
 #[test]
 fn what_is_acknowledged_before_a_hand_over_is_read_after_it() {
     hand_over(HandOver::AsItIs);
@@ -386,8 +386,8 @@ fn canary_a_grant_that_is_not_ordered_behind_the_log() {
     hand_over(HandOver::UnorderedGrant);
 }
 
-/// A permission comes back to who had it, while a write that it began before is still on its way. `by_epoch`: whether a write is judged by the grant word as it stood when it
-/// began, as the backend does it, or by whether there is a permission.
+/// A permission returns to an earlier holder while a write that this holder began before is still on its way. `by_epoch` says how the write is
+/// judged: by the grant word at the time when it began, as in the backend, or by whether there is a permission at all.
 fn permission_that_comes_back(by_epoch: bool) {
     const GRANTED_AGAIN: u64 = 3;
     explore(move || {
@@ -432,7 +432,7 @@ fn mail() -> Arc<Vec<AtomicU64>> {
     Arc::new((0..ring_bytes(MAIL_WORDS) / 8).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// Datagrams come whole and in order, also where they wrap, and where there was no room before.
+/// Datagrams arrive whole and in order, even where they wrap, and where there was no room before.
 #[test]
 fn datagrams_come_whole_and_in_order() {
     explore(|| {
@@ -441,7 +441,7 @@ fn datagrams_come_whole_and_in_order() {
         let sending = thread::spawn(move || {
             let mut sender = Sender::default();
             let sent = [&[1u8; 12][..], &[2; 8]];
-            // The second has room only where the first one was taken.
+            // The second one has room only where the first one was, once that is taken.
             (0..2).take_while(|n| sender.push(&shared, sent[*n])).count()
         });
         let (mut receiver, mut got, mut taken) = (Receiver::default(), Vec::new(), 0);
@@ -462,7 +462,7 @@ fn datagrams_come_whole_and_in_order() {
     });
 }
 
-/// The tail stored before the datagram: the order in which the words are stored is what makes it whole.
+/// Here the tail is stored before the datagram: it is the order of the stores that keeps datagrams whole.
 #[test]
 #[should_panic(expected = "torn, or out of order")]
 fn canary_a_tail_before_its_datagram() {
@@ -483,7 +483,7 @@ fn canary_a_tail_before_its_datagram() {
     });
 }
 
-/// The head stored before the datagram has been copied: then it is overwritten meanwhile.
+/// Here the head is stored before the datagram has been copied, so the datagram is overwritten meanwhile.
 #[test]
 #[should_panic(expected = "overwritten before it was copied")]
 fn canary_a_head_before_the_copy() {
@@ -502,10 +502,11 @@ fn canary_a_head_before_the_copy() {
     });
 }
 
-/// A writer asks for a lease on view 1 while a proposer decides view 2 and wants to act in it. `fences` are the asker's and the proposer's.
+/// A writer asks for a lease on view 1 while a proposer decides view 2 and wants to act in it. `fences` says whether the asker and the proposer
+/// fence.
 ///
-/// The asker stores its lease word, then looks whether slot 2 is empty: if so, it has its lease. The proposer swaps slot 2, then reads the
-/// lease words of those who might act in view 1: if they are clear, it acts. Both at once would be two active views (uKharon section 6).
+/// The asker stores its lease word, then looks whether slot 2 is empty; if so, it has its lease. The proposer swaps slot 2, then reads the lease
+/// words of all that might act in view 1; if they are clear, it acts. If both acted, there would be two active views (uKharon section 6).
 fn lease_against_decision(fences: [bool; 2]) {
     explore(move || {
         let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
@@ -547,8 +548,8 @@ fn canary_a_decision_without_its_fence() {
     lease_against_decision([true, false]);
 }
 
-/// An owner that goes to sleep announces it, fences, and looks once more; a peer writes, fences, and looks whether to nudge. `fences` are
-/// the sleeper's and the peer's.
+/// An owner that goes to sleep announces it, fences, and looks once more. A peer writes, fences, and looks whether it has to nudge. `fences` says
+/// whether the sleeper and the peer fence.
 fn sleep_against_nudge(fences: [bool; 2]) {
     explore(move || {
         let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));

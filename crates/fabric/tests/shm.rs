@@ -20,12 +20,12 @@ use martlet_fabric::{
 const KEY: &[u8] = b"the key of the tests' cluster";
 const PART: &str = "MARTLET_TEST_PART";
 
-/// Words that processes say things with.
+/// Words that processes use to tell each other things.
 const LIFE: RegionName = RegionName(1);
-/// Words that only their owner writes: the first says whether somebody has, and the others are death words.
+/// Words that only their owner writes: the first says whether it has been written, and the others are death words.
 const SIGNS: RegionName = RegionName(2);
 const LANE: RegionName = RegionName(16);
-/// The death words of a child: one a watcher, with others between them.
+/// The death words of a child: one for each watcher, with other words between them.
 const DEATH: [usize; 3] = [8, 16, 32];
 const LIFE_WORDS: usize = 64;
 /// Records of [`RECORD`] words in the lane.
@@ -44,7 +44,7 @@ fn spec() -> RegionSpec {
 fn start(cluster: &str, node: u16, kind: PeerKind) -> ShmFabric {
     let identity = Identity { node: NodeId(node), incarnation: Incarnation(u64::from(std::process::id())), kind };
     let clients = RegionSpec { public: vec![(LIFE, 64)], member_lanes: vec![(LANE, 64)], ..RegionSpec::default() };
-    // A member opens when it has said what it has to say.
+    // A member opens once it has said what it has to say.
     let closed = kind == PeerKind::Member;
     ShmFabric::start(ShmConfig { closed, ..ShmConfig::new(cluster, KEY, identity, spec(), clients) }).expect("started")
 }
@@ -54,7 +54,7 @@ fn unique_cluster() -> String {
     format!("real-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// These tests look at what the whole process holds, and some need both processors: one at a time.
+/// These tests look at what the whole process holds, and some need both processors, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,7 +117,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be dead and gone already.
+        // It may already be dead and gone.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -128,7 +128,7 @@ impl Drop for Process {
 #[ignore = "it is started by other tests, as a process of its own"]
 fn be_a_child() {
     let part = std::env::var(PART).expect("only as a child: MARTLET_TEST_PART is not set");
-    // Not to outlive a test that fails.
+    // So that it does not outlive a test that fails.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).expect("asked for");
     let words: Vec<&str> = part.split(' ').collect();
     let number = |at: usize| words[at].parse::<u16>().expect("a number");
@@ -188,7 +188,7 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
         assert_eq!(watcher.event(), None);
         let pid = rustix::process::Pid::from_raw(child.0.id() as i32).expect("a pid");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
-        // The kernel marks the words; nobody has to ask it.
+        // The kernel marks the words unasked.
         for word in DEATH {
             let word = &watcher.peer_memory(peer, SIGNS).expect("mapped")[word];
             while word.load(Ordering::Relaxed) & OWNER_DIED == 0 {
@@ -208,12 +208,12 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
     }
 }
 
-/// A member that stores where it must not, by a pointer that goes astray: into `what` of node 0's.
+/// A member with a stray pointer, by which it stores where it must not: into `what` of node 0.
 fn scribbler(cluster: &str, what: &str) {
     let mut fabric = start(cluster, 1, PeerKind::Member);
     fabric.connect(NodeId(0));
     let (peer, _) = up(&mut fabric);
-    // By the operation it is refused, and nobody dies of it.
+    // As an operation, this is refused, and no process dies of it.
     fabric.write(sign(peer, 0), &[1; 8], Token(1));
     assert_eq!(until(|| fabric.poll()).result, Err(OpError::AccessLost));
     fabric.compare_and_swap(sign(peer, 0), 0, 1, Token(2));
@@ -243,7 +243,7 @@ fn trap_57_a_stray_store_into_what_a_peer_alone_writes_is_its_doer_s_end_and_nob
         let mut scribbler = Process::start(&format!("scribbler {cluster} {what}"));
         let (peer, _) = up(&mut node);
         if what == "shared" {
-            // What peers write by design can be written: so it is the region that makes the difference, and not the way.
+            // What peers are meant to write can be written in this way: so it is the region that makes the difference, and not the way.
             let life = node.own_region(LIFE).expect("declared");
             until(|| (life.memory()[1].load(Ordering::Acquire) == 14).then_some(()));
             assert_eq!(life.memory()[0].load(Ordering::Acquire), 13);
@@ -278,7 +278,7 @@ impl RobustMutex {
         std::fs::write(path, [0; 4096]).expect("a file");
         let mutex = RobustMutex::map(path);
         let mut kind = std::mem::MaybeUninit::uninit();
-        // SAFETY: the first call initialises what the others use, and nobody else knows the mutex yet.
+        // SAFETY: the first call initialises what the others use, and no other code knows the mutex yet.
         unsafe {
             assert_eq!(libc::pthread_mutexattr_init(kind.as_mut_ptr()), 0);
             assert_eq!(libc::pthread_mutexattr_setpshared(kind.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED), 0);
@@ -294,7 +294,7 @@ impl RobustMutex {
     }
 }
 
-/// A program that holds robust mutexes of its own, one since before its thread had death words and one since after that.
+/// A program that holds robust mutexes of its own: one since before its thread had death words, and one since after that.
 fn guest(cluster: &str, path: &str) {
     assert_eq!(RobustMutex::map(&format!("{path}.before")).lock(), 0);
     let mut fabric = start(cluster, 1, PeerKind::Member);
@@ -340,7 +340,7 @@ fn a_sleeper_that_watches_a_death_word_is_woken_by_the_kernel() {
     let alive = read(&mut watcher, sign(peer, DEATH[1]));
     let word = ParkWord { at: sign(peer, DEATH[1]), expected: alive as u32 };
     let killer = std::thread::spawn(move || child.kill());
-    // Without a time limit: only the kernel can end this sleep, by the word or, were that to fail, by the later event.
+    // Without a time limit: only the kernel can end this sleep, by the word or, if that were to fail, by the later event.
     let reason = loop {
         match watcher.park(&[word], None, |_| false) {
             WakeReason::Nudged => {}
@@ -379,7 +379,7 @@ fn nothing_is_left_when_all_are_killed() {
         watcher.open();
         let children: Vec<_> = (0..3).map(|node| Process::start(&format!("mortal {cluster} {node} 4 sleep"))).collect();
         let peers: Vec<_> = (0..3).map(|_| up(&mut watcher).0).collect();
-        // Each is connected with everybody before the end comes.
+        // Each is connected to all others before the end comes.
         for peer in &peers {
             while read(&mut watcher, life(*peer, 2)) < 3 {
                 std::thread::yield_now();
@@ -395,7 +395,7 @@ fn nothing_is_left_when_all_are_killed() {
         assert_eq!(names(&cluster), 0);
         assert_eq!(mappings(), Vec::<String>::new());
         assert_eq!((descriptors(), shm()), (fds_before, shm_before));
-        // The names can be taken again at once.
+        // The names can be taken again immediately.
         for node in 0..4 {
             drop(start(&cluster, node, PeerKind::Member));
         }
@@ -414,7 +414,7 @@ fn a_client_cannot_make_its_mapping_of_public_memory_writable() {
     user.write(life(peer, 1), &[0; 8], Token(1));
     assert_eq!(until(|| user.poll()).result, Err(OpError::AccessLost));
     let theirs = user.peer_memory(peer, LIFE).expect("mapped").as_ptr();
-    // SAFETY: it asks for another protection of a whole page of a mapping; were it granted, nothing would be written.
+    // SAFETY: it asks for another protection of a whole page of a mapping; even if that were granted, nothing would be written.
     let rc = unsafe { libc::mprotect(theirs.cast_mut().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE) };
     assert_eq!((rc, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EACCES)));
     let line = format!("{:x}-", theirs as usize);
@@ -423,7 +423,7 @@ fn a_client_cannot_make_its_mapping_of_public_memory_writable() {
     child.kill();
 }
 
-/// Where the writer and the owner of its lane speak, in the writer's memory.
+/// Where the writer and the owner of its lane talk to each other, in the writer's memory.
 mod talk {
     /// How many rounds the owner has begun: in each it grants the lane, and revokes it.
     pub const BEGUN: usize = 1;
@@ -431,11 +431,11 @@ mod talk {
     pub const ENDED: usize = 2;
     /// The last record that completed `Ok` in the round that has ended.
     pub const LAST_OK: usize = 3;
-    /// How many records have been posted in all rounds; beyond `LAST_OK` none has completed `Ok`.
+    /// How many records have been posted in all rounds; none after `LAST_OK` has completed `Ok`.
     pub const POSTED: usize = 4;
 }
 
-/// Writes records into its lane as fast as it can, up to four under way, until it loses access; then says how far it came.
+/// Writes records into its lane as fast as it can, up to four under way, until it loses access. Then it reports how far it came.
 fn writer(cluster: &str, node: u16, owner: u16) {
     let mut fabric = start(cluster, node, PeerKind::Member);
     fabric.connect(NodeId(owner));
@@ -461,7 +461,7 @@ fn writer(cluster: &str, node: u16, owner: u16) {
                 if lost {
                     more -= 1;
                 }
-                // Different lengths of what is under way when the loss comes.
+                // So that what is under way when the loss comes differs in length.
                 if posted % 7 < 3 {
                     continue;
                 }
@@ -527,13 +527,13 @@ fn revocations_under_a_running_writer_lose_nothing_that_was_confirmed() {
             let at = (number % RECORDS) as usize * RECORD;
             memory[at..at + RECORD].to_vec()
         };
-        // Everything confirmed in this round, as far as the lane holds it, was there when the revocation completed. Up to four records
-        // were under way when the loss came, and may have been stored over the oldest.
+        // Everything confirmed in this round, as far as the lane has room for it, was there when the revocation completed. Up to four records were
+        // under way when the loss came, and may have been stored over the oldest ones.
         for number in (before + 1).max(last_ok.saturating_sub(RECORDS - 5))..=last_ok {
             assert_eq!(record(&at_revocation, number), [number; RECORD], "round {round}: record {number} of {last_ok} was confirmed");
             confirmed += 1;
         }
-        // What was posted after the writer had seen its loss has not been stored: four were under way, the last twenty came later.
+        // What was posted after the writer had seen its loss has not been stored: four records were under way, and the last twenty came later.
         let after = snapshot(&owner);
         for number in last_ok + 1..=posted {
             let stored = record(&after, number).contains(&number);
@@ -558,7 +558,7 @@ fn the_bare_probe_sees_deaths_of_all_manners() {
             assert!(timing.seen_ns >= timing.kill_ns && timing.kill_ns > 0, "{timing:?}");
         }
     }
-    // Somebody who sleeps until then sees it too, and who cannot is told of, with the victim dead either way.
+    // A thread that sleeps until then sees it too, and one that cannot prepare itself is reported. The victim is dead either way.
     for _ in 0..3 {
         let mut command = Process::command(&format!("victim {} spin 0", probe.fd_number()));
         assert!(probe.spawn(&mut command).expect("ready").kill_before_heir(|| Ok(())).expect("seen") > 0);

@@ -9,7 +9,7 @@ use crate::primitive::AtomicU64;
 const CAPACITY: usize = 1024;
 const LANE: RegionName = RegionName(9);
 
-/// A fabric with one lane: writes wait, cut into words, until the test lets them land in the order it likes.
+/// A fabric with one lane: writes wait, cut into words, until the test lets them land in the order it chooses.
 struct OneLane {
     lane: Vec<AtomicU64>,
     /// Index and value of each word on its way.
@@ -78,7 +78,7 @@ fn record(payload: &[u8]) -> Record {
     record
 }
 
-/// A writer and a reader that stand at `position`, as after a long life.
+/// A writer and a reader at `position`, as after a long life.
 fn pair_at(position: u64) -> (Writer, Reader) {
     let mut writer = Writer::new(start(), CAPACITY);
     writer.tail = position;
@@ -172,7 +172,7 @@ fn a_full_ring_takes_nothing_and_overwrites_nothing() {
     assert!(pushed > 1000);
 }
 
-/// Every order in which the words of a record can land: until the last has, the record is not there (TRAPS 14).
+/// Every order in which the words of a record can land: until the last one has, the record is not there (TRAPS 14).
 #[test]
 fn a_partly_landed_record_is_not_there_yet() {
     let mut chance = fastrand::Rng::with_seed(11);
@@ -190,7 +190,7 @@ fn a_partly_landed_record_is_not_there_yet() {
         writer.push(&mut fabric, &mut record(&payload), Token(0)).expect("room");
         let (mut got, mut taken) = (Vec::new(), false);
         while !taken {
-            // Words may be missing that already held what they will hold (padding, say): it is the payload that must be right.
+            // Missing words may already hold what they are going to hold (padding, say): it is the payload that must be right.
             taken = reader.next(&fabric.lane, &mut got);
             assert!(taken || !fabric.in_flight.is_empty(), "round {round}: all of it has landed, and it is not taken");
             if !taken {
@@ -231,7 +231,7 @@ fn fresh_memory_holds_no_record_at_any_position() {
     }
 }
 
-/// A writer that is broken or malicious: whatever it puts into its lane, the reader neither panics, nor hangs, nor reads outside.
+/// A writer that is broken or malicious: whatever it puts into its lane, the reader does not panic, hang or read outside of the lane.
 #[test]
 fn garbage_in_the_lane_is_no_record() {
     let mut chance = fastrand::Rng::with_seed(13);
@@ -266,7 +266,7 @@ fn a_filler_is_taken_once() {
     assert_eq!(reader.position(), CAPACITY as u64);
 }
 
-/// A record's seal vouches for its place: copied elsewhere, it is no record.
+/// A record's seal also covers its place: copied elsewhere, it is no record.
 #[test]
 fn a_record_copied_to_another_place_is_no_record() {
     let mut fabric = OneLane::new();

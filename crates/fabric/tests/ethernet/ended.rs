@@ -1,4 +1,4 @@
-//! TCP connections that something on the way ends, between two processes that live.
+//! TCP connections that something on the way ends, between two processes that are alive.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -26,16 +26,16 @@ fn start(node: u16) -> EthernetFabric {
     EthernetFabric::start(EthernetConfig { listen: Some(HERE), ..usual }).expect("started")
 }
 
-/// A relay between those that connect to it and the addresses that it leads to. It resets all their connections in one step when it is told so, and lets nobody by
-/// any more once it has been dropped.
+/// A relay between processes that connect to it and the addresses that it leads to. When told so, it resets all their connections in one step. Once
+/// it has been dropped, it lets no connection through any more.
 struct Way {
     resets: UnixStream,
-    /// How many connections go by it.
+    /// How many connections go through it.
     open: Arc<AtomicUsize>,
 }
 
 impl Way {
-    /// The way, and for each end that it leads to the address where it is entered.
+    /// The relay, and for each end that it leads to, the address at which it is entered.
     fn to<const N: usize>(ends: [SocketAddr; N]) -> (Way, [SocketAddr; N]) {
         let entries = ends.map(|end| (TcpListener::bind(HERE).expect("a port"), end));
         let at = entries.each_ref().map(|(listener, _)| listener.local_addr().expect("bound"));
@@ -55,7 +55,7 @@ impl Way {
     }
 }
 
-/// Which ends hear of a reset: both, or those that have dialled. The others keep what they have, on which nothing comes any more.
+/// Which ends notice a reset: both, or those that have dialled. The other ends keep their sockets, on which nothing arrives any more.
 const BOTH: u8 = 0;
 const DIALLED: u8 = 1;
 
@@ -108,10 +108,10 @@ fn relay(entries: &[(TcpListener, SocketAddr)], mut told: UnixStream, open: &Ato
     }
 }
 
-/// Two members that are connected, by a way on which the first one has dialled the second; and what each calls the other.
+/// Two connected members, and the number by which each knows the other. The first has dialled the second through a relay.
 struct Two {
     way: Option<Way>,
-    /// Where the way to the first one is entered.
+    /// Where the relay to the first one is entered.
     to_first: SocketAddr,
     fabrics: [EthernetFabric; 2],
     peers: [PeerId; 2],
@@ -123,7 +123,7 @@ impl Two {
         Two::meet_as([1, 2])
     }
 
-    /// The first one dials, and the one with the smaller number decides whether they may be connected.
+    /// The first one dials, and the one with the smaller number decides whether they may connect.
     fn meet_as(nodes: [u16; 2]) -> Two {
         let fabrics = nodes.map(start);
         let ends = fabrics.each_ref().map(|fabric| fabric.listens_at().expect("it listens"));
@@ -147,7 +147,7 @@ impl Two {
         }
     }
 
-    /// Lets both go on; neither may hear of anything until that is so.
+    /// Lets both go on until `what` holds. Until then, neither may get an event.
     fn until(&mut self, what: impl Fn(&Two) -> bool) {
         while !what(self) {
             for n in 0..2 {
@@ -193,12 +193,12 @@ fn an_attacker_that_ends_tcp_connections_takes_nobody_away() {
     assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().connected), [1, 1]);
 }
 
-/// The socket of the one that was dialled looks as if it were open, and stays so.
+/// The socket of the dialled member looks open, and keeps looking so.
 #[test]
 fn one_end_whose_tcp_connection_is_reset_gets_another_one() {
     for nodes in [[1, 2], [2, 1]] {
         let mut two = Two::meet_as(nodes);
-        // A second apart where the one that still has a socket decides.
+        // If the deciding member still has a socket, this takes a second each time.
         for round in 1..=3 {
             two.way.as_mut().expect("open").tell(DIALLED);
             two.write(Region::Lane(LANE), round);
@@ -208,7 +208,7 @@ fn one_end_whose_tcp_connection_is_reset_gets_another_one() {
     }
 }
 
-/// Both dial when they have lost their connection.
+/// Both dial once they have lost their connection.
 #[test]
 fn a_connection_that_both_ends_have_lost_goes_on_with_one_socket() {
     let mut two = Two::meet();
@@ -216,7 +216,8 @@ fn a_connection_that_both_ends_have_lost_goes_on_with_one_socket() {
     for round in 1..=20 {
         two.way.as_mut().expect("open").reset();
         two.write(Region::Lane(LANE), round);
-        // A handshake that was to be refused may still be accepted by an end that has just lost its socket again: so each is over before the next reset.
+        // A handshake that should be refused may still be accepted by an end that has just lost its socket again. So all handshakes are over before
+        // the next reset.
         two.until(|two| two.resumed() >= round && two.way.as_ref().expect("open").open.load(Ordering::SeqCst) == 1);
     }
     assert_eq!(two.fabrics.each_ref().map(|fabric| fabric.bootstrap_counters().resumed), [20, 20]);
@@ -229,7 +230,8 @@ fn an_attacker_that_lets_no_tcp_connection_by_takes_nobody_away_and_a_death_is_n
     let mut way = two.way.take().expect("open");
     way.reset();
     drop(way);
-    // With nothing else under way these are answers to the question whether it is there: after each a pause, in which both stay connected.
+    // With nothing else under way, these are answers to the question whether the peer is there. Each is followed by a pause, in which both stay
+    // connected.
     let answers = |two: &Two| two.fabrics[0].packet_counters().taken;
     let before = answers(&two);
     two.until(|two| answers(two) >= before + 3);
@@ -245,7 +247,7 @@ fn an_attacker_that_lets_no_tcp_connection_by_takes_nobody_away_and_a_death_is_n
     assert_eq!(gone, PeerEvent::Gone { peer: two.peers[0], certain: false });
 }
 
-/// One of them has let go of the connection, and the other one holds it when they meet.
+/// One of them has given up the connection, and the other still holds it when they connect again.
 #[test]
 fn a_connection_that_one_end_has_let_go_is_not_resumed() {
     let mut two = Two::meet();
@@ -254,7 +256,7 @@ fn a_connection_that_one_end_has_let_go_is_not_resumed() {
     two.fabrics[0].forget(of_second);
     // The second has no turn, so that it still holds the connection.
     two.peers[0] = two.until_up(0);
-    // The first may have heard of the new connection before the second's bootstrap thread has said anything.
+    // The first one may learn of the new connection before the second one's bootstrap thread has said anything.
     let heard = loop {
         match two.turn(1) {
             (None, None) => {}
@@ -263,7 +265,7 @@ fn a_connection_that_one_end_has_let_go_is_not_resumed() {
     };
     assert_eq!(heard, (Some(PeerEvent::Gone { peer: of_first, certain: false }), None));
     two.peers[1] = two.until_up(1);
-    // What it does to the lane of the connection that is no more is nothing to the other.
+    // What it does to the lane of the ended connection does not affect the other one.
     two.fabrics[1].revoke(of_first, LANE, Token(99));
     while two.turn(1).1.is_none() {}
     two.write(Region::Lane(LANE), 2);

@@ -17,7 +17,7 @@ impl<const GROUP: bool> Backend for Verbs<GROUP> {
     // Software RDMA needs a processor too.
     const TURNS: u32 = 1;
 
-    /// Seven take minutes under emulation; `MARTLET_HAND_OVER_ACTS` says otherwise.
+    /// Seven acts take minutes under emulation; `MARTLET_HAND_OVER_ACTS` says otherwise.
     fn hand_over_acts() -> usize {
         number("MARTLET_HAND_OVER_ACTS", 5)
     }

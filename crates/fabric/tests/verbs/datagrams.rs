@@ -1,4 +1,4 @@
-//! The queue pair for datagrams: nothing takes it from those who are not concerned, and there is another when it fails.
+//! The queue pair for datagrams: a failing receiver does not take it from the others, and it is replaced when it fails.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn member(cluster: &str, node: u16) -> VerbsFabric {
     start(cluster, identity(node, 1, PeerKind::Member), RegionSpec::default(), RegionSpec::default())
 }
 
-/// Waits for a node; nobody may go meanwhile.
+/// Waits for a node; no peer may be reported as gone meanwhile.
 fn up(fabric: &mut VerbsFabric, node: u16) -> PeerId {
     match until(|| fabric.event()) {
         PeerEvent::Up { peer, identity } => {
@@ -22,7 +22,7 @@ fn up(fabric: &mut VerbsFabric, node: u16) -> PeerId {
     }
 }
 
-/// Sends a number to a peer again and again, until that has heard it.
+/// Sends a number to a peer again and again until the peer has received it.
 fn tell(from: &mut VerbsFabric, to: PeerId, listener: &mut VerbsFabric, number: u64) {
     let mut heard = Vec::new();
     while heard != number.to_le_bytes() {
@@ -33,8 +33,8 @@ fn tell(from: &mut VerbsFabric, to: PeerId, listener: &mut VerbsFabric, number: 
     }
 }
 
-/// Lets the link of the virtual machine's first device take packets ten times a second only. Of those that wait there the device knows, unlike of those
-/// that are merely delayed, and with 64 of one queue pair it stops.
+/// Lets the link of the virtual machine's first device take packets only ten times a second. The device knows of the packets that wait there, unlike
+/// of those that are merely delayed, and with 64 of one queue pair it stops.
 fn slow(slow: bool) {
     let mut tc = Command::new("tc");
     match slow {
@@ -44,7 +44,7 @@ fn slow(slow: bool) {
     assert!(tc.status().expect("tc is installed").success(), "{tc:?}");
 }
 
-/// The device has not even looked their receiver's address up when that is forgotten.
+/// The receiver is forgotten before the device has even looked its address up.
 #[test]
 #[ignore = "it slows the link between the virtual machine's devices, so it runs alone"]
 fn forgetting_a_peer_takes_datagrams_from_nobody_else() {
@@ -78,7 +78,7 @@ fn one_that_loses_the_queue_pair_for_datagrams_is_heard_again() {
     for round in 0..3 {
         tell(&mut one, to_other, &mut other, round);
         one.fail_mail();
-        // A peer that listens finds out.
+        // A peer that listens notices it.
         let lost = until(|| {
             assert_eq!(one.receive(&mut Vec::new()), None);
             one.event()

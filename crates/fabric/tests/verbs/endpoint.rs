@@ -1,4 +1,4 @@
-//! What the contract leaves to this backend: who is let in, clients that only read, and more under way than was planned for.
+//! What the contract leaves to this backend: which processes are let in, clients that only read, and more operations under way than was planned for.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::cluster::{config, identity, unique_cluster, until};
 
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
-/// Several times what is kept for requests under way.
+/// Several times the memory set aside for requests under way.
 const LANE_BYTES: usize = 1 << 20;
 
 fn setting(cluster: &str, node: u16, kind: PeerKind) -> VerbsConfig {
@@ -55,7 +55,7 @@ fn one_that_has_another_key_is_refused() {
     assert!(why.contains("member n1") && why.contains("different cluster keys"), "{why}");
     assert_eq!((node.event(), stranger.event()), (None, None));
     assert_eq!((node.bootstrap_counters().connected, stranger.bootstrap_counters().connected), (0, 0));
-    // Somebody with the key is still let in.
+    // A process with the key is still let in.
     let mut member = start(setting(&cluster, 1, PeerKind::Member));
     dial(&member, 0, &node);
     up(&mut member);
@@ -64,7 +64,7 @@ fn one_that_has_another_key_is_refused() {
 
 #[test]
 fn regions_in_huge_pages_are_like_any_others() {
-    // The virtual machine is ours; elsewhere whoever runs these tests has to provide for it.
+    // The virtual machine is ours; elsewhere, the user who runs these tests has to provide for it.
     let _ = std::fs::write("/proc/sys/vm/nr_hugepages", "16");
     let cluster = unique_cluster();
     let roomy = |node| {
@@ -109,7 +109,7 @@ fn a_client_reads_public_memory_and_cannot_write_it() {
     assert_eq!(result(&mut user, 5), Ok(77), "a refusal ends nothing");
 }
 
-/// Writes longer than what is kept for requests, and more of them than the card takes at once.
+/// Writes longer than the memory set aside for requests, and more of them than the card takes at once.
 #[test]
 fn much_may_be_under_way_at_once() {
     let cluster = unique_cluster();
@@ -117,7 +117,7 @@ fn much_may_be_under_way_at_once() {
     dial(&writer, 0, &owner);
     let (to_owner, to_writer) = (up(&mut writer), up(&mut owner));
     let at = |offset| Remote { peer: to_owner, region: Region::Lane(LANE), offset };
-    // One of 600 KiB, then hundreds of small ones into its beginning, then one of 300 KiB behind them.
+    // One of 600 KiB, then hundreds of small ones at its beginning, then one of 300 KiB after them.
     writer.write(at(0), &vec![1; 600 << 10], Token(0));
     for token in 1..=300u64 {
         writer.write(at(token as usize * 8), &token.to_le_bytes(), Token(token));
@@ -139,7 +139,7 @@ fn much_may_be_under_way_at_once() {
     }
 }
 
-/// A READ of hundreds of packets, between words that show whether it keeps within its bounds, and what stands before and behind it in the line.
+/// A READ of hundreds of packets, between words that show whether it stays within its bounds, and with operations before and after it in the line.
 #[test]
 fn long_reads_bring_everything() {
     let cluster = unique_cluster();
@@ -167,7 +167,7 @@ fn long_reads_bring_everything() {
     }
 }
 
-/// A peer is forgotten while a READ from it is under way: when that has completed, as lost, the memory is the caller's again.
+/// A peer is forgotten while a READ from it is under way: once that has completed as lost, the memory is the caller's again.
 #[test]
 fn nothing_lands_after_a_read_has_completed_as_lost() {
     let cluster = unique_cluster();
@@ -195,7 +195,7 @@ fn nothing_lands_after_a_read_has_completed_as_lost() {
             let done = reader.poll();
             (done.is_some() || landed(&reader)[lost] != 0).then_some(done)
         });
-        // At all moments of the answer.
+        // At every stage of the answer.
         for _ in 0..lost * 37 {
             std::hint::spin_loop();
         }
@@ -210,10 +210,10 @@ fn nothing_lands_after_a_read_has_completed_as_lost() {
     }
 }
 
-/// What an operation gets whose bytes find no room is `PeerLost`: then its connection is lost, and there is another as soon as can be.
+/// An operation for whose bytes there is no room gets `PeerLost`. Its connection is then lost, and is made anew as soon as possible.
 #[test]
 fn a_peer_is_given_up_when_there_is_no_memory_for_an_operation() {
-    // It leaves the process without a descriptor, so the process is one of its own.
+    // It leaves the process without free descriptors, so it runs in a process of its own.
     let test = "endpoint::write_without_memory";
     let program = std::env::current_exe().expect("this test");
     let ran = std::process::Command::new(program).args(["--exact", test, "--ignored", "--nocapture"]).output().expect("started");
@@ -231,7 +231,7 @@ fn write_without_memory() {
     let first = up(&mut writer);
     let lane = |peer| Remote { peer, region: Region::Lane(LANE), offset: 0 };
     let bytes = vec![1; LANE_BYTES];
-    // Memory for requests has a descriptor.
+    // Memory for requests needs a descriptor.
     let usual = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).expect("less is always allowed");
     writer.write(lane(first), &bytes, Token(1));

@@ -1,5 +1,5 @@
-//! Those who do not belong, at the TCP sockets where processes meet: half a word, endless bytes, wrong lengths, silence, at either end. None of
-//! them holds a node up, takes it down, or gets a key.
+//! Intruders at the TCP sockets where processes connect: half a word, endless bytes, wrong lengths, silence, at either end. None of them holds a node
+//! up, takes it down, or gets a key.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ fn at(fabric: &VerbsFabric) -> SocketAddr {
     fabric.listens_at().expect("it listens")
 }
 
-/// A message with its length before it.
+/// A message preceded by its length.
 fn framed(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32).to_le_bytes()[..], message].concat()
 }
@@ -38,7 +38,7 @@ fn knock(fabric: &VerbsFabric) -> TcpStream {
     TcpStream::connect(at(fabric)).expect("it listens")
 }
 
-/// The next message; `None` at the end of the connection, be it a hard one.
+/// The next message; `None` at the end of the connection, even if that was reset.
 fn answer(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).ok()?;
@@ -54,7 +54,7 @@ fn refusal(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&message[2..]).into_owned()
 }
 
-/// A Hello of that cluster, as anybody hears it who is dialled, or listens on the way: it takes no key to send it again.
+/// A Hello of that cluster, as anyone hears it that is dialled, or listens on the way: it takes no key to send it again.
 fn overheard(cluster: &str, node: u16) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let dialer = member(cluster, node);
@@ -64,7 +64,7 @@ fn overheard(cluster: &str, node: u16) -> Vec<u8> {
     hello
 }
 
-/// Whether a node still takes proper company.
+/// Whether a node still accepts a proper member.
 fn still_serves(cluster: &str, node: &mut VerbsFabric, visitor: u16) {
     let mut member = member(cluster, visitor);
     member.connect(NodeId(0), at(node));
@@ -105,7 +105,8 @@ fn garbage_gets_an_answer_and_hurts_nobody() {
     assert_eq!(node.bootstrap_counters().connected, 1);
 }
 
-/// More than shake hands at once, who begin and do not go on: with nothing, half a length, a length, half a Hello, a Hello and no more.
+/// More connections than may shake hands at once. They begin and do not go on: with nothing, half a length, a length, half a Hello, or a Hello and no
+/// more.
 #[test]
 fn one_that_stalls_keeps_nobody_out() {
     let cluster = unique_cluster();
@@ -115,7 +116,7 @@ fn one_that_stalls_keeps_nobody_out() {
     for begun in [0, 2, 4, hello.len() / 2, hello.len()] {
         for _ in 0..50 {
             let mut stream = knock(&node);
-            // The node may have ended it already, to make room.
+            // The node may already have closed it, to make room.
             let _ = stream.write_all(&hello[..begun]);
             stalled.push(stream);
         }
@@ -133,7 +134,7 @@ fn one_that_stalls_keeps_nobody_out() {
     still_serves(&cluster, &mut node, 2);
 }
 
-/// A flood of bytes is a message that is too long, or the wrong one; it ends with the first.
+/// A flood of bytes is a message that is too long, or the wrong one; the connection ends with the first.
 #[test]
 fn endless_bytes_are_not_listened_to() {
     let cluster = unique_cluster();
@@ -143,7 +144,7 @@ fn endless_bytes_are_not_listened_to() {
     std::thread::scope(|scope| {
         for flood in &floods {
             let mut stream = knock(&node);
-            // Until the node hangs up: if it never did, this would hang.
+            // Until the node hangs up. If it never did, this would hang.
             scope.spawn(move || while stream.write_all(flood).is_ok() {});
         }
         still_serves(&cluster, &mut node, 1);
@@ -165,8 +166,8 @@ fn a_hello_that_was_overheard_gets_no_keys() {
     assert_eq!(node.bootstrap_counters().connected, 1);
 }
 
-/// Whom a node dials may be anybody: one who hangs up, one who says nothing, one who never stops, one who sends back what it hears, one who has
-/// no key.
+/// What a node dials may be any process: one that hangs up, one that says nothing, one that never stops, one that sends back what it hears, or one
+/// that has no key.
 #[test]
 fn one_that_dials_intruders_still_reaches_the_others() {
     let cluster = unique_cluster();

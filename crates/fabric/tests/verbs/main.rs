@@ -35,7 +35,7 @@ mod cluster {
         Identity { node: NodeId(node), incarnation: Incarnation(incarnation), kind }
     }
 
-    /// How much of something is tried: what the environment says, or else `usual`.
+    /// How many of something to try: what the environment says, or else `usual`.
     pub fn number<T: FromStr>(variable: &str, usual: T) -> T {
         match std::env::var(variable) {
             Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}: `{text}`; allowed are numbers")),
@@ -43,7 +43,7 @@ mod cluster {
         }
     }
 
-    /// Which of its addresses a device is to use: the one that `MARTLET_GID_INDEX` says, or else its own choice.
+    /// Which of its addresses a device uses: the one that `MARTLET_GID_INDEX` names, or else its own choice.
     fn gid_index() -> Option<u8> {
         std::env::var_os("MARTLET_GID_INDEX").is_some().then(|| number("MARTLET_GID_INDEX", 0))
     }
@@ -59,7 +59,7 @@ mod cluster {
         VerbsConfig {
             listen: (who.kind == PeerKind::Member).then(|| SocketAddr::from(([127, 0, 0, 1], 0))),
             device: device(who.node.0),
-            // An emulated processor may be away for long.
+            // An emulated processor may be stopped for long.
             patience: Patience { timeout: 16, ..Patience::default() },
             ..VerbsConfig::new(cluster, KEY, who, members, clients)
         }

@@ -1,4 +1,4 @@
-//! The multicast group: how many packets a multicast takes, and that everybody gets it who would get it without a group.
+//! The multicast group: how many packets a multicast takes, and that every member gets it that would get it without a group.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
 use crate::cluster::{config, identity};
 use crate::conformance::Verbs;
 
-/// Members that know each other, on both devices in turn; so from three on there are two on one device.
+/// Members that know each other, on the two devices in turn. So with three or more, at least two are on one device.
 struct Cluster {
     members: Vec<VerbsFabric>,
-    /// What `numbers[i]` calls the others, by node.
+    /// By what numbers member `i` knows the others, by node.
     numbers: Vec<Vec<PeerId>>,
-    /// The latest that each has heard from each.
+    /// The latest datagram that each has heard from each.
     heard: Vec<Vec<u64>>,
     said: u64,
 }
@@ -47,7 +47,7 @@ impl Cluster {
         Cluster { heard: vec![vec![0; count]; count], members, numbers, said: 0 }
     }
 
-    /// Lets one member say something to all; what its counters of packets have gone up by: in all, and to the group.
+    /// Lets one member say something to all. Returns by how much its counters of packets have grown: in all, and to the group.
     fn say(&mut self, of: usize) -> (u64, u64) {
         self.said += 1;
         let before = self.counters(of);
@@ -62,7 +62,7 @@ impl Cluster {
         self.members[of].mail_counters()
     }
 
-    /// Takes what has come, for a while.
+    /// Takes what has arrived, for a while.
     fn listen(&mut self) {
         let mut datagram = Vec::new();
         for _ in 0..200 {
@@ -80,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// Everybody says something, and hears it: so they confirm each other's packets to the group.
+    /// Every member says something, and hears the others: so they confirm each other's packets to the group.
     fn chat(&mut self) {
         for at in 0..self.members.len() {
             self.say(at);
@@ -88,7 +88,7 @@ impl Cluster {
         }
     }
 
-    /// Whether all the others have heard the last thing that was said, by `of`.
+    /// Whether all the others have heard the last thing that `of` has said.
     fn have_heard(&self, of: usize) -> bool {
         (0..self.members.len()).all(|at| at == of || self.heard[at][of] == self.said)
     }
@@ -117,7 +117,7 @@ fn one_packet_reaches_all_members_on_one_device_and_on_two() {
     assert_eq!(cluster.counters(0).rejected, 0);
 }
 
-/// A member without the group, as one to which the network does not carry it.
+/// A member outside the group, like one to which the network does not carry it.
 #[test]
 fn one_that_does_not_hear_the_group_gets_everything_alone() {
     let mut cluster = Cluster::new(&unique_cluster(), &[Multicast::On, Multicast::On, Multicast::Off, Multicast::On], None);
@@ -131,7 +131,7 @@ fn one_that_does_not_hear_the_group_gets_everything_alone() {
             break;
         }
     }
-    // Without a group it sends to everybody alone; and asks nobody.
+    // Without a group, it sends to each member individually and asks none.
     assert_eq!(cluster.say(2), (3, 0));
     assert_eq!(cluster.counters(2).by_group, 0);
 }
@@ -158,7 +158,7 @@ fn a_group_that_falls_silent_costs_a_member_one_datagram() {
     for _ in 0..60 {
         let (posted, to_group) = cluster.say(0);
         by_group_only += usize::from(posted == to_group);
-        // With delay, and on a busy machine, it is a while on its way.
+        // With delay, and on a busy machine, it takes a while to arrive.
         heard += usize::from((0..20).any(|_| {
             cluster.listen();
             cluster.heard[1][0] == cluster.said
@@ -172,7 +172,7 @@ fn a_group_that_falls_silent_costs_a_member_one_datagram() {
     assert!(heard >= 30, "{heard} of 60, on a link that may lose 5 %");
 }
 
-/// A group that the devices' addresses can send to, and one that they cannot: one is of IPv4 and the other of IPv6.
+/// A group that the devices' addresses can send to, and one that they cannot: one is IPv4 and the other IPv6.
 fn groups() -> (IpAddr, IpAddr) {
     let usual = config("c", identity(1, 1, PeerKind::Member), RegionSpec::default(), RegionSpec::default());
     let member = VerbsFabric::start(VerbsConfig { multicast: Multicast::On, ..usual }).expect("started");
@@ -180,13 +180,13 @@ fn groups() -> (IpAddr, IpAddr) {
     if member.multicast_group().expect("one").is_ipv4() { both } else { (both.1, both.0) }
 }
 
-/// Two clusters that have, by chance or by configuration, one group: members of the same numbers, and other keys.
+/// Two clusters that have the same group, by chance or by configuration: their members have the same numbers, and different keys.
 #[test]
 fn clusters_in_one_group_take_nothing_from_each_other() {
     let shared = Multicast::At(groups().0);
     let mut ours = Cluster::new(&unique_cluster(), &[shared; 3], None);
     let mut strangers = Cluster::new(&unique_cluster(), &[shared; 3], Some(b"the key of somebody else's cluster"));
-    // It hears the others' packets, some of which are to a member of its number, and none of them is a datagram to it.
+    // It hears the others' packets. Some of them address a member of its number, but none of them is a datagram to it.
     while ours.counters(1).rejected == 0 || ours.counters(1).not_ours == 0 || ours.counters(1).by_group == 0 {
         ours.chat();
         strangers.chat();

@@ -1,4 +1,4 @@
-//! Requests of which the device is never heard again: whoever waits for them hears that the peer is lost, and the two meet anew.
+//! Requests that the device forgets: an endpoint that waits for them is told that the peer is lost, and the two connect anew.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::cluster::{config, identity, unique_cluster, until};
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
 
-/// With so little patience that a second is the longest wait for a short request.
+/// With so little patience that the longest wait for a short request is a second.
 const IMPATIENT: Patience = Patience { timeout: 13, retries: 6 };
 
 fn member(cluster: &str, node: u16) -> VerbsFabric {
@@ -32,7 +32,7 @@ fn lane(peer: PeerId) -> Remote {
     Remote { peer, region: Region::Lane(LANE), offset: 0 }
 }
 
-/// Writes until that succeeds, on whatever connection there is.
+/// Writes until that succeeds, on whichever connection there is.
 fn goes_on(writer: &mut VerbsFabric) {
     let mut peer = up(writer);
     until(|| {
@@ -57,7 +57,7 @@ fn operations_that_the_device_forgets_are_lost_with_their_peer() {
             true => writer.write(lane(first), &[1; 8], Token(1)),
             false => writer.read_word(Remote { peer: first, region: Region::Public(PUBLIC), offset: 0 }, Token(1)),
         }
-        // It waits for the other queue pair, and so for the first.
+        // It waits for the other queue pair, and so for the first operation.
         match on_lane {
             true => writer.read_word(Remote { peer: first, region: Region::Public(PUBLIC), offset: 0 }, Token(2)),
             false => writer.write(lane(first), &[1; 8], Token(2)),
@@ -85,7 +85,8 @@ fn an_owner_whose_notice_is_forgotten_does_not_wait_for_ever() {
     goes_on(&mut writer);
 }
 
-/// A log that somebody catches up with is read in one go, and the device may forget that, too: with all of it, or when some has come.
+/// A process that catches up with a log reads it in one go, and the device may forget that READ too: all of it, or the rest when some of it has
+/// arrived.
 #[test]
 fn a_long_read_that_the_device_forgets_is_lost_with_its_peer() {
     const BYTES: usize = 8 << 20;
@@ -119,7 +120,7 @@ fn a_long_read_that_the_device_forgets_is_lost_with_its_peer() {
     }
 }
 
-/// Datagrams of which the device is never heard again keep their slots, so with them nothing could be sent in the end.
+/// Datagrams that the device forgets keep their slots, so that in the end nothing could be sent.
 #[test]
 fn one_that_waits_for_datagrams_in_vain_is_heard_again() {
     let cluster = unique_cluster();

@@ -1,4 +1,4 @@
-//! Promise 6 many times over: nothing is stored after a revocation has completed, and whatever completed well was there.
+//! Promise 6 many times over: nothing is stored after a revocation has completed, and whatever has completed successfully was there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use crate::cluster::{identity, number, start, unique_cluster, until};
 const LANE: RegionName = RegionName(16);
 /// Long enough for two packets.
 const WORDS: usize = 1024;
-/// Pairs of an owner and a writer that run beside each other: a revocation mostly waits for the kernel, which is done with the queue pair only when no
+/// Pairs of an owner and a writer that run side by side. A revocation mostly waits for the kernel, which is done with the queue pair only when no
 /// processor can be looking at it any more.
 const PAIRS: u64 = 3;
 
-/// How often owners revoke, all together; `MARTLET_REVOCATIONS` says otherwise.
+/// How often all owners together revoke; `MARTLET_REVOCATIONS` says otherwise.
 fn rounds() -> u64 {
     number("MARTLET_REVOCATIONS", 300)
 }
@@ -31,24 +31,24 @@ fn up(fabric: &mut VerbsFabric) -> PeerId {
 /// What the two threads tell each other.
 #[derive(Default)]
 struct Told {
-    /// The greatest value whose write completed well.
+    /// The greatest value whose write completed successfully.
     completed: AtomicU64,
     /// Writes that lost their access.
     lost: AtomicU64,
     over: AtomicBool,
-    /// Is woken by what completes.
+    /// The owner's thread, which completions wake.
     owner: OnceLock<Thread>,
 }
 
-/// The writer never stops: it writes value after value over the whole lane, several under way at once, and goes on after every loss.
+/// The writer never stops: it writes value after value over the whole lane, with several writes under way at once, and goes on after every loss.
 fn write_on(fabric: &mut VerbsFabric, owner: PeerId, told: &Told) {
     let (mut value, mut under_way) = (0u64, 0);
     let mut bytes = vec![0; WORDS * 8];
     while !told.over.load(Ordering::SeqCst) || under_way > 0 {
-        // One by one, so that each is handed over, and completes, by itself: when one has, others are on their way.
+        // One by one, so that each is handed over and completes separately: when one has completed, others are on their way.
         if under_way < 4 && !told.over.load(Ordering::SeqCst) {
             value += 1;
-            // Lengths differ, so that the revocation meets single packets and long messages.
+            // The lengths differ, so that the revocation meets single packets and long messages.
             let bytes = &mut bytes[..if value.is_multiple_of(2) { WORDS * 8 } else { 64 }];
             bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
             fabric.write(Remote { peer: owner, region: Region::Lane(LANE), offset: 0 }, bytes, Token(value));
@@ -92,7 +92,7 @@ fn revoke_on(fabric: &mut VerbsFabric, writer: PeerId, told: &Told, rounds: u64)
             let stored = first(fabric);
             until(|| (first(fabric) != stored).then_some(()));
         } else {
-            // At any other moment of a write.
+            // At any other stage of a write.
             for _ in 0..round * 37 % 400 {
                 std::hint::spin_loop();
             }
@@ -102,7 +102,7 @@ fn revoke_on(fabric: &mut VerbsFabric, writer: PeerId, told: &Told, rounds: u64)
         assert_eq!((done.token, done.result), (Token(round), Ok(0)));
         let at_once: Vec<u64> = lane(fabric, writer).collect();
         let lost = told.lost.load(Ordering::SeqCst);
-        // Until the writer has come to know, and longer.
+        // Until the writer knows of it, and longer.
         let mut looks = 0;
         while told.lost.load(Ordering::SeqCst) < lost + 4 || looks < 20 {
             looks += 1;
@@ -111,7 +111,7 @@ fn revoke_on(fabric: &mut VerbsFabric, writer: PeerId, told: &Told, rounds: u64)
             assert!(unchanged, "round {round}: something was stored after the revocation had completed");
             std::thread::yield_now();
         }
-        // Nothing can have completed since, so what had completed must be there: in the first words, which every write covers.
+        // Nothing can have completed since then, so what had completed must be there: in the first words, which every write covers.
         let completed = told.completed.load(Ordering::SeqCst);
         assert!(
             at_once[..8].iter().all(|word| *word >= completed),
@@ -123,7 +123,7 @@ fn revoke_on(fabric: &mut VerbsFabric, writer: PeerId, told: &Told, rounds: u64)
     told.over.store(true, Ordering::SeqCst);
 }
 
-/// Lets an owner revoke that often under a writer that writes all the time; how many writes lost their access.
+/// Lets an owner revoke that often under a writer that writes all the time. Returns how many writes lost their access.
 fn revoke_under_a_writer(rounds: u64) -> u64 {
     let cluster = unique_cluster();
     let spec = RegionSpec { member_lanes: vec![(LANE, WORDS * 8)], ..RegionSpec::default() };
@@ -149,15 +149,15 @@ fn nothing_is_stored_after_a_revocation_under_a_running_writer() {
     println!("{} revocations under a running writer, {lost} writes lost their access", each * PAIRS);
 }
 
-/// How often the self-test revokes, in all ways and between all devices; `MARTLET_FENCE_TRIALS` says otherwise.
+/// How often the self-test revokes, in all ways and between all devices together; `MARTLET_FENCE_TRIALS` says otherwise.
 fn trials() -> u32 {
     number("MARTLET_FENCE_TRIALS", 40)
 }
 
-/// What this backend relies on, found out by the self-test that an operator can run; on one device, and from one to another. It looks at the memory as
-/// soon as the call has returned, where the endpoint has told the writer first: so it is here that what is no fence shows. One trial at a time, for that needs
-/// an owner that is not kept from its processor just then. Of four beside each other none saw anything stored late in 160 rounds of the two ways that are
-/// no fences here, where one alone did in 13.
+/// What this backend relies on, checked by the self-test that an operator can run: on one device, and from one to another. The self-test looks at the
+/// memory as soon as the call has returned, whereas the endpoint first tells the writer. So it is here that a call that is no fence shows. The trials
+/// run one at a time, since an owner must not be kept from its processor at that moment. Four trials side by side saw nothing stored late in 160
+/// rounds of the two ways that are no fences here; one alone saw it in 13.
 #[test]
 fn the_self_test_finds_that_destroying_a_queue_pair_is_a_fence() {
     let choice = |at: usize| DeviceChoice { name: Some(devices().expect("RDMA")[at].clone()), ..DeviceChoice::default() };

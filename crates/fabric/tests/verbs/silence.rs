@@ -1,5 +1,5 @@
-//! A link on which nothing arrives any more, while the processes at both ends live and their TCP connection stands; and one that goes down, which the
-//! device notices.
+//! A link on which nothing arrives any more, while the processes at both ends live and their TCP connection stays open; and a link that goes down,
+//! which the device notices.
 
 use std::fmt;
 use std::process::Command;
@@ -24,8 +24,8 @@ fn silence(silent: bool) {
     }
 }
 
-/// Never an infinite retry (TRAPS 34): everything that is under way, and waits, ends, with both planes in use; and when the link is back, so is
-/// the peer, under a number of its own.
+/// Never an infinite retry (TRAPS 34): everything that is under way or waits ends, with both planes in use. When the link is back, so is the peer,
+/// under a new number.
 #[test]
 #[ignore = "it silences the link between the virtual machine's devices, so it runs alone"]
 fn everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back() {
@@ -58,7 +58,7 @@ fn everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back() {
     assert_eq!(until(|| writer.event()), PeerEvent::Gone { peer: first, certain: false });
 
     silence(false);
-    // It may have come back, and gone again, while the link was silent: the processes meet over another.
+    // The peer may have come back, and gone again, while the link was silent, since processes connect over another link.
     let mut lives: Vec<PeerId> = Vec::new();
     let mut token = 1000;
     let back = until(|| {
@@ -70,12 +70,12 @@ fn everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back() {
     });
     assert!(back > first, "{back:?} is a number of its own");
     writer.read_word(public(back), Token(1));
-    // The swaps had not been posted when the link fell silent, or their answers were lost: 0 or 1.
+    // Either the swaps had not been posted when the link fell silent, or their answers were lost: the word is 0 or 1.
     let word = until(|| writer.poll());
     assert!(word.token == Token(1) && word.result.is_ok_and(|word| word <= 1), "{word:?}");
 }
 
-/// Keeps what is logged, in whichever thread.
+/// Keeps what is logged, by any thread.
 struct Log(Mutex<Vec<String>>);
 
 impl tracing::Subscriber for &'static Log {

@@ -1,4 +1,4 @@
-//! Every promise, in worlds of every temper.
+//! Every promise, in worlds with all kinds of faults.
 
 use super::super::{Endpoint, Faults, World};
 use super::identity;

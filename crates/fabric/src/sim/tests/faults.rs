@@ -102,7 +102,7 @@ fn the_stores_of_a_stopped_writer_land_after_the_revocation_and_do_not_count() {
     assert!((10..50).contains(&landed_late), "{landed_late}");
 }
 
-/// On a network the guard stands in front of the memory: after the revocation not a word lands.
+/// On a network, the memory is guarded: after the revocation, not a word lands.
 #[test]
 fn a_nic_lets_nothing_through_after_the_revocation() {
     let mut partly = 0;
@@ -137,7 +137,7 @@ fn a_write_across_a_revocation_and_a_grant_loses_its_access() {
         completion(&mut world, &mut endpoints[1]);
         endpoints[1].grant(peers[1][0], LANE);
         let result = completion(&mut world, &mut endpoints[0]).result;
-        // It may have begun only after the grant, and is a write of the new epoch then.
+        // It may have begun only after the grant; it is then a write of the new epoch.
         across += usize::from(result == Err(OpError::AccessLost));
     }
     assert!(across > 10, "{across}");
@@ -164,7 +164,7 @@ fn a_short_partition_delays_and_a_long_one_loses_the_peer_for_good() {
     }
 }
 
-/// On a network: who lives and reaches the other again meets it anew, under another number and with lanes in which nothing stands.
+/// On a network: a process that lives and reaches the other again connects to it anew, under another number and with empty lanes.
 #[test]
 fn two_that_lost_each_other_meet_anew_once_both_know() {
     for (way, seed) in [((0, 1), 3), ((1, 0), 4)] {
@@ -212,7 +212,7 @@ fn a_swap_takes_effect_and_its_completion_is_lost() {
     endpoints[0].compare_and_swap(public(peers[0][1], 0), 0, 9, Token(1));
     assert_eq!(completion(&mut world, &mut endpoints[0]).result, Err(OpError::PeerLost));
     assert_eq!(endpoints[1].memory(LocalRegion::Public(PUBLIC)).expect("declared")[0].load(Ordering::Acquire), 9);
-    // The other way round, nothing takes effect.
+    // Blocked the other way, nothing takes effect.
     let (mut world, mut endpoints, peers) = members::<false>(3, Faults::calm(), 2);
     world.block(0, 1);
     endpoints[0].compare_and_swap(public(peers[0][1], 0), 0, 9, Token(1));
@@ -331,7 +331,7 @@ fn a_flood_of_datagrams_is_bounded() {
     assert_eq!(heard, 1024);
 }
 
-/// A restarted writer gets a lane of its own; what its old life has on the way lands in the old one (TRAPS 28).
+/// A restarted writer gets a lane of its own; what its earlier life has on the way lands in the earlier lane (TRAPS 28).
 #[test]
 fn late_stores_of_an_old_life_stay_out_of_the_new_ones_lane() {
     let mut late = 0;

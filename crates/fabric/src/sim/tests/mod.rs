@@ -21,7 +21,7 @@ fn identity(node: u16, incarnation: u64, kind: PeerKind) -> Identity {
     Identity { node: NodeId(node), incarnation: Incarnation(incarnation), kind }
 }
 
-/// `count` connected members, each with a list of what its peers are to it, by process.
+/// `count` connected members, each with the list of the numbers by which it knows its peers, by process.
 fn members<const HOST: bool>(seed: u64, faults: Faults, count: usize) -> (World<HOST>, Vec<Endpoint<HOST>>, Vec<Vec<PeerId>>) {
     let mut world = World::<HOST>::new(seed, faults);
     let mut endpoints: Vec<_> = (0..count).map(|node| world.spawn(identity(node as u16, 1, PeerKind::Member), &spec()).1).collect();

@@ -5,7 +5,7 @@ use super::{PUBLIC, completion, identity, members, spec};
 use crate::contract::{Fabric, OpError, PeerEvent, PeerKind, Region, Remote, Token};
 use crate::primitive::Ordering;
 
-/// A process that dies with its host is missed by those who want something of it, and by the others when their connection is found dead.
+/// When a process dies with its host, those that want something of it notice; the others notice when their connection is found dead.
 #[test]
 fn the_end_of_a_host_is_told_to_nobody() {
     let faults = Faults { last_gasp: Span(5_000, 5_000), ..Faults::calm() };
@@ -55,7 +55,7 @@ fn harm_is_counted_and_a_calm_world_does_none() {
     }
 }
 
-/// A swap took effect, and the word that says so is lost with the connection.
+/// A swap took effect, and the completion that says so is lost with the connection.
 #[test]
 fn a_completion_that_is_lost_is_counted() {
     let (mut world, mut endpoints, peers) = members::<false>(1, Faults::calm(), 2);
