@@ -119,7 +119,7 @@ fn put(ring: &Memory, position: u64, len: usize, crc: u32, store: impl FnOnce(&M
     position + need
 }
 
-/// Hints that a record will soon be placed in the `len` bytes behind `position`.
+/// Hints that a record will soon be placed in the `len` bytes from `position` on.
 #[inline]
 pub fn expect_place(ring: &Memory, position: u64, len: usize) {
     let from = index_of(position, capacity_of(ring));

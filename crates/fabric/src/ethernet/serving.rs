@@ -30,20 +30,20 @@ pub(super) struct Taken {
     pub(super) more: bool,
 }
 
-/// What has come in, since the start. Of what is refused, a stranger causes all but the last two.
+/// What has arrived since the start. Of the kinds of packets that are refused, a stranger can cause all but the last two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthernetCounters {
     /// Packets that were taken.
     pub taken: u64,
-    /// Of another layout, or of no length that a packet has.
+    /// Packets of another layout, or of a length that no packet has.
     pub foreign: u64,
-    /// For no connection that stands.
+    /// Packets for no existing connection.
     pub unknown: u64,
-    /// That have been taken before, or come too late to tell.
+    /// Packets that have been taken before, or come too late to tell.
     pub repeated: u64,
-    /// That do not open.
+    /// Packets that do not open.
     pub forged: u64,
-    /// That opened, and that no process of ours sends.
+    /// Packets that opened, but that no process of ours sends.
     pub malformed: u64,
     /// Datagrams for which there was no room.
     pub dropped: u64,

@@ -60,7 +60,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], chance: &mut Rng) {
             input.splice(to..to, part);
         }
         _ => {
-            // The end of another seed behind the beginning of this one.
+            // The end of another seed after the beginning of this one.
             if let Some(other) = seeds.get(chance.usize(..seeds.len().max(1))) {
                 let from = chance.usize(..=other.len());
                 input.truncate(at);

@@ -1,4 +1,5 @@
-//! What is sent again, when, and what becomes of the window: where packets are lost, and where a peer merely does not answer. And how long an operation takes at most.
+//! What is sent again, when, and what becomes of the window: if packets are lost, and if a peer merely does not answer. Also how long an operation
+//! takes at most.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ const PATIENCE_US: u64 = 300;
 const ROUND_TRIP_US: u64 = 40;
 
 impl World {
-    /// The asker has a turn, so much later. How many packets it sends.
+    /// The asker has a turn, `later_us` later. Returns how many packets it sends.
     fn turn(&mut self, later_us: u64) -> usize {
         let before = self.there.len();
         self.now += later_us;
@@ -19,7 +20,7 @@ impl World {
         self.there.len() - before
     }
 
-    /// All that is on its way comes, and is answered.
+    /// Everything on its way arrives, and is answered.
     fn deliver(&mut self) {
         self.now += ROUND_TRIP_US;
         while let Some(packet) = self.there.pop_front() {
@@ -35,7 +36,7 @@ impl World {
         }
     }
 
-    /// Writes of a packet each, behind one another.
+    /// Posts writes of a packet each, one after another.
     fn stream(&mut self, writes: usize) {
         for n in 0..writes {
             self.write(n * 120 % (WORDS - 120), 120);
@@ -43,7 +44,7 @@ impl World {
     }
 }
 
-/// So many writes of that many words have been answered, one after the other.
+/// A world in which `writes` writes of `words` words have been answered, one after another.
 fn after_writes(writes: usize, words: usize) -> World {
     let mut world = World::new();
     for _ in 0..writes {
@@ -54,7 +55,7 @@ fn after_writes(writes: usize, words: usize) -> World {
     world
 }
 
-/// A stream that has been under way for a while, with what the window allows on its way there.
+/// A stream that has been under way for a while, with as much on its way to the owner as the window allows.
 fn streaming() -> World {
     let mut world = World::new();
     for _ in 0..4 {
@@ -75,7 +76,7 @@ fn a_peer_that_has_no_turn_for_milliseconds_costs_no_window_and_few_packets() {
     assert!(flying > 100, "{flying} packets under way");
     let again: usize = (0..500).map(|_| world.turn(10)).sum();
     assert!((1..=10).contains(&again), "{again} packets sent again in 5 ms");
-    // It takes them a few at a time, as they came.
+    // It takes them a few at a time, in the order in which they came.
     while !world.there.is_empty() {
         for _ in 0..32.min(world.there.len()) {
             let packet = world.there.pop_front().expect("some");
@@ -105,7 +106,7 @@ fn one_packet_alone_is_sent_again_after_the_shortest_wait_and_shrinks_nothing() 
     assert!(world.asker.window() >= window);
 }
 
-/// One operation of a thousand loses three packets in a row where one of ten is lost.
+/// If one packet in ten is lost, one operation in a thousand loses three packets in a row.
 #[test]
 fn the_first_waits_are_alike_and_those_behind_them_double_up_to_ten_milliseconds() {
     let mut world = after_writes(20, 8);
@@ -166,7 +167,7 @@ fn what_was_overtaken_is_sent_again_after_a_round_trip_without_another_answer() 
     assert_eq!(world.completed, world.posted);
 }
 
-/// What was sent again and what comes behind it are on their way when the peer has no turn: that is one loss, and no other.
+/// What was sent again and what follows it are on their way while the peer has no turn: that is one loss and no more.
 #[test]
 fn a_pause_behind_a_loss_shrinks_the_window_once() {
     let mut world = streaming();
@@ -187,15 +188,16 @@ fn a_pause_behind_a_loss_shrinks_the_window_once() {
     world.settle();
 }
 
-/// How long an operation may take under a network that loses a packet of ten each way: many times what the unluckiest one takes, and far less than a cluster notices.
+/// How long an operation may take on a network that loses one packet in ten in each direction: many times what the unluckiest one takes, and far less
+/// than a cluster would notice.
 const LONGEST_US: u64 = 20_000;
 
-/// A life in which the asker posts without a pause, and each packet, be it a request, one of those that are sent again or an answer, may be lost.
+/// A life in which the asker posts without a pause, and each packet, be it a request, a retransmission or an answer, may be lost.
 fn press(seed: u64) {
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut world = World::new();
     let loss = chance.f64() * 0.1;
-    // A trickle of small packets, or as much as there is room for.
+    // A trickle of small packets, or as many as there is room for.
     let (every_us, words) = if chance.bool() { (chance.u64(20..400), 1) } else { (20, 120) };
     let (mut posted_at, mut next) = (VecDeque::new(), 0);
     for step in 0..1_500 {
@@ -232,7 +234,7 @@ fn an_asker_that_posts_without_a_pause_gets_an_end_for_each_operation_within_mil
     }
 }
 
-/// More come out of order than an answer has room to name, so that no answer shows that what was sent again for the first of them was lost, too.
+/// More parts arrive out of order than an answer has room to name. So no answer shows that the retransmission of the first of them was lost, too.
 #[test]
 pub(super) fn what_is_sent_behind_the_first_part_does_not_put_it_off() {
     let mut world = after_writes(40, 8);
@@ -258,12 +260,12 @@ pub(super) fn what_is_sent_behind_the_first_part_does_not_put_it_off() {
     world.settle();
 }
 
-/// What an answer has no room to name counts as under way, and that may be more than the window that has shrunk allows.
+/// What an answer has no room to name counts as under way, and that may be more than a window that has shrunk allows.
 #[test]
 pub(super) fn what_was_lost_goes_out_again_though_the_window_is_full() {
     let mut world = streaming();
     let flying = world.there.len();
-    // A peer that takes ten at a time, of which one is lost: the window shrinks with each, and what is under way does not.
+    // A peer that takes ten at a time, of which one is lost: each time the window shrinks, and what is under way does not.
     for at in (0..flying).step_by(10) {
         world.there.pop_front();
         for _ in at + 1..flying.min(at + 10) {
@@ -288,7 +290,7 @@ pub(super) fn what_was_lost_goes_out_again_though_the_window_is_full() {
     world.settle();
 }
 
-/// Rounds of a stream, until `until` is so or there have been too many.
+/// Lets a stream go on until `until` holds, or there have been too many rounds.
 fn stream_until(world: &mut World, what: &str, until: impl Fn(&World) -> bool) {
     for _ in 0..2_000 {
         if until(world) {
@@ -308,7 +310,7 @@ pub(super) fn a_stream_finds_out_what_the_path_carries_and_when_it_carries_it_no
     let mut world = World::on_route(LARGEST_PACKET);
     stream_until(&mut world, "the path carries more", |world| world.asker.packet_bytes() > 30_000);
     assert!(world.asker.packet_bytes() <= LARGEST_PACKET);
-    // Some packets are lost, as ever.
+    // Some packets are lost, as always.
     for _ in 0..10 {
         world.stream(60);
         world.turn(1);
@@ -316,7 +318,7 @@ pub(super) fn a_stream_finds_out_what_the_path_carries_and_when_it_carries_it_no
         world.deliver();
     }
     assert!(world.asker.packet_bytes() > 30_000, "{}", world.asker.packet_bytes());
-    // It has become another path.
+    // The path has changed.
     world.carries = 9_000;
     stream_until(&mut world, "the path carries less", |world| world.asker.packet_bytes() == MAX_PACKET);
     stream_until(&mut world, "the path carries that", |world| (8_000..9_000).contains(&world.asker.packet_bytes()));

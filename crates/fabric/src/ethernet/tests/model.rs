@@ -45,18 +45,18 @@ impl Regions for Owned {
     }
 }
 
-/// An operation that was posted, and what has to come of it.
+/// A posted operation, and the result that it must have.
 #[derive(Debug)]
 enum Expected {
-    /// Nothing but success.
+    /// Success, with no further result.
     Plain,
     Word(u64),
-    /// These words land there.
+    /// These words land at that place.
     Read {
         at: usize,
         words: Vec<u64>,
     },
-    /// A record in the lane; how often the lane had been taken and given when it was posted, and whether it was the asker's then.
+    /// A record in the lane; how often the lane had been revoked and granted when it was posted, and whether it was granted then.
     Record {
         serial: u64,
         changes: usize,
@@ -64,7 +64,7 @@ enum Expected {
     },
 }
 
-/// One asker, one owner, and what lies between them.
+/// One asker, one owner, and the network between them.
 pub(super) struct World {
     pub(super) asker: Requester,
     owner: Responder,
@@ -75,7 +75,7 @@ pub(super) struct World {
     /// Requests and responses on their way, sealed.
     pub(super) there: VecDeque<Vec<u8>>,
     pub(super) back: VecDeque<Vec<u8>>,
-    /// Longer requests are lost.
+    /// Requests longer than this are lost.
     pub(super) carries: usize,
     ends: [(Sealer, Opener); 2],
     reference: Vec<u64>,
@@ -83,7 +83,7 @@ pub(super) struct World {
     pub(super) posted: u64,
     pub(super) completed: u64,
     serial: u64,
-    /// For each change of the lane's permission, which records stood there whole after it.
+    /// For each change of the lane's permission, the records that were whole in the lane after it.
     changes: Vec<Vec<u64>>,
     granted: bool,
     landing_at: usize,
@@ -93,12 +93,12 @@ const RECORD: usize = 5;
 const PLACES: u64 = (WORDS / RECORD) as u64;
 
 impl World {
-    /// Whose packets are of the base size.
+    /// A world whose packets are of the base size.
     pub(super) fn new() -> World {
         World::on_route(MAX_PACKET)
     }
 
-    /// Of which the asker's system says that the route takes packets of so many bytes.
+    /// A world in which the asker's system says that the route takes packets of this many bytes.
     pub(super) fn on_route(bytes: usize) -> World {
         let end = |n| (Sealer::new(Secret([n; 32]), 7), Opener::new(Secret([n; 32])));
         World {
@@ -171,7 +171,7 @@ impl World {
         self.post(true, at, Work::Write, RECORD * 8, &bytes_of(&[self.serial; RECORD]), expected);
     }
 
-    /// The owner takes the permission or gives it.
+    /// The owner revokes the permission or grants it.
     fn change(&mut self, granted: bool) {
         self.owner.change(0, granted);
         self.granted = granted;
@@ -259,12 +259,12 @@ impl World {
         }
     }
 
-    /// Whether the asker could not know yet, when the lane had changed so often, that it was its own again.
+    /// Whether the asker could not yet know, after that many changes of the lane, that the lane was its own again.
     fn told_late(&self, changes: usize) -> bool {
         changes > 0
     }
 
-    /// A network without faults, until all is done.
+    /// Goes on without faults until all is done.
     pub(super) fn settle(&mut self) {
         for _ in 0..20_000 {
             self.now += 100;
@@ -285,7 +285,7 @@ impl World {
     }
 }
 
-/// One life under a network that `seed` makes more or less hostile.
+/// One life on a network that `seed` makes more or less hostile.
 fn live(seed: u64) {
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut world = World::on_route(LARGEST_PACKET);
@@ -319,7 +319,7 @@ fn live(seed: u64) {
             world.change(!world.granted);
         }
         if !is_slow && chance.u8(0..16) == 0 {
-            // The path is another one from now on.
+            // From now on, it is another path.
             world.carries = sizes[chance.usize(0..sizes.len())];
         }
         let window = world.asker.window();
@@ -342,7 +342,7 @@ fn live(seed: u64) {
                     let bit = chance.usize(0..packet.len() * 8);
                     packet[bit / 8] ^= 1 << (bit % 8);
                     if bit / 8 < HEAD && bit / 8 >= 4 && bit / 8 < 8 {
-                        // Another flow's: it finds no receiver.
+                        // It belongs to another flow, and so finds no receiver.
                         continue;
                     }
                 }
@@ -363,7 +363,7 @@ fn a_hostile_network_changes_nothing_but_the_time() {
     }
 }
 
-/// One schedule of few packets: each choice is what happens next. `false` where one of them was not possible.
+/// One schedule of few packets: each choice is what happens next. `false` if one of the choices was not possible.
 fn schedule(choices: &[u8]) -> bool {
     let mut world = World::new();
     world.record();

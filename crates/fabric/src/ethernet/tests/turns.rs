@@ -1,4 +1,4 @@
-//! Turns of an endpoint over the loopback device: whom they look at, and what.
+//! Turns of an endpoint over the loopback device: which peers they look at, and what else.
 
 use std::net::SocketAddr;
 
@@ -51,7 +51,7 @@ fn a_turn_looks_at_peers_with_something_under_way_and_at_no_other() {
     read(&mut member, &peers[3..=3]);
 }
 
-/// Turns that look for answers alone would never see the request: the stand-in is for threads that have no turns.
+/// Turns that looked only for answers would never see the request: the stand-in is for threads that have no turns.
 #[test]
 fn a_member_that_always_waits_for_an_answer_serves_others_all_the_same() {
     let (mut member, mut other) = (endpoint(0, PeerKind::Member), endpoint(1, PeerKind::Member));
@@ -68,7 +68,7 @@ fn a_member_that_always_waits_for_an_answer_serves_others_all_the_same() {
     }
     let word = |peer: Option<PeerId>| Remote { peer: peer.expect("both have met"), region: Region::Public(RegionName(1)), offset: 0 };
     other.compare_and_swap(word(to_member), 0, 7, Token(0));
-    // It is on its way then, and where this thread had no core for a while the member's stand-in has even answered.
+    // The request is then on its way. If this thread was without a core for a while, the member's stand-in may even have answered.
     let _ = other.poll();
     let own = LocalRegion::Public(RegionName(1));
     member.read_word(word(to_other), Token(0));
@@ -104,7 +104,7 @@ fn what_a_turn_has_brought_is_handed_out_before_the_next_turn_unless_something_w
         if posts_meanwhile {
             member.read_word(word, Token(2));
         }
-        // The other one's stand-in may have answered.
+        // The other endpoint's stand-in may have answered.
         let answered = member.poll().is_some();
         assert!(posts_meanwhile || !answered);
         assert_eq!(member.turns() - before, u64::from(posts_meanwhile), "what is posted is on its way when there is nothing more");

@@ -1,4 +1,4 @@
-//! What the contract leaves to this backend: coming and going, parking, read-only clients.
+//! What the contract leaves to this backend: peers that connect and go, parking, read-only clients.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn nobody_is_let_in_before_the_door_is_open() {
     let mut node = ShmFabric::start(ShmConfig { closed: true, ..config(&cluster, 1, PeerKind::Member) }).expect("started");
     let mut user = client(&cluster, 1);
     user.connect(NodeId(1));
-    // Long enough for a handshake, were there one.
+    // Long enough for a handshake, if there were one.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!((user.event(), node.event()), (None, None));
     node.open();
@@ -61,7 +61,7 @@ fn members_that_dial_each_other_end_with_one_connection() {
         a.connect(NodeId(2));
         let (to_b, _) = next_up(&mut a);
         let (to_a, _) = next_up(&mut b);
-        // The one connection works both ways.
+        // The same connection works in both directions.
         a.write(public(to_b, 0), &5u64.to_le_bytes(), Token(1));
         assert_eq!(until(|| a.poll()), Completion { token: Token(1), result: Ok(0) });
         b.read_word(public(PeerId::SELF, 0), Token(2));
@@ -143,7 +143,7 @@ fn clients_beyond_the_limit_are_refused_until_one_is_forgotten() {
         PeerEvent::Gone { peer, certain: false } if peer == first || peer == second => peer,
         other => panic!("{other:?}"),
     };
-    // Its memory is still ours to read, so its place is still taken.
+    // Its memory can still be read here, so its place is still taken.
     let before = node.bootstrap_counters().refused;
     until(|| (node.bootstrap_counters().refused > before).then_some(()));
     assert_eq!(node.event(), None);
@@ -156,7 +156,7 @@ fn clients_beyond_the_limit_are_refused_until_one_is_forgotten() {
 fn a_nudge_wakes_who_is_parked_and_nobody_sleeps_through_one() {
     let (_, mut a, to_b, mut b, to_a) = pair();
     const TURNS: u64 = 3000;
-    // Each waits, parked, for the other's next number: a lost wake-up is a hang.
+    // Each one, parked, waits for the other's next number: a lost wake-up is a hang.
     let play = |fabric: &mut ShmFabric, other: PeerId, first: bool| {
         for turn in 1..=TURNS {
             if first {
@@ -189,7 +189,7 @@ fn a_readable_descriptor_wakes_who_has_armed_its_ear_and_nobody_sleeps_through_o
     let ear = a.ear(events.iter().map(|fd| fd.try_clone().expect("a duplicate")).collect());
     for turn in 0..1_000 {
         a.announce();
-        // Before it is armed as well as after: in no order may the wake-up be lost, which would be a hang.
+        // Before it is armed as well as after: a wake-up that is lost in either order would be a hang.
         if turn % 3 == 0 {
             make_readable(turn % 2);
         }
@@ -201,7 +201,7 @@ fn a_readable_descriptor_wakes_who_has_armed_its_ear_and_nobody_sleeps_through_o
         ear.disarm();
         rustix::io::read(&events[turn % 2], &mut [0; 8]).expect("it was readable");
     }
-    // An endpoint that is awake, or no longer has an ear, is not rung for: it sleeps its time.
+    // An endpoint that is awake, or no longer has an ear, is not rung for: it sleeps for its full time.
     let ms = Some(Duration::from_millis(1));
     make_readable(0);
     assert_eq!(a.park(&[], ms, |_| false), WakeReason::TimedOut);
@@ -222,7 +222,7 @@ fn parking_ends_with_its_reason() {
     assert_eq!(a.park(&[word, other], None, |_| false), WakeReason::Word(1));
     let unknown = ParkWord { at: public(PeerId(999), 16), expected: 1 };
     assert_eq!(a.park(&[unknown, word], ms, |_| false), WakeReason::TimedOut);
-    // Mail, an event and a completion are work, without being asked for.
+    // Mail, an event and a completion each count as work without being asked for.
     b.send(to_a, b"hello");
     assert_eq!(a.park(&[word], None, |_| false), WakeReason::Work);
     let mut got = Vec::new();
@@ -250,7 +250,7 @@ fn a_watched_word_wakes_the_sleeper() {
             let held = regions.region(PUBLIC).expect("declared").register_death_words(&[16]).expect("registered");
             registered.store(true, Ordering::SeqCst);
             until(|| parked.load(Ordering::SeqCst).then_some(()));
-            // Ends without giving back: a death.
+            // Ends without giving it back: a death.
             std::mem::forget(held);
         });
         until(|| registered.load(Ordering::SeqCst).then_some(()));
@@ -260,7 +260,7 @@ fn a_watched_word_wakes_the_sleeper() {
             parked.store(true, Ordering::SeqCst);
             false
         });
-        // Before the wait or during it: either way it is this word.
+        // Before the wait or during it, it is this word either way.
         assert!(matches!(reason, WakeReason::Word(0) | WakeReason::Nudged), "{reason:?}");
         until(|| (a.peer_memory(to_b, PUBLIC).expect("mapped")[16].load(Ordering::Acquire) & crate::host::OWNER_DIED != 0).then_some(()));
     });
@@ -315,7 +315,7 @@ fn a_vigil_ends_by_a_nudge_a_death_a_word_or_its_keepers_state() {
     let victim = std::thread::spawn(move || {
         let held = regions.region(PUBLIC).expect("declared").register_death_words(&[16]).expect("registered");
         told.send(held.value()).expect("it listens");
-        // Ends without giving back: a death.
+        // Ends without giving it back: a death.
         std::mem::forget(held);
         dying.recv().expect("told to");
     });

@@ -1,4 +1,4 @@
-//! Those who do not belong: wrong keys, other declarations, garbage, silence.
+//! Intruders: wrong keys, other declarations, garbage, silence.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -36,7 +36,7 @@ fn hello(cluster: &str) -> Hello {
     Hello { preface, nonce: [1; 32], members: member_spec(), clients: client_spec() }
 }
 
-/// Whether the member still takes proper company.
+/// Whether the member still accepts a proper client.
 fn still_serves(cluster: &str, node: &mut ShmFabric) {
     let mut user = client(cluster, 50);
     user.connect(NodeId(1));
@@ -185,7 +185,7 @@ fn a_proof_without_the_key_gets_no_memory() {
     assert_eq!(node.event(), None);
 }
 
-/// Goes through the handshake with the right key, but offers these descriptors.
+/// Goes through the handshake with the right key, but offers these descriptors. Returns what the refusal says.
 fn offer(cluster: &str, fds: &[std::os::fd::BorrowedFd<'_>]) -> String {
     let mine = hello(cluster).encode();
     let socket = knock(cluster, 1);
@@ -222,7 +222,7 @@ fn memory_that_is_not_as_agreed_is_refused() {
 fn silent_connections_do_not_keep_others_out() {
     let cluster = unique_cluster();
     let mut node = member(&cluster, 1);
-    // More than shake hands at once, none of which says a word.
+    // More connections than may shake hands at once, all of them silent.
     let silent: Vec<_> = (0..150).map(|_| knock(&cluster, 1)).collect();
     still_serves(&cluster, &mut node);
     drop(silent);

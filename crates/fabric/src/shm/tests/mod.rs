@@ -1,4 +1,4 @@
-//! The endpoint as a whole. What needs real deaths of other executables stands in the crate's integration test.
+//! The endpoint as a whole. Tests that need real deaths of other executables are in the crate's integration test.
 
 mod conformance;
 mod endpoint;
@@ -40,7 +40,7 @@ fn client(cluster: &str, node: u16) -> ShmFabric {
     ShmFabric::start(config(cluster, node, PeerKind::Client)).expect("started")
 }
 
-/// Waits until something is so. It has no limit: a test that hangs says so by hanging.
+/// Waits until something holds. It has no time limit: a test that hangs says so by hanging.
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = look() {
@@ -61,7 +61,7 @@ fn next_up(fabric: &mut ShmFabric) -> (PeerId, Identity) {
     }
 }
 
-/// Two connected members, and what they call each other.
+/// Two connected members, and the number by which each knows the other.
 fn pair() -> (String, ShmFabric, PeerId, ShmFabric, PeerId) {
     let cluster = unique_cluster();
     let (mut a, mut b) = (member(&cluster, 1), member(&cluster, 2));

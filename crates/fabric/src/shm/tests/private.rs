@@ -1,4 +1,4 @@
-//! Endpoints of one process, connected with each other.
+//! Endpoints of one process, connected to each other.
 
 use super::*;
 use crate::contract::{LocalRegion, Region, Remote, Token};
@@ -30,7 +30,7 @@ fn lane(place: usize) -> Remote {
     Remote { region: Region::Lane(LANE), ..public(place) }
 }
 
-/// The word that others write, in our public region and in the lane that we keep for the process at that place.
+/// The word that the process at index `writer` writes, in our public region and in the lane that we keep for it.
 fn words(fabric: &ShmFabric, writer: usize) -> (u64, u64) {
     let load = |region| fabric.memory(region).expect("declared")[8].load(Ordering::Acquire);
     (load(LocalRegion::Public(PUBLIC)), load(LocalRegion::Lane { writer: peer(writer), name: LANE }))
@@ -74,7 +74,7 @@ fn they_reach_each_other_and_nobody_else() {
 #[test]
 fn one_that_is_rewound_has_just_been_connected_with_members_and_keeps_its_clients() {
     let [mut first, mut second, mut user] = three();
-    // Nobody has heard of anybody yet.
+    // Neither has been told of the other yet.
     first.rewind();
     second.rewind();
     assert_eq!(ups(&mut first), [peer(USER), peer(SECOND)]);
