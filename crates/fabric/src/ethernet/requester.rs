@@ -17,8 +17,9 @@
 //!
 //! A silence says nothing about what is under way: the peer may have been without a core for some milliseconds. So when patience runs out, only the
 //! first unanswered packet and the last one are sent again, and the window stays as it is. Patience is [`FIRST_PATIENCE_US`] for the first [`ALIKE`]
-//! waits, and then doubles up to [`LONGEST_PATIENCE_US`]. An answer to the last packet shows everything that was lost before it. The first packet is
-//! sent again too because an answer can name only few of the parts that have arrived out of order.
+//! waits, and then doubles up to [`LONGEST_PATIENCE_US`]; it is longer than that only if the round trip is long. An answer to the last packet shows
+//! everything that was lost before it. The first packet is sent again too because an answer can name only few of the parts that have arrived out of
+//! order.
 //!
 //! Nothing delays the first part. The wait for it is counted from when it was last sent, whatever is sent after it, and it goes out again even if the
 //! window is full. So how long it takes depends only on how often the network loses one packet.
@@ -36,8 +37,8 @@ use crate::contract::{Completion, Local, OpError, Token};
 
 /// How long to wait for an answer before something is sent again, at first and at most.
 const FIRST_PATIENCE_US: u64 = 300;
-/// So many waits are equally long before they double. If one packet in ten is lost in each direction, one operation in a thousand is lost three times
-/// in a row; and two packets every 300 us do not burden any path.
+/// So many waits are equally long before they double. If one packet in ten is lost, there or back, one operation in a thousand is lost three times in
+/// a row; and two packets every 300 us do not burden any path.
 const ALIKE: u32 = 3;
 const LONGEST_PATIENCE_US: u64 = 10_000;
 /// No round trip is assumed to be longer: what took longer was a pause of one of the two processes. Several waits for a lost packet have to fit into

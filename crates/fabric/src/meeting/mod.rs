@@ -161,7 +161,7 @@ pub(crate) struct Meeting {
     pub(crate) mine: Vec<u8>,
     theirs: Vec<u8>,
     peer: Option<(Identity, RegionSpec)>,
-    /// The identity that the other end claimed in a Hello that we did not accept.
+    /// The identity that the other end has claimed, even if its Hello was not accepted.
     named: Option<Identity>,
 }
 

@@ -125,8 +125,8 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 
 impl ShmFabric {
     /// Creates this process's regions, takes its name (members only), and starts the bootstrap thread. It does not dial any node yet: see
-    /// [`ShmFabric::connect`]. Others may connect from now on, unless the configuration says [`ShmConfig::closed`]; then they wait until death words
-    /// are registered and whatever else they rely on is stored.
+    /// [`ShmFabric::connect`]. Others may connect from now on, unless the configuration says [`ShmConfig::closed`]; this leaves time to register
+    /// death words and to store whatever else they rely on.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
         let ShmConfig { cluster, key, protocol, identity, members, clients, rendezvous, listen, closed, max_clients, prefault } = config;
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen)?;
