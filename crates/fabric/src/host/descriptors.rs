@@ -68,7 +68,7 @@ impl Drop for Opening {
     }
 }
 
-/// Opens something for a process that shares its memory and its table of descriptors with another process, while no thread of that other process
+/// Opens something in a process that shares its memory and its table of descriptors with another process, while no thread of that other process
 /// opens anything. Nothing that belongs to one of that process's threads alone is touched, not even the errno. Once `waits` says no, that process is
 /// no longer waited for: it has been killed, perhaps in the middle of an opening. If no number of the range is free, the descriptor keeps the one
 /// that the kernel gave it.

@@ -304,7 +304,7 @@ impl Device {
     /// Takes the next event. It waits for one, unless the descriptor is non-blocking.
     ///
     /// # Errors
-    /// Those of a descriptor; `WouldBlock` if no event has arrived.
+    /// Those of reading a descriptor; `WouldBlock` if no event has arrived.
     pub(super) fn event(&self) -> io::Result<DeviceEvent> {
         let mut event = AsyncEvent { element: ffi::Element { port_num: 0 }, event_type: 0 };
         // SAFETY: the context is open, and `event` is the structure that the library fills.

@@ -30,8 +30,8 @@ use crate::meeting::{Party, Refusal, describe};
 const TIMES: Times =
     Times { handshake: Duration::from_secs(30), first_pause: Duration::from_millis(2), longest_pause: Duration::from_millis(200) };
 
-/// After a connection has resumed on a new socket, it keeps that socket for at least this long as long as the socket looks open. When a connection
-/// loses its socket, both ends may dial; if both dials were accepted, each end could keep the socket that the other one closes.
+/// How long a connection that has resumed on a socket refuses to change to yet another one while this one looks open. When a connection loses its
+/// socket, both ends may dial; if both dials were accepted, each end could keep the socket that the other one closes.
 const SETTLED: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
