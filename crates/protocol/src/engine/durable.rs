@@ -8,15 +8,15 @@ use crate::founding::Returned;
 use crate::replica::StateMachine;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 
-/// An engine, and what of it goes to a disk: that of a node, or a simulated one. An engine without a journal writes nothing and comes back with nothing, which
-/// is what these methods do by themselves.
+/// An engine, and what it writes to a disk, a node's or a simulated one. An engine without a journal writes nothing and recovers nothing; the default methods
+/// do just that.
 pub trait Durable: Engine {
     /// What has to be written and has not been taken.
     fn journal(&self) -> &[u8] {
         &[]
     }
 
-    /// That has been taken as a whole. `ticket`: not lower than those before.
+    /// The node has taken all of that. `ticket`: not lower than those before.
     fn note_taken(&mut self, _ticket: u64) {}
 
     /// What was taken with tickets up to this one is stable.
@@ -25,12 +25,12 @@ pub trait Durable: Engine {
     /// Whether too much waits for the disk.
     fn hold_back(&mut self, _holds: bool) {}
 
-    /// Up to which entry the log is stable here, with a state that it goes on from.
+    /// Up to which entry the log is stable here, together with a state that it continues.
     fn stable(&self) -> Option<LogIndex> {
         None
     }
 
-    /// Whether a snapshot is wanted, since what is on disk can't be come back with.
+    /// Whether a snapshot is needed, because this replica could not recover from what is on disk.
     fn lacks_snapshot(&self) -> bool {
         false
     }
@@ -48,17 +48,17 @@ pub trait Durable: Engine {
     /// The last snapshot is stable.
     fn handle_snapshot_stable(&mut self) {}
 
-    /// Whether its own disk says that it belongs to the group, so that what its node had there before counts no more.
+    /// Whether its own disk says that it belongs to the group, so that older data of its node no longer matters.
     fn is_settled(&self) -> bool {
         false
     }
 
-    /// What it has come back with, for whoever founds the cluster again.
+    /// What it has recovered, for the process that founds the cluster again.
     fn returned(&self) -> Option<Returned> {
         None
     }
 
-    /// Whether what the process `me` has written down, the last words of its snapshot and the journal behind that, says that it belongs to its group.
+    /// Whether what the process `me` has written down (the last words of its snapshot, and the journal after it) says that it belongs to its group.
     ///
     /// # Errors
     /// When something else was written there.
@@ -66,7 +66,7 @@ pub trait Durable: Engine {
         Ok(false)
     }
 
-    /// What the process `me` has written down: its log, as it would come back with it. `None`: it knows no group.
+    /// The log that the process `me` would recover from what it has written down. `None`: it knows no group.
     ///
     /// # Errors
     /// When something else was written there.
@@ -74,7 +74,8 @@ pub trait Durable: Engine {
         Ok(None)
     }
 
-    /// The engine of the process `me` as what was written down says: the parts of a snapshot, its last words, and the journal. `None`: engines of this kind write nothing down.
+    /// Recovers the engine of the process `me` from what was written down: the parts of a snapshot, its last words, and the journal. `None`: this engine writes
+    /// nothing down.
     ///
     /// # Errors
     /// When something else was written there.

@@ -9,7 +9,7 @@ use crate::basics::ProcessId;
 /// Why an engine asks membership to remove a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The engine's group is committed without it: it was dead for too long, or was to go.
+    /// A group without it is committed: it was dead for too long, or was to be removed.
     NotInGroup,
     /// Its lane can no longer be written.
     LaneLost,
@@ -30,16 +30,16 @@ impl fmt::Display for DropReason {
 /// Something that a node has to act on, or to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This learner has the whole state, and counts from now on: ask membership to make it a replica.
+    /// This learner has the whole state and counts for commits from now on: ask membership to make it a replica.
     CaughtUp(ProcessId),
-    /// This process cannot follow, or belongs to the engine's group no longer: ask membership to remove it.
+    /// This process cannot follow, or no longer belongs to the engine's group: ask membership to remove it.
     Drop {
         /// The process.
         process: ProcessId,
         /// Why.
         reason: DropReason,
     },
-    /// This process cannot be taught the state, which has a part that is longer than any learner takes.
+    /// This process cannot be taught the state, because a part of it is longer than a learner accepts.
     Unteachable {
         /// The process.
         process: ProcessId,
@@ -48,16 +48,16 @@ pub enum Event {
     },
     /// The engine no longer needs the memory of this peer.
     Forget(PeerId),
-    /// This process asks the others for the permission to lead; engines without an election of their own never do.
+    /// This process asks the others for permission to lead. Engines without their own election never do.
     AskedPermission,
     /// A majority gives it the permission.
     Permitted,
-    /// This process leads from now on, with so many entries found that were not known to be committed; they are now.
+    /// This process leads from now on. It found this many entries that were not known to be committed; now they are.
     TookOver {
         /// The entries.
         recovered: u64,
     },
-    /// This process led and does no longer, but goes on as a follower.
+    /// This process no longer leads, and continues as a follower.
     SteppedDown,
     /// A peer wrote what makes no sense.
     LaneFault {
@@ -68,6 +68,7 @@ pub enum Event {
         /// Whether this process cannot follow any more, and has to start over as a new incarnation.
         stuck: bool,
     },
-    /// It should lead and does not hold the state, or a view counts on what it cannot take: it has excluded itself rather than serve a part, and has to start over.
+    /// It should lead but does not hold the state, or a view requires something of it that it cannot do. It has excluded itself rather than serve a part of the
+    /// state, and has to start over.
     Unfit,
 }

@@ -1,29 +1,30 @@
-//! What an operator's recovery goes on from, when a majority is lost for good: one replica's state, as the first of a cluster of its own.
+//! What an operator's recovery starts from when a majority is lost for good: one replica's state, with which it founds a new cluster.
 
 use crate::basics::layout::LAST_VIEW;
 use crate::basics::{LogIndex, MAX_NUMBER, ViewNumber};
 
-/// How much further views are numbered behind a recovery. Others may have decided views of which the replica that is gone on from has never heard: fencing tokens
-/// have to be larger than those of any of them.
+/// How many view numbers are skipped by a recovery. Others may have decided views that the surviving replica never heard of, and later fencing tokens have to
+/// be larger than any of theirs.
 const VIEWS: u64 = 1 << 16;
-/// How much further proposals are numbered, for the same reason. An attempt to lead takes 2^16: these are more than 16 million that went unheard of.
+/// How many proposal numbers are skipped, for the same reason. An attempt to lead uses 2^16, so this covers more than 16 million attempts that the replica
+/// never heard of.
 const NUMBERS: u64 = 1 << 40;
 
-/// What a replica held, all of which its machine shows: what is known to be committed, and what may have been.
+/// What a replica held, known to be committed or not. Its machine shows all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
     /// The last entry.
     pub last: LogIndex,
-    /// Where the log ends that has it, for an engine to which that means something.
+    /// Where its log ends, for an engine that uses positions.
     pub position: u64,
-    /// The highest proposal number that it knew, for an engine that has such.
+    /// The highest proposal number that it knew, for an engine that has proposal numbers.
     pub number: u64,
     /// The newest view that it knew.
     pub view: ViewNumber,
 }
 
 impl Gathered {
-    /// The number of the first view of the cluster that goes on from here.
+    /// The number of the first view of the new cluster.
     pub fn first_view(&self) -> ViewNumber {
         ViewNumber((self.view.0 + VIEWS).min(LAST_VIEW - VIEWS))
     }

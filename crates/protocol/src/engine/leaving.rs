@@ -1,4 +1,4 @@
-//! The orderly end of a replica: what it does before it goes, and what it waits for, so that nobody has to wait for it afterwards.
+//! The orderly end of a replica: what it does before it leaves, and what it waits for, so that no other process has to wait for it afterwards.
 
 use martlet_fabric::Fabric;
 
@@ -10,11 +10,12 @@ use crate::replica::Standing;
 /// For how long a replica that ends waits for others, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeavingPatience {
-    /// As the only one that holds the state, for a learner to hold it too.
+    /// As the only replica that holds the state: for a learner to hold it too.
     pub last_copy_ns: u64,
-    /// For the others to remove it from the view. If they don't, its death tells them.
+    /// For the others to remove it from the view. If they do not, they notice its death.
     pub leave_ns: u64,
-    /// For those who stay to need its vote no more, among the coordinators and in the engine. If it goes before, they may lack a majority until it is back.
+    /// Until the remaining processes no longer need its vote, among the coordinators and in the engine. If it leaves earlier, they may lack a majority until it
+    /// is back.
     pub needed_ns: u64,
 }
 
@@ -40,7 +41,7 @@ pub enum LeavingStep {
     End,
 }
 
-/// A replica that ends. It goes through its stages one after the other, and each lasts as long as somebody needs that and patience allows.
+/// A replica that ends. It passes through its stages one after the other. Each lasts as long as other processes need it and the patience allows.
 #[derive(Debug)]
 pub struct Leaving {
     stage: Stage,
@@ -51,7 +52,7 @@ pub struct Leaving {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It serves as ever: the last whole copy is not given up while somebody is about to have it.
+    /// It serves as usual: the last whole copy is not given up while a learner is about to complete one.
     Serves,
     /// What was executed is answered.
     Answers,
@@ -67,14 +68,14 @@ impl Leaving {
         Leaving { stage: Stage::Serves, since: now, patience }
     }
 
-    /// It has been asked to end once more: from now on it waits for nothing.
+    /// It has been asked to end a second time, and from now on waits for nothing.
     pub fn hurry(&mut self) {
         self.patience = LeavingPatience { last_copy_ns: 0, leave_ns: 0, needed_ns: 0 };
     }
 
-    /// What it is to do now, on this fabric. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
+    /// What the replica is to do now. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
     ///
-    /// Where the memory of the dead can be reached, those who stay need no coordinator that has ended.
+    /// On a fabric where the memory of dead processes stays reachable, the remaining processes do not need a coordinator to stay alive.
     pub fn step<F: Fabric, E: Engine>(&mut self, now: Time, core: &Core, engine: &E, excluded: bool, unfit: bool) -> LeavingStep {
         let is_over = excluded || unfit;
         let within = |patience_ns| now.since(self.since) < patience_ns;
@@ -97,20 +98,20 @@ impl Leaving {
                 self.stage = Stage::IsNeeded;
                 LeavingStep::Turn
             }
-            // A process that knows no view is part of nothing that goes on.
+            // A process that knows no view is in no group that could need it.
             Stage::IsNeeded if within(self.patience.needed_ns) && core.view().is_some() && engine.is_needed() => LeavingStep::Turn,
             Stage::IsNeeded => LeavingStep::End,
         }
     }
 }
 
-/// Whether this is the only replica that holds the state, and there is a learner on its way.
+/// Whether this is the only replica that holds the state, and a learner is joining.
 fn is_last_copy(core: &Core, engine: &impl Engine) -> bool {
     engine.is_alone() && core.view().is_some_and(|view| view.with_roles(Roles::LEARNER).next().is_some())
 }
 
-/// Whether this replica leads, and replies to what it has executed wait for something: that it is replicated, for the next look at the lease, or for what the
-/// coordinators say. Once it leaves, nobody is asked any more.
+/// Whether this replica leads and still owes replies for what it has executed: they wait for replication, for the next check of the lease, or for the
+/// coordinators' answers. Once it leaves, the coordinators are no longer asked.
 pub fn owes_answers(engine: &impl Engine) -> bool {
     let unreleased = || engine.released().0 + 1 < engine.ticket().0;
     engine.standing() == Standing::Primary && (engine.committed() != engine.last() || unreleased() || engine.wants_round())

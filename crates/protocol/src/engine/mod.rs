@@ -1,7 +1,7 @@
-//! Replication engines: how the effects of requests reach the other replicas, and when they count.
+//! Replication engines: how the effects of requests reach the other replicas, and when they are committed.
 //!
-//! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns
-//! the log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
+//! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns the log lanes
+//! ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, `dare` and `apus`, the regions of their `layout`.
 
 pub mod apus;
 pub mod dare;

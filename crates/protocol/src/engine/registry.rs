@@ -1,5 +1,5 @@
-//! The engines that there are, by name, and what each of them is like. Code outside an engine's folder asks for a property and not for a name, so that a new
-//! engine is a line here, and whatever its [`Traits`] say.
+//! The engines, by name, and their properties. Code outside an engine's folder asks for a property, not for a name, so that a new engine takes only a line here
+//! and its [`Traits`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,13 +19,13 @@ pub enum Leadership {
 /// How many replicas hold an entry before it counts as committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitRule {
-    /// Every replica of the view: all of them but one may die, one after the other.
+    /// Every replica of the view: all but one may die, one after the other.
     EveryReplica,
     /// A majority of the group: a minority may fail at any moment.
     Majority,
 }
 
-/// What an engine is like, as far as code outside its folder has to know.
+/// The properties of an engine that code outside its folder has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// Its name in configurations and on command lines.
@@ -36,15 +36,15 @@ pub struct Traits {
     pub commit: CommitRule,
     /// Whether it can keep its log on disks: durability `async` and `sync`.
     pub has_journal: bool,
-    /// Whether a leader can hand the lead to a replica that is named, without leaving.
+    /// Whether a leader can hand leadership over to a named replica without leaving.
     pub hands_over_by_name: bool,
     /// Whether an operator can say how many places its group has, filled or not.
     pub has_places: bool,
-    /// Whether a leader can count what it writes into the memory of the dead.
+    /// Whether a leader may count what it writes into the memory of dead processes.
     pub counts_zombies: bool,
     /// Whether a leader can execute on commit: [`Execution::Committed`](crate::replica::Execution::Committed).
     pub executes_on_commit: bool,
-    /// Whether the replica with the lowest id leads whenever it can, so that a leader that comes back takes the lead again.
+    /// Whether the replica with the lowest id leads whenever it can, so that a former leader that comes back leads again.
     pub prefers_lowest: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What has been proposed and is not in the log yet: commands in batches, one batch a record.
+//! What has been proposed but is not in the log yet: commands in batches, one record per batch.
 
 use martlet_fabric::ring::{self, Record};
 
@@ -17,7 +17,7 @@ pub enum Content {
     Group,
 }
 
-/// The commands of a body, in order; `None` where it is none.
+/// The commands of a body, in order; `None` in place of bytes that are no command.
 pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         if body.is_empty() {
@@ -36,14 +36,15 @@ pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// Records to come, in order, whole but for their headers: a command is copied once on its way into a record. In steady state it allocates nothing.
+/// Future records, in order, complete except for their headers, so that a command is copied only once on its way into a record. In steady state nothing is
+/// allocated.
 ///
-/// Records stay where they are and are filled anew: those from `head` on are the ones to come. Whenever there are none it begins again with the
-/// first, which is warm in the caches.
+/// Records stay where they are and are refilled; those from `head` on have not gone out. When none is left, filling starts again with the first, which is warm
+/// in the caches.
 #[derive(Debug, Default)]
 pub struct Backlog {
     batches: Vec<Batch>,
-    /// So many of them are kept when there is none to come.
+    /// How many of them are kept when none is waiting.
     kept: usize,
     head: usize,
     end: usize,
@@ -63,7 +64,7 @@ pub struct Batch {
 }
 
 impl Backlog {
-    /// One with room set aside for `backlog_bytes`, in batches of `batch_bytes`, where no command is longer than `max_command_bytes`.
+    /// A backlog with room reserved for `backlog_bytes`, in batches of `batch_bytes`, where no command is longer than `max_command_bytes`.
     pub fn new(backlog_bytes: usize, batch_bytes: usize, max_command_bytes: usize) -> Backlog {
         let bytes = HEADER_BYTES + batch_bytes.min(max_command_bytes + COMMAND_HEADER_BYTES);
         let records = (backlog_bytes / batch_bytes).clamp(1, 64);
@@ -83,7 +84,7 @@ impl Backlog {
         self.bytes
     }
 
-    /// Bytes of the log that these records take with a command of `bytes` more, at most: headers and fillers at most double it.
+    /// The most bytes of the log that these records take together with one more command of `bytes`: headers and fillers at most double it.
     pub fn log_bytes_with(&self, bytes: usize) -> u64 {
         2 * (self.bytes + bytes + COMMAND_HEADER_BYTES + HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES) as u64
     }
@@ -146,7 +147,7 @@ impl Backlog {
 
     #[cold]
     fn make_room(&mut self) {
-        // Those that have gone out come last; if they are few, more are made, so that moving them all does not happen often.
+        // The records that have gone out come last. If they are few, more are made, so that all of them are moved only rarely.
         if self.head > self.batches.len() / 2 {
             self.batches.rotate_left(self.head);
             (self.head, self.end) = (0, self.end - self.head);
@@ -181,7 +182,7 @@ impl Backlog {
         self.bytes = 0;
     }
 
-    /// Begins with the first record again. What many that waited have left behind is let go of, so that a rush leaves nothing.
+    /// Starts again with the first record. Extra memory that a rush of proposals took is freed.
     #[inline]
     fn begin_anew(&mut self) {
         if self.end > 1 {

@@ -12,27 +12,27 @@ pub trait Voter {
     /// Which process it is.
     fn process(&self) -> ProcessId;
 
-    /// Whether it belongs to the group in force, and this is its latest connection: as of the last call of the electorate.
+    /// Whether it belongs to the group in force and this is its latest connection, as of the electorate's last call.
     fn votes(&mut self) -> &mut bool;
 }
 
-/// What makes a majority, beside the followers that vote.
+/// What makes a majority, besides the followers that vote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needed {
-    /// How many followers it takes: all but one of a majority if this process votes too.
+    /// How many followers it takes: one less than a majority if this process votes too.
     pub followers: usize,
     /// Whether this process votes.
     pub me: bool,
 }
 
 impl Needed {
-    /// Of how many a majority is made. Without a group nobody votes.
+    /// How many processes make a majority. Without a group there are no voters.
     pub fn majority(self) -> usize {
         self.followers + usize::from(self.me)
     }
 }
 
-/// The voters of the group in force, found out anew when that changes.
+/// The voters of the group in force, determined again whenever that changes.
 #[derive(Debug, Default)]
 pub struct Electorate {
     /// As of which [`Entries::group_version`].
@@ -45,7 +45,7 @@ impl Electorate {
         self.called = None;
     }
 
-    /// What a majority takes for `me`, the leader. Each of `followers` knows then whether it votes.
+    /// What a majority takes for `me`, the leader. Afterwards, each of `followers` is marked as voting or not.
     #[inline]
     pub fn needed<K: RecordKind, V: Voter>(&mut self, me: ProcessId, log: &Entries<K>, followers: &mut [V]) -> Needed {
         match self.called {
@@ -59,7 +59,7 @@ impl Electorate {
         let Some(group) = log.group() else { return Needed::default() };
         for at in 0..followers.len() {
             let process = followers[at].process();
-            // One vote a process, that of its latest connection, by however many it may be known.
+            // One vote per process, that of its latest connection, however many it has.
             let votes = group.contains(process) && followers[at + 1..].iter().all(|other| other.process() != process);
             *followers[at].votes() = votes;
         }
@@ -70,7 +70,7 @@ impl Electorate {
     }
 }
 
-/// The highest value that a majority has reached, as [`reached_by_majority`] says, where followers may have come further than this process.
+/// The highest value that a majority has reached, like [`reached_by_majority`], but followers may have got further than this process.
 #[inline]
 pub fn reached_by_any_majority(needed: Needed, mine: u64, voters: impl Iterator<Item = u64>) -> u64 {
     let mut values = [0u64; MAX_FOLLOWERS + 1];
@@ -80,7 +80,7 @@ pub fn reached_by_any_majority(needed: Needed, mine: u64, voters: impl Iterator<
     needed.majority().checked_sub(1).map_or(0, |at| values[at])
 }
 
-/// The highest value that a majority has reached, where `voters` are what the followers that vote have, and no follower's exceeds `mine`.
+/// The highest value that a majority has reached, where `voters` are the values of the followers that vote, none of which exceeds `mine`.
 #[inline]
 pub fn reached_by_majority(needed: Needed, mine: u64, voters: impl Iterator<Item = u64>) -> u64 {
     match needed.followers {

@@ -1,8 +1,9 @@
-//! What the logs of all engines have in common: sealed records at absolute positions, what of them is committed and applied, and the groups that they bring.
+//! What the logs of all engines have in common: sealed records at absolute positions, how far they are committed and applied, and the groups that they
+//! introduce.
 //!
-//! The records lie in a ring of the owner's public memory, so that others can read them. Nothing is zeroed and nothing is recycled by a procedure of its own: a record is
-//! overwritten when the ring comes round to it, which the owner allows once it is applied here. Positions follow from the records' lengths alone, so they are the same at
-//! all replicas that hold the same entries; they never wrap, and are compared as numbers (TRAPS 17).
+//! The records lie in a ring of the owner's public memory, so that others can read them. Nothing is zeroed, and there is no separate recycling: a record is
+//! overwritten when the ring comes round to it, which the owner allows once the record is applied here. Positions follow from the records' lengths alone, so
+//! they are the same at all replicas that hold the same entries. They never wrap, and are compared as numbers (TRAPS 17).
 
 use martlet_fabric::ring;
 use martlet_fabric::{Memory, invariant};
@@ -22,31 +23,31 @@ pub struct Mark {
     pub position: u64,
 }
 
-/// The owner's side of a log, as far as it is the same in all engines. An engine's log has one, and adds what its entries mean to it.
+/// The part of a log's owner's side that is the same in all engines. An engine's log contains one, and adds the meaning of its entries.
 #[derive(Debug)]
 pub struct Entries<K> {
     capacity: u64,
     tail: Mark,
     /// Nothing before this position was ever here.
     floor: u64,
-    /// Up to which position anything was ever written: what was cut off has overwritten the lap before it all the same.
+    /// Up to which position anything was ever written. Records that were cut off since count too, because they overwrote the lap before.
     written: u64,
     committed: Mark,
     /// What the machine shows, as long as `complete`.
     applied: Mark,
     complete: bool,
-    /// The group of the committed prefix, and those of entries behind it.
+    /// The group of the committed prefix, then the groups introduced by entries after it.
     groups: Vec<(LogIndex, Group)>,
     /// How often the group in force may have changed.
     group_version: u64,
-    /// How often the machine has ceased to show what it showed.
+    /// How often the machine has stopped showing the state.
     breaks: u64,
     buffer: Vec<u8>,
     kinds: std::marker::PhantomData<K>,
 }
 
 impl<K: RecordKind> Entries<K> {
-    /// The empty log of a machine in its first state, or with no group of one that does not hold the state.
+    /// The empty log of a machine in its first state; or, without a group, of a machine that does not hold the state.
     pub fn new(capacity: usize, group: Option<Group>) -> Entries<K> {
         Entries {
             capacity: capacity as u64,
@@ -76,7 +77,7 @@ impl<K: RecordKind> Entries<K> {
         self.committed
     }
 
-    /// What the machine shows, as long as it [is complete](Entries::is_complete).
+    /// Up to where the machine shows the log, as long as it [is complete](Entries::is_complete).
     #[inline]
     pub fn applied(&self) -> Mark {
         self.applied
@@ -94,12 +95,12 @@ impl<K: RecordKind> Entries<K> {
         self.capacity
     }
 
-    /// The group in force: that of the last entry which changes it, committed or not.
+    /// The group in force: that of the last entry that changes it, committed or not.
     pub fn group(&self) -> Option<&Group> {
         self.groups.last().map(|(_, group)| group)
     }
 
-    /// The entry that brought [`Entries::group`], or the last before a jump that did.
+    /// The entry that introduced [`Entries::group`], or, if that is older than the last jump, the entry from which the log restarted.
     pub fn group_since(&self) -> Option<LogIndex> {
         self.groups.last().map(|(index, _)| *index)
     }
@@ -110,17 +111,17 @@ impl<K: RecordKind> Entries<K> {
         self.group_version
     }
 
-    /// The group of what is committed, and the entry that brought it.
+    /// The group of the committed prefix, and the entry that introduced it.
     pub fn committed_group(&self) -> Option<&(LogIndex, Group)> {
         self.groups.first()
     }
 
-    /// The group of what is committed, and those that entries bring which are not known to be.
+    /// The group of the committed prefix, then the groups of entries not known to be committed.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().map(|(_, group)| group)
     }
 
-    /// The group in force behind the entry at `index`.
+    /// The group in force after the entry at `index`.
     pub fn group_at(&self, index: LogIndex) -> Option<&Group> {
         self.groups.iter().rev().find(|(changed, _)| *changed <= index).map(|(_, group)| group)
     }
@@ -130,7 +131,7 @@ impl<K: RecordKind> Entries<K> {
         self.groups.len() > 1
     }
 
-    /// Counts the times that the machine has ceased to show what it showed.
+    /// Counts the times that the machine has stopped showing the state.
     pub fn breaks(&self) -> u64 {
         self.breaks
     }
@@ -145,7 +146,7 @@ impl<K: RecordKind> Entries<K> {
         self.floor.max(self.written.saturating_sub(self.capacity))
     }
 
-    /// Up to where the log may be overwritten, as far as its owner is concerned.
+    /// Up to where the owner allows the log to be overwritten.
     #[inline]
     pub fn kept(&self) -> u64 {
         if self.complete { self.committed.position.min(self.applied.position) } else { self.committed.position }
@@ -157,7 +158,7 @@ impl<K: RecordKind> Entries<K> {
         ring::position_after(self.tail.position, payload, self.capacity)
     }
 
-    /// Somebody else's record is to follow the last one here.
+    /// Checks that another process's record may follow the last one here.
     ///
     /// # Errors
     /// When it is not the next.
@@ -166,7 +167,7 @@ impl<K: RecordKind> Entries<K> {
         if header.index == expected { Ok(()) } else { Err(LaneFault::Index { expected, found: header.index }) }
     }
 
-    /// There is room for a record, and the group that it brings, if it does, makes sense: that group is in force from now on.
+    /// Checks that there is room for a record and that the group that it introduces, if any, makes sense. That group is in force from now on.
     ///
     /// # Errors
     /// When there is none, or it makes none.
@@ -183,7 +184,7 @@ impl<K: RecordKind> Entries<K> {
         Ok(())
     }
 
-    /// A record that has been [admitted](Entries::admit) stands in the ring, and ends at `end`.
+    /// A record that has been [admitted](Entries::admit) is now in the ring, and ends at `end`.
     #[inline]
     pub fn extend(&mut self, header: &Header<K>, end: u64) {
         self.tail = Mark { index: header.last(), position: end };
@@ -200,7 +201,7 @@ impl<K: RecordKind> Entries<K> {
         Some((header, next))
     }
 
-    /// Whether an entry ends there, and what follows it here is still here.
+    /// Whether an entry ends there, and everything after it is still in the ring.
     pub fn has(&mut self, ring: &Memory, at: Mark) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let next = self.read(ring, at.position, &mut buffer);
@@ -208,8 +209,8 @@ impl<K: RecordKind> Entries<K> {
         at == self.tail || next.is_some_and(|(header, _)| header.index == at.index.next())
     }
 
-    /// Calls `with` for each record from `position` on, in order, with its header, its payload and where it ends. Returns where that came to an end: at the tail, if a record
-    /// begins at `position`.
+    /// Calls `with` for each record from `position` on, in order, with its header, its payload and where it ends. Returns where that ended: at the tail, if a
+    /// record begins at `position`.
     pub fn each_from(&mut self, ring: &Memory, mut position: u64, mut with: impl FnMut(Header<K>, &[u8], Mark)) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some((header, next)) = self.read(ring, position, &mut buffer) {
@@ -220,7 +221,8 @@ impl<K: RecordKind> Entries<K> {
         position
     }
 
-    /// The log ends at `to`, before its present end, and not before what is committed. When the machine shows something of what is cut off, it is void.
+    /// Cuts the log off at `to`, which is before its present end and not before the committed prefix. If the machine shows something of what is cut off, its
+    /// state is void.
     pub fn cut_behind(&mut self, to: Mark) {
         invariant!(to.index >= self.committed.index, "a committed entry was to be cut off: {to:?}, {:?}", self.committed);
         if self.applied.index > to.index {
@@ -231,7 +233,7 @@ impl<K: RecordKind> Entries<K> {
         self.group_version += 1;
     }
 
-    /// The log begins anew behind `base`, which is committed, with the group there. What the machine shows is another matter.
+    /// Restarts the log after `base`, which is committed, with the group there. The machine is not affected.
     pub fn jump_to(&mut self, base: Mark, group: Group) {
         (self.tail, self.committed, self.floor) = (base, base, base.position);
         self.written = self.written.max(base.position);
@@ -239,24 +241,25 @@ impl<K: RecordKind> Entries<K> {
         self.group_version += 1;
     }
 
-    /// The log begins anew behind `base`, which is committed, and the machine shows everything before it.
+    /// Restarts the log after `base`, which is committed; the machine shows everything before it.
     pub fn begin_anew(&mut self, base: Mark, group: Group) {
         self.jump_to(base, group);
         self.show(base);
     }
 
-    /// The machine shows everything up to `at`, and nothing else.
+    /// From now on the machine shows everything up to `at`, and nothing else.
     pub fn show(&mut self, at: Mark) {
         (self.applied, self.complete) = (at, true);
     }
 
-    /// The machine shows everything in the log, since the leader executed it.
+    /// The machine shows everything in the log, because the leader executed it.
     #[inline]
     pub fn note_executed(&mut self) {
         self.applied = self.tail;
     }
 
-    /// The machine shows what will never be in the log, has missed what was, or is to be emptied. If it showed the state until now, that counts as one more break.
+    /// The machine shows something that will never be in the log, has missed something that was, or is about to be emptied. If it showed the state until now,
+    /// this counts as one more break.
     pub fn void(&mut self) {
         self.breaks += u64::from(std::mem::replace(&mut self.complete, false));
     }
@@ -313,7 +316,7 @@ impl<K: RecordKind> Entries<K> {
         self.applied.index >= index
     }
 
-    /// Commits up to a mark whose records the machine shows already: the way of a leader that executes first.
+    /// Commits up to a mark whose records the machine shows already, as in a leader that executes first.
     #[inline]
     pub fn commit_to(&mut self, mark: Mark) {
         self.committed = mark;

@@ -6,12 +6,12 @@ use std::str::FromStr;
 /// When the machine of a leader executes a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Execution {
-    /// Before it is proposed, by the application: what is proposed are the effects. A leader that loses entries which its machine shows
-    /// throws the machine away and is taught anew.
+    /// Before it is proposed, by the application, which then proposes the effects. A leader that loses entries that its machine shows discards the machine and
+    /// is taught again.
     #[default]
     Speculative,
-    /// Once it is committed: [`StateMachine::apply`](super::StateMachine::apply) runs on the leader as on its followers. Nothing has
-    /// ever to be undone, so a leader that is deposed goes on as a follower with the state that it has.
+    /// Once it is committed: [`StateMachine::apply`](super::StateMachine::apply) runs on the leader as on its followers. Nothing ever has to be undone, so a
+    /// deposed leader continues as a follower with the state that it has.
     Committed,
 }
 

@@ -1,11 +1,11 @@
-//! The group: the processes whose majority decides, and those who were removed (Mu section 5.4, DARE section 3.4).
+//! The group: the processes whose majority decides, and those that were removed (Mu section 5.4, DARE section 3.4).
 
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS};
 use crate::basics::{ProcessId, ViewNumber};
 use martlet_fabric::{Incarnation, NodeId};
 
-/// Removed processes that are remembered, so that nobody listens to them any more.
+/// How many removed processes are remembered, so that the members ignore them.
 const REMEMBERED: usize = 16;
 const ID_BYTES: usize = 10;
 
@@ -15,7 +15,7 @@ pub enum Phase {
     /// There is none.
     #[default]
     Stable,
-    /// One process more is to come for which there is no place yet. It recovers the state, and takes part in nothing.
+    /// One more process is joining, for which there is no place yet. It recovers the state and takes part in nothing.
     Extended(ProcessId),
     /// Two groups decide, each by a majority of its own: the one before the change and the one after it. The members are those of both.
     Transitional {
@@ -35,7 +35,7 @@ pub struct Group {
     members: Vec<ProcessId>,
     removed: Vec<ProcessId>,
     view: ViewNumber,
-    /// Whom leadership was handed to, while it belongs to the group.
+    /// The member to which leadership was handed, while it belongs to the group.
     first: Option<ProcessId>,
     /// DARE's P; 0: as many as members.
     places: u8,
@@ -45,7 +45,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group of these processes. Panics when there are more than [`MAX_MEMBERS`] or one stands there twice.
+    /// The group of these processes. Panics when there are more than [`MAX_MEMBERS`] or one is listed twice.
     pub fn new(mut members: Vec<ProcessId>) -> Group {
         members.sort_unstable();
         members.dedup();
@@ -59,19 +59,19 @@ impl Group {
         Group { view, ..self }
     }
 
-    /// The same group, in which this one of its processes leads before all others.
+    /// The same group, in which this member is preferred as leader.
     #[must_use]
     pub fn led_by(self, process: ProcessId) -> Group {
         martlet_fabric::invariant!(self.contains(process), "{process} is to lead a group to which it does not belong");
         Group { first: Some(process), ..self }
     }
 
-    /// The member that leads before all others, whatever its id; `None`: the ids alone say.
+    /// The member that is preferred as leader, whatever its id; `None`: the ids alone determine the order.
     pub fn first(&self) -> Option<ProcessId> {
         self.first
     }
 
-    /// The same group, by the names that its members go by.
+    /// The same group, with its members' names replaced by those by which they are known.
     #[must_use]
     pub fn known_by(self, known: impl Fn(ProcessId) -> ProcessId) -> Group {
         Group { view: self.view, first: self.first.map(&known), ..Group::new(self.members.into_iter().map(&known).collect()) }
@@ -87,8 +87,8 @@ impl Group {
         &self.members
     }
 
-    /// Whether this group, which is in force at `me`, needs a process that would like to end. One that votes is needed until a group without it is committed, and a leader that
-    /// takes itself out until it has seen that. If none of its fellows may go on, nothing more can come of waiting.
+    /// Whether this group, which is in force at `me`, needs a process that would like to end. A voter is needed until a group without it is committed; a leader
+    /// that removes itself is needed until it has seen that. If none of the other members may go on, waiting is pointless.
     pub fn needs(&self, me: ProcessId, leads: bool, committed: Option<&Group>, mut fellows: impl Iterator<Item = ProcessId>) -> bool {
         let votes = self.contains(me) || committed.is_some_and(|group| group.contains(me));
         (leads || votes) && fellows.any(|fellow| self.contains(fellow))
@@ -99,12 +99,12 @@ impl Group {
         self.members.binary_search(&process).is_ok()
     }
 
-    /// Whether a process has belonged to it, and not long ago was removed.
+    /// Whether a process belonged to the group and was removed recently enough to be remembered.
     pub fn has_removed(&self, process: ProcessId) -> bool {
         self.removed.contains(&process)
     }
 
-    /// How many make a majority (TRAPS 2): of its places, filled or not. In transition the larger of the two.
+    /// How many make a majority of its places, filled or not (TRAPS 2). In transition, the larger of the two.
     pub fn majority(&self) -> usize {
         self.electorates().map(|(_, quorum)| quorum).max().expect("there is one electorate at least")
     }
@@ -130,7 +130,7 @@ impl Group {
         if self.places == 0 { members.len() } else { self.places.into() }
     }
 
-    /// Whether places stay when processes go. Otherwise there are as many as members.
+    /// Whether places remain when processes leave. Otherwise there are as many as members.
     pub fn has_places(&self) -> bool {
         self.places > 0
     }
@@ -140,7 +140,7 @@ impl Group {
         self.wanted
     }
 
-    /// Whether it has more places than an operator has asked for, or any where there are to be as many as members.
+    /// Whether it has more places than an operator has asked for, or has places of its own although there should be as many as members.
     pub fn is_larger_than_wanted(&self) -> bool {
         self.has_places() && (self.wanted == 0 || self.places() > self.wanted.into())
     }
@@ -150,21 +150,22 @@ impl Group {
         &self.phase
     }
 
-    /// The same group, which is to have so many places, or as many as members if `wanted` is 0. As many count as before.
+    /// The same group, marked to have `wanted` places, or as many as members if that is 0. The number of places in force does not change.
     #[must_use]
     pub fn wanting(&self, wanted: u8) -> Group {
         let places = if wanted == 0 && self.places() == self.members.len() { 0 } else { self.places() as u8 };
         Group { wanted, places, ..self.clone() }
     }
 
-    /// The first phase of adding to a full group: the process can recover. `None` when there is room for it, a change is under way, or it [cannot come](Group::with).
+    /// The first phase of adding a process to a full group: the process can recover. `None` when there is room for it, a change is under way, or it [cannot
+    /// join](Group::with).
     pub fn extended(&self, process: ProcessId) -> Option<Group> {
         let full = self.phase == Phase::Stable && self.places() == self.members.len();
         let may_come = !self.contains(process) && !self.has_removed(process) && self.members.len() < MAX_MEMBERS;
         (full && may_come).then(|| Group { phase: Phase::Extended(process), ..self.clone() })
     }
 
-    /// The second one: majorities of the group with and without the process that was to come. `None` when none was.
+    /// The second phase: majorities of both the group with and the group without the joining process. `None` when none is joining.
     pub fn enlarged(&self) -> Option<Group> {
         let Phase::Extended(process) = self.phase else { return None };
         let mut members = self.members.clone();
@@ -175,8 +176,8 @@ impl Group {
         Some(Group { members, phase, ..self.clone() })
     }
 
-    /// The first phase of decreasing the size to so many places, or to as many as members if that is 0: processes for which there is no place go, from the end, and
-    /// `last` after all others. `None` when there are not more places now, or a change is under way.
+    /// The first phase of decreasing the size to so many places, or to as many as members if that is 0. Processes for which there is no place are removed, from
+    /// the end, and `last` only after all others. `None` when there are not more places now, or a change is under way.
     pub fn decreased(&self, places: u8, last: ProcessId) -> Option<Group> {
         let left = if places == 0 { self.members.len() } else { places.into() };
         if self.phase != Phase::Stable || self.places() < left || (self.places() == left && !(places == 0 && self.has_places())) {
@@ -190,7 +191,7 @@ impl Group {
         Some(Group { phase: Phase::Transitional { old: self.members.clone(), new, places }, ..self.clone() })
     }
 
-    /// The last phase: the group after the change alone, or, where one was only to come, the group without it. `None` when nothing is under way.
+    /// The last phase: only the group after the change, or, if a process was still recovering, the group without it. `None` when no change is under way.
     pub fn stabilised(&self) -> Option<Group> {
         let Phase::Transitional { old, new, places } = &self.phase else {
             return (self.phase != Phase::Stable).then(|| Group { phase: Phase::Stable, ..self.clone() });
@@ -208,7 +209,7 @@ impl Group {
         self.removed.push(process);
     }
 
-    /// The group with one process more; `None` when it is there already, was removed, or there is no room.
+    /// The group with one more process; `None` when it is a member already, was removed, or there is no room.
     pub fn with(&self, process: ProcessId) -> Option<Group> {
         let full = self.members.len() == MAX_MEMBERS || (self.has_places() && self.members.len() >= self.places());
         if self.contains(process) || self.has_removed(process) || full || self.phase != Phase::Stable {
@@ -220,7 +221,7 @@ impl Group {
         Some(group)
     }
 
-    /// The group with one process less; `None` when it is not there, or the last, or a change of the size is under way.
+    /// The group without this process; `None` when it is no member or the last one, or a change of the size is under way.
     pub fn without(&self, process: ProcessId) -> Option<Group> {
         let at = self.members.binary_search(&process).ok()?;
         if self.members.len() == 1 || self.phase != Phase::Stable {
@@ -235,7 +236,7 @@ impl Group {
 
     /// Appends it to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        // By its place, so that it is one of them.
+        // Encoded as its place in the list, so that it is always a member.
         let first = self.first.and_then(|first| self.members.binary_search(&first).ok()).map_or(0, |at| at as u8 + 1);
         out.extend([self.members.len() as u8, self.removed.len() as u8, first]);
         out.extend_from_slice(&self.view.0.to_le_bytes());
@@ -277,7 +278,7 @@ impl Group {
         if group.members.is_sorted_by(|a, b| a < b) { group.with_size(rest) } else { None }
     }
 
-    /// The same group, of the size that these bytes say.
+    /// The same group, with the size that these bytes encode.
     fn with_size(self, bytes: &[u8]) -> Option<Group> {
         let Some((&[places, wanted], rest)) = bytes.split_first_chunk() else { return bytes.is_empty().then_some(self) };
         let fits = |members: usize, places: u8| places == 0 || (members..=MAX_MEMBERS).contains(&places.into());
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!((three.members(), three.places(), three.majority()), (&[id(0), id(1), id(4)][..], 3, 2));
         assert!(three.has_removed(id(2)) && three.has_removed(id(3)));
         assert_eq!(three.decreased(3, id(4)), None, "it is done");
-        // Places that nobody has go first, and the group follows its members again.
+        // Empty places are removed first; then the group's size follows its members again.
         let empty = group.without(id(0)).and_then(|group| group.without(id(1))).expect("they were there");
         let follows = empty.wanting(0).decreased(0, id(4)).and_then(|both| both.stabilised()).expect("two places are empty");
         assert_eq!((follows.members().len(), follows.majority(), follows.has_places()), (3, 2, false));
@@ -412,7 +413,7 @@ mod tests {
             for after in next {
                 assert!(deciding(&after).iter().all(|b| before.iter().all(|a| a & b != 0)), "{group:?} and {after:?}");
                 pairs += 1;
-                // Those that were removed are named anew, so that there is an end.
+                // The removed processes are forgotten, so that the search ends.
                 let known = Group { removed: Vec::new(), ..after };
                 if !groups.contains(&known) && groups.len() < 600 {
                     groups.push(known);

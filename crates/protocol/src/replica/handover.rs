@@ -1,4 +1,4 @@
-//! Leadership that a leader gives to a replica of its choice, by ending its reign and having that replica stand at once: the wish, and what has come of it.
+//! Handing leadership over: the leader ends its reign and has a replica of its choice try to lead at once. This module keeps the request and its outcome.
 
 use martlet_fabric::NodeId;
 
@@ -6,7 +6,7 @@ use super::patience::Patience;
 use super::{HandOverError, HandOverState};
 use crate::basics::{ProcessId, Time};
 
-/// A leader's wish to hand over, and what has become of the last one.
+/// A leader's request to hand over, and the outcome of the last one.
 #[derive(Debug, Default)]
 pub struct HandOver {
     /// To whom, as long as this process leads.
@@ -17,16 +17,16 @@ pub struct HandOver {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     to: ProcessId,
-    /// Until what could still come is not waited for, once this process leads no more.
+    /// How long the outcome is waited for once this process no longer leads.
     patience: Patience,
     outcome: Option<HandOverState>,
 }
 
 impl HandOver {
-    /// Hands over to the candidate of this node, or to the one whose log has come the furthest, which stands beside it; of several, to the lowest id.
+    /// Hands over to the candidate of this node, or to the one whose log is the longest, as given beside each candidate; of several, to the lowest id.
     ///
     /// # Errors
-    /// When there is no such candidate, or it is being handed over to another one.
+    /// When there is no such candidate, or a hand-over to another one is under way.
     pub fn begin<L: Ord + Copy>(
         &mut self,
         to: Option<NodeId>,
@@ -57,14 +57,15 @@ impl HandOver {
         self.wish = None;
     }
 
-    /// This process was itself stalled for so long, and has waited for nobody.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         if let Some(asked) = &mut self.asked {
             asked.patience.discount(gap_ns, now);
         }
     }
 
-    /// Sees what has come of the last one. `me` is this process, if it leads, and `leader` whom it takes for the leader otherwise; whoever overtook it goes by what it is `listed_as`.
+    /// Determines the outcome of the last hand-over. `me` is this process, if it leads; otherwise `leader` is the process that it takes for the leader. A
+    /// process that overtook it is reported under the name by which it is `listed_as`.
     pub fn judge(
         &mut self,
         now: Time,
@@ -85,17 +86,17 @@ impl HandOver {
         };
     }
 
-    /// What has come of the last one that was not refused; `None` if there was none in this life.
+    /// The state of the last hand-over that was not refused; `None` if there was none in this life.
     pub fn state(&self) -> Option<HandOverState> {
         Some(self.asked?.outcome.unwrap_or(HandOverState::UnderWay))
     }
 }
 
-/// For whom a replica holds back: a leader has ended its reign and named the one that is to lead next. A successor that lives but gets no processor for a while is not overtaken by
-/// the others, which would make the hand-over a matter of luck on a busy host.
+/// The successor for which a replica holds back, because a leader has ended its reign and named it as the next leader. So a successor that lives but gets no
+/// processor for a while is not overtaken by the others; otherwise a hand-over on a busy host would be a matter of luck.
 #[derive(Debug, Default)]
 pub struct Deference {
-    /// Up to which term or view that holds, and which node is to lead in it.
+    /// Up to which term or view the replica holds back, and which node is to lead in it.
     number: u64,
     to: Option<NodeId>,
     /// At the latest, until then.
@@ -103,7 +104,7 @@ pub struct Deference {
 }
 
 impl Deference {
-    /// A leader has named its successor, for this term or view: news once, and said again as often as the word is read.
+    /// A leader has named its successor for this term or view. Only the first report of it counts; the same word is reported each time that it is read.
     pub fn begin(&mut self, number: u64, to: NodeId, until: Time) {
         if number > self.number {
             *self = Deference { number, to: Some(to), until };
@@ -115,12 +116,12 @@ impl Deference {
         self.to = None;
     }
 
-    /// This process was itself stalled for so long, and has waited for nobody.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub fn discount(&mut self, gap_ns: u64) {
         self.until = self.until.after(gap_ns);
     }
 
-    /// Until when it holds back in its term or view of this `number`, as long as the successor `lives`.
+    /// Until when the replica holds back in the term or view `number`, provided that the successor `lives`.
     pub fn until(&self, number: u64, lives: impl FnOnce(NodeId) -> bool) -> Option<Time> {
         self.to.filter(|to| number <= self.number && lives(*to)).map(|_| self.until)
     }
@@ -137,7 +138,8 @@ mod tests {
         ProcessId { node: NodeId(n), incarnation: Incarnation(1) }
     }
 
-    /// What is said of a hand-over to process 1 that was begun by process 0, after these looks: whether it leads, and whom it takes for the leader otherwise.
+    /// The reported state of a hand-over from process 0 to process 1, after these looks: whether process 0 leads, and which process it takes for the leader
+    /// otherwise.
     fn judged(ends: bool, looks: &[(bool, Option<ProcessId>)]) -> Option<HandOverState> {
         let mut hand_over = HandOver::default();
         hand_over.begin(None, [(id(1), 3)].into_iter()).expect("it is able");

@@ -1,5 +1,5 @@
-//! What a replica writes down so that it can come back as what it was, whichever engine it runs: the steps of a snapshot, and what may be wrong with what
-//! is read again (`docs/durability.md`).
+//! What a replica of any engine writes down so that it can recover as the same member: the steps of a snapshot, and what may be wrong with what is read back
+//! (`docs/durability.md`).
 
 use super::UnreadablePart;
 use crate::basics::ProcessId;
@@ -10,20 +10,20 @@ pub enum Durability {
     /// It is in the memory of a majority. Nothing is written down.
     #[default]
     Memory,
-    /// The same; what changes about the log is written down behind it.
+    /// The same; changes of the log are written down afterwards.
     Async,
     /// It is on the stable storage of a majority as well.
     Sync,
 }
 
 impl Durability {
-    /// What a process is called in groups. With a journal it stays a member when it comes back from its disk as another process.
+    /// The name of a process in groups. With a journal it stays the same member when it recovers from its disk as another process.
     pub fn known_as(self, process: ProcessId) -> ProcessId {
         if self == Durability::Memory { process } else { process.birth() }
     }
 }
 
-/// What has come of asking for a part of a snapshot.
+/// The result of asking for a part of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotStep {
     /// A part.
@@ -32,14 +32,14 @@ pub enum SnapshotStep {
     Wait,
     /// The last words: the snapshot is whole.
     Whole,
-    /// The state is not any more what the parts before showed: the snapshot has to be given up.
+    /// The state no longer continues the earlier parts, so the snapshot has to be abandoned.
     Void,
-    /// The next part has so many bytes, more than [`MAX_PART_BYTES`](super::MAX_PART_BYTES) with what stands before it: the snapshot has to be given up, and another
-    /// one may fare no better.
+    /// The next part has so many bytes, more than [`MAX_PART_BYTES`](super::MAX_PART_BYTES) together with its prefix. The snapshot has to be abandoned, and
+    /// another attempt may fail the same way.
     TooLong(usize),
 }
 
-/// Why a replica cannot come back from what it has written down. It was checked when it was read, so it was written by something else.
+/// Why a replica cannot recover from what is on its disk. The checksums held when it was read, so something else wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
     /// Bytes that are no entry of a journal.
@@ -53,7 +53,7 @@ pub enum RecoverError {
         /// What is wrong with it.
         fault: String,
     },
-    /// The log had another size then, and what stands where in it depends on that.
+    /// The log had another size then, and the positions in it depend on that.
     #[error("it was written with a log of {written} bytes, and now it has {configured}")]
     Ring {
         /// The size with which it was written.
@@ -61,7 +61,7 @@ pub enum RecoverError {
         /// The size of today.
         configured: u64,
     },
-    /// Parts and last words of a snapshot that do not belong to this journal.
+    /// The parts and last words of a snapshot do not belong to this journal.
     #[error("the snapshot does not belong to the journal")]
     Snapshot,
     /// A part of the snapshot that this program's state machine did not write.

@@ -1,12 +1,11 @@
-//! How the entries of a journal are written down and read again, whichever engine makes them: an entry is its length in four bytes, its kind in one, and a body; numbers are
-//! little-endian.
+//! The encoding of a journal's entries, for all engines. An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
 
 use super::entries::Mark;
 use super::group::Group;
 use super::record::is_position;
 use crate::basics::{LogIndex, is_number};
 
-/// Appends to `out` what `put` does, behind its length.
+/// Appends to `out` what `put` writes, preceded by its length.
 fn put_sized(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -54,7 +53,7 @@ impl Body<'_> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Payloads, each behind its length, that are the rest of the entry.
+    /// The rest of the entry: payloads, each preceded by its length.
     pub fn payloads(&mut self, payloads: &[&[u8]]) {
         for payload in payloads {
             put_sized(self.0, |out| out.extend_from_slice(payload));
@@ -75,12 +74,12 @@ pub fn first_entry(bytes: &[u8]) -> Option<(u8, Fields<'_>, &[u8])> {
     Some((*kind, Fields(body), rest))
 }
 
-/// The body of an entry, read from its beginning on. Each method gives `None` when it does not go on with what is asked for.
+/// The body of an entry, read from front to back. Each method returns `None` when the requested item does not come next.
 #[derive(Debug)]
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// A number of ours: none comes near the end of its range.
+    /// A number that we wrote: none comes near the end of its range.
     pub fn number(&mut self) -> Option<u64> {
         let (word, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;

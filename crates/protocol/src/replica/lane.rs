@@ -1,4 +1,4 @@
-//! The writing end of a lane: what a process that sends records to one other keeps about it, whatever the records are and whichever engine posts them.
+//! The writing end of a lane: what a process keeps about a peer to which it sends records, for any kind of record and any engine.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use martlet_fabric::{Fabric, Token};
 
 /// The writer of a lane, the operations that are under way on it, and what is known of its reader.
 ///
-/// Operations complete in the order in which they were posted, and each may carry a *mark*: what its completion stands for, which is the engine's to say. The caller
-/// hands every completion of an operation to [`note_done`](Self::note_done), in order, and the answers to [`refresh`](Self::refresh) to
-/// [`note_consumed`](Self::note_consumed). After an operation that has failed nothing is known any more, and nothing may be posted.
+/// Operations complete in the order in which they were posted. Each may carry a *mark*, by which the engine says what its completion means. The caller passes
+/// every completion of an operation to [`note_done`](Self::note_done), in order, and the answers to [`refresh`](Self::refresh) to
+/// [`note_consumed`](Self::note_consumed). After a failed operation the lane's state is unknown, and nothing may be posted.
 #[derive(Debug)]
 pub struct LaneWriter<M> {
     writer: Writer,
@@ -39,7 +39,7 @@ impl<M> LaneWriter<M> {
         }
     }
 
-    /// What another end can go on with, once nothing is under way here that it would take for its own.
+    /// The writer, for another end to continue with. Nothing may be under way here that the other end would take for its own.
     pub fn into_writer(self) -> Writer {
         self.writer
     }
@@ -50,7 +50,7 @@ impl<M> LaneWriter<M> {
         &self.writer
     }
 
-    /// Seals records with this salt, before the first is written. Returns whether there is one now: 0 is none.
+    /// Sets the salt that seals the records; it has to be set before the first is written. Returns whether there is one now: 0 is none.
     pub fn salt(&mut self, salt: u64) -> bool {
         self.writer = self.writer.with_salt(salt);
         self.writer.is_salted()
@@ -69,7 +69,7 @@ impl<M> LaneWriter<M> {
         true
     }
 
-    /// So many operations have been posted to the same peer beside the records, whose completions come among theirs.
+    /// `ops` further operations have been posted to the same peer; their completions arrive among those of the records.
     #[inline]
     pub fn note_posted(&mut self, ops: u64, mark: Option<M>) {
         self.posted += ops;
@@ -90,12 +90,12 @@ impl<M> LaneWriter<M> {
         self.done >= op
     }
 
-    /// The mark posted last whose operation has not completed.
+    /// The most recent mark whose operation has not completed.
     pub fn last_mark(&self) -> Option<&M> {
         self.marks.back().map(|(_, mark)| mark)
     }
 
-    /// One more operation has completed well. Each mark that holds by that goes to `hold`, in order.
+    /// One more operation has succeeded. Each mark that now holds is passed to `hold`, in order.
     #[inline]
     pub fn note_done(&mut self, mut hold: impl FnMut(M)) {
         self.done += 1;
@@ -105,20 +105,20 @@ impl<M> LaneWriter<M> {
         }
     }
 
-    /// Whether there was no room when it was last tried.
+    /// Whether the last attempt found no room.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Says whether there is room for what is to be posted next. The progress of the reader of a full lane is asked for at once.
+    /// Sets whether the lane is too full for the next record. The reader's progress is requested at once when it is.
     #[inline]
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
-    /// Asks for the reader's progress when that is due: when the lane is full, when `every` records have been posted since the last time, or when it is `urgent`;
-    /// in the background, before the lane is full (TRAPS 15), and once at a time.
+    /// Requests the reader's progress when that is due: when the lane is full, when `every` records have been posted since the last time, or when it is
+    /// `urgent`. This happens in the background, before the lane is full (TRAPS 15), with one request at a time.
     #[inline]
     pub fn refresh<F: Fabric>(&mut self, fabric: &mut F, token: Token, every: u32, urgent: bool) {
         let due = self.full || urgent || self.records_since_asked >= every;
@@ -129,7 +129,8 @@ impl<M> LaneWriter<M> {
         }
     }
 
-    /// The reader's progress. Returns whether it is to be woken: what stood there when it was last heard of is still untouched, so it sleeps or is slow.
+    /// Takes the reader's progress. Returns whether the reader is to be woken: it has not touched what was in the lane at its last report, so it sleeps or is
+    /// slow.
     pub fn note_consumed(&mut self, position: u64) -> bool {
         self.asking = false;
         self.writer.note_consumed(position);

@@ -1,34 +1,35 @@
-//! The engine's end of what is written down: bytes that the node has not taken, what was taken and is not stable, and whether there is a snapshot that it all goes on from.
+//! The engine's side of the journal: bytes that the node has not taken, what was taken but is not stable, and whether there is a snapshot that all of it
+//! continues.
 
 use std::collections::VecDeque;
 
 use crate::basics::LogIndex;
 
-/// What has been written down, in the order in which it was. `R` is what an engine wants to know to be stable: how far its log is, and what it has promised.
+/// What has been written down, in order. `R` is what an engine needs to know to be stable: how far its log reaches, and what it has promised.
 #[derive(Debug, Default)]
 pub struct Ledger<R> {
     /// Entries that the node has not taken.
     pending: Vec<u8>,
-    /// What was taken and is not stable, with the tickets that the node gave.
+    /// What was taken but is not stable, with the node's tickets.
     taken: VecDeque<(u64, R)>,
     stable: R,
     /// Counts the times that the log ceased to follow from what was written before.
     chain: u64,
-    /// The chain whose beginning has a snapshot that is stable, if any has.
+    /// The chain at whose beginning there is a stable snapshot, if there is one.
     anchored: Option<u64>,
-    /// Whether any snapshot of this life is stable, so that something can be come back with, be it what this log was before it ceased to follow from that.
+    /// Whether any snapshot of this life is stable, so that there is something to recover from, even if it is an earlier log that this one no longer continues.
     kept: bool,
     /// Up to where a snapshot shows entries that were not known to be committed.
     shown: LogIndex,
 }
 
 impl<R: Copy + Default> Ledger<R> {
-    /// Goes on after a recovery, whose log is up to `reach`; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    /// Continues after a recovery, with a log up to `reach`; `anchored`: what is written now continues the snapshot that was recovered from.
     pub fn after_recovery(reach: R, anchored: bool) -> Ledger<R> {
         Ledger { stable: reach, anchored: anchored.then_some(0), kept: true, ..Ledger::default() }
     }
 
-    /// Writes an entry; `breaks_off`: with it the log ceases to follow from what was written before.
+    /// Writes an entry; `breaks_off`: with it the log stops continuing what was written before.
     pub fn write(&mut self, breaks_off: bool, encode: impl FnOnce(&mut Vec<u8>)) {
         if breaks_off {
             self.chain += 1;
@@ -37,7 +38,7 @@ impl<R: Copy + Default> Ledger<R> {
         encode(&mut self.pending);
     }
 
-    /// A snapshot shows entries up to this one that are not known to be committed: with any of them cut off it is worth nothing.
+    /// A snapshot shows entries up to this one that are not known to be committed. If any of them is cut off, the snapshot is worthless.
     pub fn note_shown(&mut self, index: LogIndex) {
         self.shown = index;
     }
@@ -52,7 +53,7 @@ impl<R: Copy + Default> Ledger<R> {
         &self.pending
     }
 
-    /// The node has taken what was pending, and will call it by this ticket. The log is up to `reach` now.
+    /// The node has taken what was pending, under this ticket. The log now reaches up to `reach`.
     pub fn note_taken(&mut self, ticket: u64, reach: R) {
         self.pending.clear();
         self.taken.push_back((ticket, reach));
@@ -86,7 +87,7 @@ impl<R: Copy + Default> Ledger<R> {
         self.kept
     }
 
-    /// Whether there is a snapshot that what is written now goes on from.
+    /// Whether what is written now continues a stable snapshot.
     pub fn is_anchored(&self) -> bool {
         self.anchored == Some(self.chain)
     }

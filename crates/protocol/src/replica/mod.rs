@@ -1,4 +1,4 @@
-//! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
+//! What surrounds every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
 
 pub mod backlog;
 pub mod electorate;
@@ -35,18 +35,18 @@ use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{LevelError, View};
 
-/// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part. What stands in a longer one is
-/// taught to nobody, and not written down; whoever would have to says so.
+/// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part. A longer part is neither sent to a
+/// learner nor written down, and the replica that would have to do so reports it.
 pub const MAX_PART_BYTES: usize = 1 << 30;
-/// The most that a state machine is asked for in one part, in bytes. A part goes beyond that by what cannot be divided.
+/// The most that a state machine is asked for in one part, in bytes. A part exceeds that only by a value that cannot be divided.
 pub const MAX_TRANSFER_BUDGET_BYTES: usize = MAX_PART_BYTES / 8;
 
-/// Bytes that a state machine was to take for a part of the state, and cannot.
+/// Bytes that a state machine was asked to install as a part of the state, and cannot read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("a part of the state cannot be read: do all nodes of the cluster run the same program?")]
 pub struct UnreadablePart;
 
-/// An entry of the log that a state machine cannot read: another build has written it.
+/// An entry of the log that a state machine cannot read, because another build wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {index} of the log cannot be read: {why}")]
 pub struct UnreadableEntry {
@@ -58,47 +58,48 @@ pub struct UnreadableEntry {
 
 /// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
 ///
-/// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3): there,
-/// commands are the *effects* of a request, and `apply` runs on backups only.
+/// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3). There, commands are the
+/// *effects* of a request, and `apply` runs on backups only.
 pub trait StateMachine {
-    /// Applies one command, each once and in order. While a machine is being taught it holds only a part of the state: what a command finds
-    /// or does outside of the ranges installed so far is replaced when they are installed, and must do no harm. Deterministic: neither clock nor chance, nothing but the state and the arguments.
+    /// Applies one command; each is applied once, in order. While a machine is being taught it holds only a part of the state. What a command finds or changes
+    /// outside the ranges installed so far is replaced when those are installed, and must do no harm. Deterministic: the result depends on the state and the
+    /// arguments only, never on a clock or on chance.
     ///
-    /// A command that it cannot read was proposed by a replica of this cluster that runs another build. The machine then says so by
-    /// [`unreadable`](StateMachine::unreadable): what it holds means nothing from there on, and its replica steps aside.
+    /// A command that it cannot read was proposed by a replica of this cluster that runs another build. The machine then reports that through
+    /// [`unreadable`](StateMachine::unreadable). From there on its contents mean nothing, and its replica steps aside.
     fn apply(&mut self, index: LogIndex, command: &[u8]);
 
-    /// The first entry that it could not read since it was last [cleared](StateMachine::clear). Until it is cleared again it takes no more commands, and what it
-    /// [transfers](StateMachine::transfer) is no part that a replica installs.
+    /// The first entry that it could not read since it was last [cleared](StateMachine::clear). Until it is cleared again it takes no more commands, and no
+    /// replica installs what it [transfers](StateMachine::transfer).
     fn unreadable(&self) -> Option<&UnreadableEntry> {
         None
     }
 
-    /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor
-    /// after it, or `None` when that was the last. Between two calls commands may be applied; a receiver that has applied the same
-    /// commands at the same points between its [`StateMachine::install`] calls ends with the same state. This is how a replica joins
-    /// without stopping the primary: a part is small, and no copy of the whole is made. One of more than [`MAX_PART_BYTES`] goes to
-    /// nobody, nor does any other of a state that has one.
+    /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it. Returns the cursor after it, or `None` when
+    /// that was the last. Commands may be applied between two calls: a receiver that has applied the same commands at the same points between its
+    /// [`StateMachine::install`] calls ends with the same state. So a replica joins without stopping the primary: each part is small, and the whole state is
+    /// never copied. A part of more than [`MAX_PART_BYTES`] is sent to nobody, nor is any other part of a state that has one.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64>;
 
-    /// Takes a part that [`StateMachine::transfer`] produced: it replaces whatever this machine held in the part's range.
+    /// Takes a part that [`StateMachine::transfer`] produced: it replaces everything that this machine held in the part's range.
     ///
     /// # Errors
-    /// When the bytes are none. What the machine holds then means nothing: it is [cleared](StateMachine::clear) before anything else.
+    /// When the bytes are not such a part. The machine's contents mean nothing then, and it is [cleared](StateMachine::clear) before anything else is asked of
+    /// it.
     fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart>;
 
     /// Forgets everything: a fresh machine.
     fn clear(&mut self);
 
-    /// The machine belongs to the process of this pulse from now on. A call that may take long reports there what it has done, so that this process is
-    /// not taken for dead meanwhile. Not needed where no call takes longer than a turn may.
+    /// From now on the machine belongs to the process with this pulse. A call that may take long reports its progress there, so that the process is not taken
+    /// for dead meanwhile. A machine whose calls never take longer than a turn may does not need it.
     fn keep_alive(&mut self, _pulse: &Pulse) {}
 
     /// A digest of the whole state, equal on replicas that have applied the same commands. For tests and `martlet status`; may be slow.
     fn digest(&self) -> u64;
 }
 
-/// A state that is nothing: for whoever only wants to know what a log is, or plays a replica.
+/// A state machine without state, for code that only inspects a log or imitates a replica.
 #[derive(Debug)]
 pub struct NoState;
 
@@ -120,7 +121,7 @@ impl StateMachine for NoState {
     }
 }
 
-/// Why a proposal was not taken. Nothing of it is in any log.
+/// Why a proposal was refused. No part of it is in any log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This process does not lead, or no longer.
@@ -142,18 +143,18 @@ pub enum HandOverError {
     /// This process does not lead, or no longer.
     #[error("this replica does not lead")]
     NotLeading,
-    /// Nobody else, or not the one that was asked for, lives and holds the state.
+    /// No other replica, or not the requested one, is alive and holds the state.
     #[error("no such replica holds the state")]
     NoSuccessor,
-    /// It is being handed over to another one.
+    /// Leadership is already being handed over to another replica.
     #[error("leadership is being handed over to another replica")]
     UnderWay,
-    /// The leader follows from the view: it hands over by leaving.
+    /// The view determines the leader, which hands over by leaving.
     #[error("with this engine a leader hands over by leaving")]
     ByLeaving,
 }
 
-/// Why a group is not asked for another number of places. Nothing has changed then.
+/// Why a request for another number of places is refused. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
     /// This process does not lead, or no longer.
@@ -172,17 +173,17 @@ pub enum ResizeError {
     ByMembers,
 }
 
-/// What has come of handing leadership over.
+/// How far a hand-over of leadership has come, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOverState {
     /// It cannot be told yet.
     UnderWay,
-    /// This process leads no more, and the successor leads, or is named as the one that leads next by what is committed.
+    /// This process no longer leads, and the successor leads, or a committed entry names it as the next leader.
     Done,
-    /// This process leads on: the successor was lost.
+    /// The successor was lost, so this process still leads.
     SuccessorLost,
-    /// This process lost its leadership on the way, and it did not go to the successor but to this one, which may be this process again; `None`: nobody
-    /// has been seen to lead for long, and the successor may yet.
+    /// This process lost its leadership on the way, and the named process, not the successor, leads now. It may be this process again. `None`: no leader has
+    /// been seen for long, and the successor may still become one.
     Overtaken(Option<ProcessId>),
 }
 
@@ -191,16 +192,16 @@ pub enum HandOverState {
 pub enum Standing {
     /// It leads: it takes requests, and its replies go out as far as [`Replica::released`] says.
     Primary,
-    /// It follows, or is on its way in; `primary` leads, as far as it knows.
+    /// It follows, or is joining; as far as it knows, `primary` leads.
     Backup {
         /// Whom to redirect clients to.
         primary: Option<ProcessId>,
     },
-    /// It has been excluded and starts over: everything it held is void.
+    /// It has been excluded and starts over; everything that it held is void.
     Excluded,
 }
 
-/// The moment a reply waits for. Tickets of one replica only grow; they mean nothing across a change of [`Replica::reign`].
+/// The moment that a reply waits for. A replica's tickets only grow. They mean nothing across a change of [`Replica::reign`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -209,7 +210,7 @@ pub struct Ticket(pub u64);
 pub enum ClientEvent {
     /// It is connected: its lane may be read, and its reply lane written.
     Up(PeerId),
-    /// Its connection has ended for good. `certain`: its process has, too, so nobody will ever ask again what it asked.
+    /// Its connection has ended for good. `certain`: its process has ended too, so its requests will never be repeated.
     Gone {
         /// Which client.
         peer: PeerId,
@@ -220,9 +221,9 @@ pub enum ClientEvent {
 
 /// An application's view of its replica, during one turn of the duty cycle.
 ///
-/// The order of a turn: the application takes requests, executes them on [`Replica::machine`] and proposes their effects; the engine writes
-/// them to the backups, fences, and checks `active`; then the application sends the replies whose ticket is released. So every reply, to a
-/// read as to a write, follows an `active` check that is later than the execution (TRAPS 7).
+/// The order of a turn: the application takes requests, executes them on [`Replica::machine`] and proposes their effects; the engine writes them to the
+/// backups, fences, and checks `active`; then the application sends the replies whose ticket is released. So every reply, to a read or a write, follows an
+/// `active` check that is later than the execution (TRAPS 7).
 pub trait Replica {
     /// The fabric the process runs on.
     type Fabric: Fabric;
@@ -241,45 +242,45 @@ pub trait Replica {
     }
     /// Where clients reach a member, as `host:port`.
     fn address_of(&self, process: ProcessId) -> Option<&str>;
-    /// Counts the times that this process became or ceased to be primary. When it changes, replies that wait must be dropped and their
-    /// clients told or cut off: whether those requests took effect is unknown.
+    /// Counts the times that this process became or ceased to be primary. When it changes, waiting replies must be dropped, and their clients told or cut off,
+    /// because it is unknown whether those requests took effect.
     fn reign(&self) -> u64;
-    /// While it leads: the number of its reign among those of all processes, by which others can refuse what comes of an earlier one.
+    /// While it leads: the number of its reign, unique among the reigns of all processes. Others can use it to refuse what an earlier reign produced.
     fn fencing_token(&self) -> Option<u64> {
         None
     }
-    /// Where the application reports long work, as the machine does. It changes with each life of the process.
+    /// Where the application, like the machine, reports progress during long work. It changes with each life of the process.
     fn pulse(&self) -> &Pulse;
     /// The state, to read.
     fn machine(&self) -> &Self::Machine;
-    /// Whether the machine of a replica that does not lead shows the whole state as it was after some committed command, perhaps a while ago: nothing is missing, as
-    /// while it is taught, and nothing is there that may yet be lost, as after a reign. What it answers then is true of the past, and never of a state that was
-    /// not to be.
+    /// Whether the machine of a replica that does not lead shows the whole state as it was after some committed command, perhaps a while ago. Nothing is
+    /// missing, as it would be while the replica is taught, and nothing is there that may yet be lost, as it would be after a reign. Its answers may be out of
+    /// date, but never come from a state that did not exist.
     fn shows_committed(&self) -> bool;
-    /// When the machine of a leader executes a command. With [`Execution::Committed`] an application proposes commands, and answers them by what its machine shows once
-    /// their ticket is [released](Replica::released): everything that was proposed before the ticket was taken has been applied by then.
+    /// When the machine of a leader executes a command. With [`Execution::Committed`] an application proposes commands, and answers from its machine once their
+    /// ticket is [released](Replica::released): by then everything proposed before the ticket was taken has been applied.
     fn execution(&self) -> Execution {
         Execution::Speculative
     }
-    /// The state, to execute a request as primary, at once and before it is replicated. Not with [`Execution::Committed`].
+    /// The state, for a primary to execute a request at once, before it is replicated. Not with [`Execution::Committed`].
     fn machine_mut(&mut self) -> &mut Self::Machine;
     /// Whether proposals of about `bytes` more would find room; if not, the application takes no further request in this turn.
     fn has_room(&self, bytes: usize) -> bool;
     /// Hands the effects of requests to the engine, as primary. They are taken in order.
     ///
     /// # Errors
-    /// When this process does not lead, or they are longer than [`max_proposal_bytes`](Replica::max_proposal_bytes): since the machine shows
-    /// them already, an application asks before it executes.
+    /// When this process does not lead, or they are longer than [`max_proposal_bytes`](Replica::max_proposal_bytes). The machine shows the effects already, so
+    /// an application must check both before it executes.
     fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError>;
     /// The longest proposal that the engine takes, in bytes.
     fn max_proposal_bytes(&self) -> usize {
         usize::MAX
     }
-    /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. A client that waits for it hears
-    /// nothing, or that it is gone.
+    /// The machine shows something that is in no log and never will be, so this process starts over and is taught by the others. A waiting client gets no
+    /// answer, or learns that the process is gone.
     fn give_up(&mut self) {}
-    /// Hands leadership over to the replica of this node, or to whoever comes next. [`hand_over_state`](Replica::hand_over_state) tells what comes of it; until
-    /// then there may be no room for proposals.
+    /// Hands leadership over to the replica of this node, or to the next in line. [`hand_over_state`](Replica::hand_over_state) reports the outcome; until then
+    /// there may be no room for proposals.
     ///
     /// # Errors
     /// See [`HandOverError`].
@@ -287,12 +288,12 @@ pub trait Replica {
         let _ = to;
         Err(HandOverError::ByLeaving)
     }
-    /// What has come of the last wish to hand leadership over that was not refused; `None` if there was none in this life.
+    /// The state of the last hand-over that was not refused; `None` if there was none in this life.
     fn hand_over_state(&self) -> Option<HandOverState> {
         None
     }
-    /// Has the group have so many places, or as many as it has members if `places` is 0. What is asked for stands in the log once [`places`](Replica::places) shows it:
-    /// a leader that is lost before may have told nobody.
+    /// Asks for a group of `places` places, or of as many as it has members if `places` is 0. The request is in the log once [`places`](Replica::places) shows
+    /// it; if the leader is lost before that, the request may be lost too.
     ///
     /// # Errors
     /// See [`ResizeError`].
@@ -304,12 +305,12 @@ pub trait Replica {
     fn resizes(&self) -> bool {
         false
     }
-    /// How many places the group has, and how many it is to have, if that does not follow from its members; as far as this process knows.
+    /// How many places the group has and how many it will have, as far as this process knows; `None` if both follow from its members.
     fn places(&self) -> Option<(usize, usize)> {
         None
     }
-    /// Asks for another member's removal, as an operator does of one that hangs: a view without it is decided, and where a majority commits its group goes on without it.
-    /// If it lives it starts over when it hears of that. A process that is no member is asked for in vain.
+    /// Asks for another member's removal, for example because an operator saw it hang. A view without it is decided, and where a majority commits, the group
+    /// continues without it. If the removed process is alive, it starts over when it learns of this. For a process that is not a member, nothing happens.
     fn evict(&mut self, process: ProcessId) {
         let _ = process;
     }
@@ -317,7 +318,7 @@ pub trait Replica {
     fn hands_over(&self) -> bool {
         false
     }
-    /// Asks for a higher feature level; the [view](Replica::current_view) tells when it has risen. A request can be lost: ask again until it has.
+    /// Asks for a higher feature level; the [view](Replica::current_view) shows when it has risen. A request can be lost, so repeat it until then.
     ///
     /// # Errors
     /// See [`LevelError`].
@@ -329,22 +330,22 @@ pub trait Replica {
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.
     fn released(&self) -> Ticket;
-    /// The ticket for replies computed in this turn that are not to depend on any clock.
+    /// The ticket for replies computed in this turn that must not depend on any clock.
     fn ticket_by_quorum(&mut self) -> Ticket;
-    /// Replies whose ticket was [asked for by quorum](Replica::ticket_by_quorum) may go out up to this one: a majority was asked, after everything that they
-    /// saw had been replicated, and knew of nobody else who could lead.
+    /// Replies whose ticket was [asked for by quorum](Replica::ticket_by_quorum) may go out up to this one: after everything that they saw had been replicated,
+    /// a majority was asked, and knew of no other process that could lead.
     fn released_by_quorum(&self) -> Ticket;
     /// The endpoint, for the application's own lanes.
     fn fabric(&mut self) -> &mut Self::Fabric;
-    /// The next coming or going of a client on the fabric.
+    /// The next arrival or departure of a client on the fabric.
     fn client_event(&mut self) -> Option<ClientEvent>;
 }
 
-/// What says of an event that it is the node's, where a node has put descriptors of its own among those that an application sleeps on: the
-/// user data in its epoll instance. Such an event ends a sleep and means nothing else.
+/// A node may add its own descriptors to the epoll instance that an application sleeps on. Their events carry this user data; such an event ends a sleep and
+/// means nothing else.
 pub const NODES_OWN: u64 = u64::MAX;
 
-/// What the leader of a service that outlives its processes tells of it to whoever looks at its node.
+/// What a node shows of a service that outlives its processes, as reported by the service's leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Since when it has served.
@@ -353,9 +354,9 @@ pub struct Service {
     pub connections: u64,
     /// How often a replica has taken the service over, since it was started.
     pub takeovers: u64,
-    /// How long the last time took, from when the death or silence of the one before was seen until the successor served, in nanoseconds; 0: nobody knows.
+    /// How long the last takeover took, in nanoseconds: from when the predecessor's death or silence was noticed until the successor served. 0: unknown.
     pub last_takeover_ns: u64,
-    /// Replicas that have been started in the place of others.
+    /// Replicas that have been started to replace others.
     pub replaced: u64,
 }
 
@@ -373,7 +374,7 @@ pub trait Application {
     /// Sends what has been released. Returns how many replies went out.
     fn release<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
 
-    /// The last call in a life: whoever leads then leads no more, and nothing that waits will be released. What is taken now is not replicated.
+    /// The last call in a life: a leader has stopped leading, and no waiting reply will be released. Requests taken now are not replicated.
     fn end_life<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) {
         self.poll(replica);
         self.release(replica);
@@ -384,35 +385,34 @@ pub trait Application {
         0
     }
 
-    /// What it tells of the service that it leads. `None`: it leads none of that kind.
+    /// Its report on the service that it leads. `None`: it leads no such service.
     fn service(&self) -> Option<Service> {
         None
     }
 
-    /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.
+    /// Whether a client of the application has asked this node to end; the node then leaves the cluster in an orderly way.
     fn wants_end(&self) -> bool {
         false
     }
 
-    /// Sleeps until there is something to do that the application learns of by its own means, such as sockets, or until a node's descriptor
-    /// is readable that has been put among them; at most so many nanoseconds. `false`: it cannot, and has not slept.
+    /// Sleeps until the application's own sources, such as sockets, have work for it, or until one of the node's descriptors among them is readable; at most so
+    /// many nanoseconds. `false`: it cannot sleep, and has not slept.
     fn sleep(&mut self, _at_most_ns: u64) -> bool {
         false
     }
 
-    /// When the application wants its next turn at the latest, though nothing comes: a timer of its own. [`Time`]'s largest: it has none.
+    /// The latest time of the application's next turn, even if nothing arrives: its own timer. The largest [`Time`]: it has none.
     fn deadline(&self) -> Time {
         Time(u64::MAX)
     }
 
-    /// Whether those whom the application has served last are heard of in memory, where only an awake thread finds their next request at
-    /// once. A client that comes by a socket wakes a thread that sleeps there.
+    /// Whether the most recently served clients send requests through memory, where only a thread that is awake finds the next one at once. A client on a
+    /// socket, in contrast, wakes a sleeping thread.
     fn is_heard_in_memory(&self) -> bool {
         true
     }
 
-    /// Whether there are clients on the fabric that would come at once, should this replica begin to lead: a thread that sleeps meanwhile would make
-    /// them wait.
+    /// Whether there are clients on the fabric that would turn to this replica at once if it began to lead. A thread that sleeps then would make them wait.
     fn has_clients_in_memory(&self) -> bool {
         false
     }
@@ -422,11 +422,11 @@ pub trait Application {
     fn complete<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R, completion: Completion) {
         let _ = (replica, completion);
     }
-    /// A hint that this replica may lead soon: what it would write to its clients first can be brought near.
+    /// A hint that this replica may lead soon: it can prefetch the memory that it would first write for its clients.
     fn expect_to_lead<F: Fabric>(&self, _fabric: &F) {}
 
-    /// For rehearsals of a failover: an application of the same kind with an empty machine, that serves nobody but who comes over its replica's
-    /// fabric, with rings of these sizes. Nothing that it does may be noticed outside. `None`: it has none, and its node rehearses nothing.
+    /// For rehearsals of a failover: an application of the same kind with an empty machine, which serves only clients on its replica's fabric, with rings of
+    /// these sizes. Nothing that it does may be visible outside. `None`: there is none, and the node rehearses nothing.
     fn understudy(&self, _sizes: Sizes) -> Option<(Self, Self::Machine)>
     where
         Self: Sized,
@@ -441,10 +441,10 @@ pub trait Application {
     }
 }
 
-/// A client that an application makes up for a rehearsal. It asks for one change after another.
+/// A made-up client for a rehearsal. It requests one change after another.
 pub trait MadeUpClient {
-    /// Has a request to send, unless the last one is still without its reply.
+    /// Prepares the next request, unless the last one is still unanswered.
     fn ask(&mut self);
-    /// Looks at what has come, and sends what is to be sent. Returns whether the request has been answered.
+    /// Reads what has arrived and sends what is due. Returns whether the request has been answered.
     fn poll(&mut self, now: Time) -> bool;
 }

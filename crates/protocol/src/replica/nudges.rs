@@ -1,4 +1,4 @@
-//! Which followers a leader wakes, and when: on small hosts they sleep, on the processor that their leader needs.
+//! Which followers a leader wakes, and when. On small hosts followers sleep, because their leader needs the processor.
 
 use martlet_fabric::{Fabric, PeerId};
 
@@ -10,8 +10,8 @@ use crate::basics::layout::MAX_MEMBERS;
 pub struct Nudges {
     /// A request waits for what they will do.
     at_once: Vec<PeerId>,
-    /// They lag behind, or have not been told what is committed: no request waits for that, and a follower that is woken too often keeps the leader from running, or
-    /// is in its own way when the leader dies.
+    /// Followers that lag behind or have not been told what is committed. No request waits for them, and a follower that is woken too often keeps the leader
+    /// from running, or is slowed down itself when the leader dies.
     soon: Vec<PeerId>,
     /// When those may be woken next.
     next: Time,
@@ -29,14 +29,14 @@ impl Nudges {
         self.at_once.push(peer);
     }
 
-    /// To be woken once none of them has been for a while.
+    /// To be woken once no such follower has been woken for a while.
     pub fn soon(&mut self, peer: PeerId) {
         if !self.soon.contains(&peer) {
             self.soon.push(peer);
         }
     }
 
-    /// Wakes those that are due; those that have time no more often than every `gap_ns`.
+    /// Wakes those that are due; those that can wait are woken no more often than every `gap_ns`.
     #[inline]
     pub fn send<F: Fabric>(&mut self, now: Time, gap_ns: u64, fabric: &mut F) {
         for peer in self.at_once.drain(..) {
@@ -50,7 +50,7 @@ impl Nudges {
         }
     }
 
-    /// When one is to be woken next, if one is.
+    /// When the next follower is to be woken, if any.
     pub fn due(&self) -> Option<Time> {
         (!self.soon.is_empty()).then_some(self.next)
     }

@@ -1,11 +1,11 @@
-//! What an engine's operations are, as their tokens say.
+//! The kinds of an engine's operations, and how tokens encode them.
 
 use martlet_fabric::{PeerId, Token};
 
 use crate::basics::layout::{Component, token_rest};
 
-/// The token of an engine's operation of this kind on `peer`. `round` tells the uses of one kind apart: its low 16 bits go along, which is enough, since operations on one
-/// peer complete in the order in which they were posted.
+/// The token of an engine's operation of this kind on `peer`. `round` tells the uses of one kind apart. Its low 16 bits are kept, which is enough, since
+/// operations on one peer complete in the order in which they were posted.
 pub fn token(kind: u8, round: u64, peer: PeerId) -> Token {
     Component::Engine.token((u64::from(kind) << 48) | ((round & 0xffff) << 32) | u64::from(peer.0))
 }

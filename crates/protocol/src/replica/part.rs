@@ -1,4 +1,4 @@
-//! A part of the state: as its teacher gets it, and on its way in, fragment by fragment.
+//! A part of the state: how a teacher obtains it, and how a learner takes it in, fragment by fragment.
 
 use super::{ConfigError, MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, StateMachine, UnreadablePart};
 
@@ -11,11 +11,11 @@ pub fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
     Err(ConfigError { key: "transfer_budget_bytes", value: bytes as u64, allowed: "1 to 134217728" })
 }
 
-/// For so long, in nanoseconds, a state with a part of more than [`MAX_PART_BYTES`] is not looked at again: to find that out takes a copy of such a part. It
-/// may have changed by then.
+/// How long, in nanoseconds, a state with a part of more than [`MAX_PART_BYTES`] is left alone before it is tried again: finding out takes a copy of such a
+/// part. The state may have changed by then.
 pub const REST_NS: u64 = 10_000_000_000;
 
-/// A part that no learner takes: it is of so many bytes.
+/// A part that is too long for any learner: it has so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oversized(pub usize);
 
@@ -34,7 +34,7 @@ pub fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize, out: &
 /// Why a part of the state is not taken. Its sender teaches this process nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartFault {
-    /// No state machine sends as much in one part.
+    /// It is longer than any part that a state machine sends.
     #[error("a part of the state is longer than {MAX_PART_BYTES} bytes")]
     TooLong,
     /// The state machine makes nothing of it.
@@ -57,12 +57,12 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Nothing yet, of a part as long as any may be.
+    /// An empty part that may grow to the longest allowed.
     pub fn new() -> Part {
         Part::of_at_most(MAX_PART_BYTES)
     }
 
-    /// Nothing yet, of a part of so many bytes at most.
+    /// An empty part that may grow to so many bytes.
     pub fn of_at_most(most: usize) -> Part {
         Part { bytes: Vec::new(), open: false, most }
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::basics::LogIndex;
 
-    /// Takes whatever it is given, and makes nothing of it when that is 7.
+    /// Accepts every part except 7.
     #[derive(Default)]
     struct Fussy {
         taken: Vec<u8>,

@@ -1,14 +1,14 @@
-//! How long something that may come back is waited for.
+//! How long to wait for something that may come back.
 
 use crate::basics::Time;
 
-/// Since when something has lasted, where this process was stalled for `gap_ns` until `now`. What began within the gap begins now: a replica that stood still until
-/// it got its first view has a gap as long as its clock.
+/// Since when something has lasted, not counting a stall of this process for `gap_ns` until `now`. What began within the gap begins now: a replica that stood
+/// still until it got its first view has a gap as long as its clock.
 pub fn discounted(since: Time, gap_ns: u64, now: Time) -> Time {
     since.after(gap_ns).min(now)
 }
 
-/// Since when something has been away, and whether it is given up. What is given up stays so.
+/// Since when something has been away, and whether it is given up. Once given up, it stays so.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     since: Option<Time>,
@@ -16,7 +16,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// It is away, now as before, and is given up after `length_ns`. Returns whether it is given up for that, which is news.
+    /// It is still away, and is given up after `length_ns`. Returns whether it has just been given up.
     pub fn try_on(&mut self, now: Time, length_ns: u64) -> bool {
         let since = *self.since.get_or_insert(now);
         let ends = !self.is_over && now.since(since) > length_ns;
@@ -29,7 +29,8 @@ impl Patience {
         self.is_over = true;
     }
 
-    /// This process was itself stalled for so long, and has waited for nothing: discounted, not begun anew, or who is stalled every now and then would wait for ever.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting. The stall is discounted; if the wait were restarted instead, a process
+    /// that stalls every now and then would wait for ever.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         self.since = self.since.map(|since| discounted(since, gap_ns, now));
     }

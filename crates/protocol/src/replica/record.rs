@@ -1,4 +1,4 @@
-//! The records of engines that keep a log: what stands in front of each, and what those have in common that every such engine has.
+//! The records of engines that keep a log: their header, and what the kinds that every such engine has have in common.
 //!
 //! The payload of a record is a header of [`HEADER_BYTES`], four little-endian words, and then a body:
 //!
@@ -9,8 +9,8 @@
 //! | 2 | index: of its first entry; of records without entries, the last entry before them |
 //! | 3 | what the engine has its records carry beside: what is committed, as a rule |
 //!
-//! The ring seals each record over its bytes, length and absolute position ([`martlet_fabric::ring`]). So what is decoded here was written by the process that owns the writing
-//! end; whether it makes sense is checked all the same, and what does not is a [`LaneFault`].
+//! The ring seals each record over its bytes, length and absolute position ([`martlet_fabric::ring`]). So what is decoded here was written by the process that
+//! owns the writing end. It is checked all the same, and what makes no sense is a [`LaneFault`].
 
 use std::fmt::Debug;
 
@@ -29,7 +29,7 @@ pub trait RecordKind: Copy + Debug + Eq + 'static {
     /// Whether it is part of the log.
     fn is_entry(self) -> bool;
 
-    /// What such an entry holds, if it is nothing of the engine's own.
+    /// What such an entry holds, unless its content is specific to the engine.
     fn content(self) -> Option<Content>;
 
     /// Its number: its place in [`ALL`](RecordKind::ALL), from 1 on.
@@ -94,7 +94,7 @@ impl<K: RecordKind> Header<K> {
         LogIndex((self.index.0 + u64::from(self.count)).saturating_sub(1))
     }
 
-    /// What its writer knew to be committed, where that is what stands beside.
+    /// What its writer knew to be committed, in records whose other word says that.
     pub fn committed(&self) -> LogIndex {
         LogIndex(self.beside)
     }
@@ -114,8 +114,8 @@ pub fn split_position<K>(body: &[u8]) -> Result<(u64, &[u8]), LaneFault<K>> {
     Some((u64::from_le_bytes(*position), rest)).filter(|(position, _)| is_position(*position)).ok_or(LaneFault::Body)
 }
 
-/// Appends the body of the record by which a transfer of the state begins: where the last entry stands that the state shows, the number of the wish that is met, and the
-/// group there.
+/// Appends the body of the record that begins a state transfer: the position of the last entry that the state shows, the number of the wish that it fulfils,
+/// and the group there.
 pub fn begin_body(position: u64, wish: u64, group: &Group, out: &mut Vec<u8>) {
     out.extend_from_slice(&position.to_le_bytes());
     out.extend_from_slice(&wish.to_le_bytes());
@@ -127,7 +127,7 @@ pub fn commands<K>(body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault<
     backlog::commands(body).map(|command| command.ok_or(LaneFault::Body))
 }
 
-/// Whether a record with entries is what its header says. `is_own`: it is an entry of the engine's own, and is.
+/// Checks that a record with entries is what its header says. `is_own`: it is an entry specific to the engine, and valid as such.
 ///
 /// # Errors
 /// When it is not.
@@ -147,7 +147,7 @@ pub const fn command_room(payload: usize) -> usize {
     payload - HEADER_BYTES - COMMAND_HEADER_BYTES
 }
 
-/// Why what stands in another's memory, or came from there, makes no sense although its seals hold. Its reader takes nothing more from that lane.
+/// Why data in another process's memory, or from there, makes no sense although its seals hold. The reader takes nothing more from that lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaneFault<K> {
     /// A record is shorter than its header.
@@ -170,7 +170,7 @@ pub enum LaneFault<K> {
     /// A record of this kind must not stand here.
     #[error("a record of kind {0:?} out of order")]
     Order(K),
-    /// Its number is not the one that this place calls for.
+    /// Its number is not the one expected here.
     #[error("a record of number {found} where {expected} was due")]
     Number {
         /// Due here.
@@ -186,7 +186,7 @@ pub enum LaneFault<K> {
         /// As found.
         found: LogIndex,
     },
-    /// It stands elsewhere in its ring than in ours, which is of another size.
+    /// It is elsewhere in its ring than in ours; the rings differ in size.
     #[error("a record that ends at {found} where {expected} was due: its log was of another size")]
     Position {
         /// Due here.
@@ -194,7 +194,7 @@ pub enum LaneFault<K> {
         /// As found.
         found: u64,
     },
-    /// It does not follow the entry that stands before it here.
+    /// It does not follow the entry before it here.
     #[error("a record that follows an entry of number {found} where the last one is of number {expected}")]
     Follows {
         /// The number of the last entry here.
@@ -202,16 +202,16 @@ pub enum LaneFault<K> {
         /// Whose the writer took it for.
         found: u64,
     },
-    /// The log has no room for it, although its writer should have known.
+    /// The log has no room for it, which its writer should have known.
     #[error("a record that the log has no room for")]
     Room,
-    /// Nothing can stand there: its writer names no place in its lane.
+    /// No record can begin there: its writer names no place in its lane.
     #[error("records are to begin at {0}, which is no place between two")]
     Start(u64),
-    /// The log is to be cut off where nothing ends, or below what is committed.
+    /// The log is to be cut off where no entry ends, or below what is committed.
     #[error("the log is to be cut off at {0}, where no entry ends that is not known to be committed")]
     Cut(u64),
-    /// Records are said to stand up to there, and do not.
+    /// Records are said to reach up to there, and do not.
     #[error("records are said to stand up to {0}, and do not")]
     Tail(u64),
     /// A part of the state that cannot be taken.

@@ -1,5 +1,6 @@
-//! Which replies may go out where a majority entitles a leader (TRAPS 7): a turn's, once what was proposed up to its end is committed, and a majority still gave its permission
-//! after the turn's execution. So a read sees whatever was acknowledged before it, although nothing is replicated for it.
+//! Which replies may go out where a majority gives a leader its permission (TRAPS 7). A turn's replies may go out once everything proposed up to its end is
+//! committed, and a majority still gave its permission after the turn's execution. So a read sees everything that was acknowledged before it, although nothing
+//! is replicated for it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ impl Releases {
         self.turn
     }
 
-    /// The ticket for replies computed in the present turn; from now on they are waited for.
+    /// The ticket for replies computed in the present turn; from now on the turn counts as having replies.
     pub fn ticket(&self) -> Ticket {
         self.asked.set(true);
         Ticket(self.turn)
@@ -46,7 +47,7 @@ impl Releases {
         !self.waiting.is_empty()
     }
 
-    /// Whether replies of the present turn wait, so that the followers' permission has to be seen after it.
+    /// Whether replies of the present turn wait, so that the followers' permission has to be confirmed after it.
     pub fn is_asked(&self) -> bool {
         self.asked.get()
     }
@@ -68,7 +69,7 @@ impl Releases {
         }
     }
 
-    /// A reign begins or ends: what waits will not be released.
+    /// A reign begins or ends: waiting replies will not be released.
     pub fn break_off(&mut self) {
         self.waiting.clear();
         self.asked.set(false);

@@ -1,4 +1,4 @@
-//! A state machine that gets back its state from a snapshot and the entries behind it (`docs/durability.md`).
+//! Restores a state machine from a snapshot and the entries after it (`docs/durability.md`).
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,17 @@ use super::journal::RecoverError;
 use super::{StateMachine, UnreadableEntry, UnreadablePart};
 use crate::basics::LogIndex;
 
-/// A machine that gets back its state: parts, each when it shows the entries that the part shows. A part begins with the index of the last of these, in eight bytes.
+/// A machine that is being restored. Each part is installed when the machine shows the same entries as the part. A part begins with the index of the last of
+/// these, in eight bytes.
 #[derive(Debug)]
 pub struct Restoring<'a, S> {
     machine: &'a mut S,
     parts: VecDeque<(LogIndex, &'a [u8])>,
-    /// The last entry that the first part shows: none up to there has to be applied.
+    /// The last entry that the first part shows: entries up to there need not be applied.
     first: LogIndex,
     /// The last entry that any part shows.
     most: LogIndex,
-    /// A part was none. What follows is looked at all the same, and comes to nothing.
+    /// A part could not be read. What follows is still checked, but has no effect.
     unreadable: Option<UnreadablePart>,
 }
 
@@ -23,7 +24,7 @@ impl<'a, S: StateMachine> Restoring<'a, S> {
     /// `machine`, which is empty, and the parts of its snapshot.
     ///
     /// # Errors
-    /// When one of these does not say what it shows.
+    /// When a part does not say which entries it shows.
     pub fn new(parts: &'a [Vec<u8>], machine: &'a mut S) -> Result<Restoring<'a, S>, RecoverError> {
         let split = |part: &'a Vec<u8>| -> Result<(LogIndex, &'a [u8]), RecoverError> {
             let (shown, part) = part.split_first_chunk().ok_or(RecoverError::Snapshot)?;
@@ -40,7 +41,7 @@ impl<'a, S: StateMachine> Restoring<'a, S> {
         self.most
     }
 
-    /// All entries have been applied: the parts that are left show them.
+    /// All entries have been applied; installs the remaining parts, which show them.
     ///
     /// # Errors
     /// When any part was none.
@@ -52,7 +53,7 @@ impl<'a, S: StateMachine> Restoring<'a, S> {
     /// Installs the parts that show nothing from `index` on.
     fn install_before(&mut self, index: LogIndex) {
         while let Some((_, part)) = self.parts.front().filter(|(shown, _)| *shown < index) {
-            // A machine that has refused one is asked for nothing more.
+            // A machine that has refused a part is given no further one.
             if self.unreadable.is_none()
                 && let Err(unreadable) = self.machine.install(part)
             {

@@ -1,8 +1,8 @@
-//! Views as advice: they say who is there, and the leader makes it so, through the log and one process at a time.
+//! Views as advice: they say which processes should be members, and the leader changes the group accordingly, through the log and one process at a time.
 //!
-//! Two groups that follow each other differ by one process, so that their majorities meet. A group says as of which view it was made, and a leader that knows only an older
-//! view changes nothing: it might undo what a later one asked for. It takes itself out, though, once a view did without it: no later one lists it again, and it may never hear of
-//! one.
+//! Two groups that follow each other differ by one process, so that their majorities meet. A group says as of which view it was made, and a leader that knows
+//! only an older view changes nothing, because it might undo what a later view asked for. There is one exception: a leader removes itself once a view no longer
+//! lists it. No later view lists it again, and it may never learn of one.
 
 use super::Durability;
 use super::group::Group;
@@ -10,7 +10,7 @@ use super::patience::Patience;
 use crate::basics::{LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 
-/// The newest view, as far as it matters to a replica, and what is to be changed about the group for it.
+/// The newest view, as far as it matters to a replica, and the changes of the group that it calls for.
 #[derive(Debug, Default)]
 pub struct Roster {
     /// What processes are called in groups follows from it.
@@ -23,26 +23,26 @@ pub struct Roster {
     /// The same, as groups do.
     members: Vec<ProcessId>,
     learners: Vec<ProcessId>,
-    /// As of which view, which change of the group, and how many out of reach, membership was last told.
+    /// What membership was last told: as of which view and which change of the group, and how many processes were out of reach.
     told: (ViewNumber, LogIndex, usize),
-    /// Members with whom there is no connection, be it that there was none yet, or that it was lost and forgotten before the view came.
+    /// Members without a connection: there was none yet, or it was lost and forgotten before the view arrived.
     unmet: Vec<(ProcessId, Patience)>,
     /// Changes of the group that are wished for.
     adding: Vec<ProcessId>,
     removing: Vec<ProcessId>,
 }
 
-/// What has come of the wishes of membership, by the names that groups use.
+/// How far the group follows membership's wishes, by the names that groups use.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Report {
     /// Learners that belong to the group.
     pub level: Vec<ProcessId>,
-    /// Listed processes that belong to it no longer, and those that will never get into it as they are, since they have been out of reach for too long.
+    /// Listed processes that no longer belong to the group, and those that will never get into it as they are, since they have been out of reach for too long.
     pub out: Vec<ProcessId>,
 }
 
 impl Roster {
-    /// No view yet. With a journal processes go by their births in groups.
+    /// No view yet. With a journal, groups name processes by their births.
     pub fn new(durability: Durability) -> Roster {
         Roster { durability, ..Roster::default() }
     }
@@ -62,15 +62,15 @@ impl Roster {
         self.members.iter().position(|id| *id == member).map_or(member, |at| self.listed[at])
     }
 
-    /// What a process is called in groups. One that has come back from its disk goes by its birth; but not where those that have a view go on without it, and it has yet to find
-    /// that out: it is not the member then that it was.
+    /// The name of a process in groups. A process that has recovered from its disk goes by its birth. The exception is one that the members of a view have
+    /// meanwhile removed, though it does not know that yet: it is no longer the same member.
     pub fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.view > ViewNumber(0) && !self.listed.contains(&identity);
         if unlisted { identity } else { self.durability.known_as(identity) }
     }
 
-    /// A view has been decided. Numbers may skip; what is not newer is ignored. Returns whether it is newer. `me`: this process, as groups call it. `met`: what connected processes call themselves, and what groups call
-    /// them as far as this process knows, which is put right.
+    /// A view has been decided. Numbers may skip; a view that is not newer is ignored. Returns whether it is newer. `me`: this process, as groups call it.
+    /// `met`: connected processes, each by the name that it gives itself and by the name in groups as this process knows it, which is corrected.
     pub fn take<'a>(&mut self, view: &View, me: ProcessId, met: impl Iterator<Item = (ProcessId, &'a mut ProcessId)>) -> bool {
         if view.number <= self.view {
             return false;
@@ -97,13 +97,13 @@ impl Roster {
         true
     }
 
-    /// The group that the replicas of this view found, if it is the first one and `me`, as groups call it, is one of them.
+    /// The group that this view's replicas found, if it is the first view and `me`, as groups call it, is one of them.
     pub fn founders(&self, view: &View, me: ProcessId) -> Option<Group> {
         let replicas: Vec<ProcessId> = view.with_roles(Roles::REPLICA).map(|m| self.durability.known_as(m.id)).collect();
         (view.number == ViewNumber(1) && replicas.contains(&me)).then(|| Group::new(replicas).as_of(view.number))
     }
 
-    /// Gives up those members that have not been met for too long, and reaches the mark for each.
+    /// Gives up the members that have been without a connection for too long, and reaches the mark for each.
     pub fn mind_unmet(&mut self, now: Time, patience_ns: u64, given_up: Mark, is_known: impl Fn(ProcessId) -> bool) {
         let Roster { members, unmet, .. } = self;
         unmet.retain(|(id, _)| members.contains(id) && !is_known(*id));
@@ -119,7 +119,7 @@ impl Roster {
         }
     }
 
-    /// For a while this process saw nothing: that does not count as patience.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         self.unmet.iter_mut().for_each(|(_, patience)| patience.discount(gap_ns, now));
     }
@@ -148,8 +148,8 @@ impl Roster {
         !self.adding.is_empty() || !self.removing.is_empty()
     }
 
-    /// Finds out what is to change about the group in force, by the newest view and by what is known of the dead; without a view that is left to others. Of a process that is
-    /// connected, or was, `given_up` says whether it is gone for certain or has been out of reach for too long.
+    /// Determines how the group in force should change, from the newest view and from what is known of the dead; without a view this is left to others. For a
+    /// process that is or was connected, `given_up` says whether it is certainly gone or has been out of reach for too long.
     pub fn follow(&mut self, me: ProcessId, group: &Group, given_up: impl Fn(ProcessId) -> Option<bool>) {
         if self.view == ViewNumber(0) {
             return;
@@ -166,8 +166,8 @@ impl Roster {
         }
     }
 
-    /// What a leader, since one voice is enough, is to tell membership of its wishes, as of the entry by which the group that is committed came about; `None`: nothing new.
-    /// `given_up` as for [`follow`](Self::follow).
+    /// What the leader is to tell membership about its wishes, as of the entry that introduced the committed group; only the leader does so, since one report
+    /// is enough. `None`: nothing new. `given_up` as for [`follow`](Self::follow).
     pub fn report(&mut self, since: LogIndex, group: &Group, given_up: impl Fn(ProcessId) -> Option<bool>) -> Option<Report> {
         let is_out = |id: &&ProcessId| !group.contains(**id) && (group.has_removed(**id) || is_gone(**id, &self.unmet, &given_up));
         let out = self.members.iter().filter(is_out);
@@ -181,14 +181,15 @@ impl Roster {
         Some(report)
     }
 
-    /// Whom this group is to be without, and who is to come. Wishes that it meets are forgotten.
+    /// The processes that are to leave this group, and those that are to join. Wishes that the group fulfils already are forgotten.
     pub fn wishes(&mut self, group: &Group) -> (&[ProcessId], &[ProcessId]) {
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
         (&self.removing, &self.adding)
     }
 
-    /// The next group that is wished for and differs by one process: by one that goes, or by one that comes and is `ready`; as of the newest view. Wishes that this group meets are forgotten.
+    /// The next wished-for group that differs by one process, which leaves, or joins and is `ready`; as of the newest view. Wishes that this group fulfils
+    /// already are forgotten.
     pub fn next_group(&mut self, group: &Group, ready: impl Fn(ProcessId) -> bool) -> Option<Group> {
         let (removing, adding) = self.wishes(group);
         let next = match (removing.first(), adding.iter().find(|id| ready(**id))) {
@@ -200,7 +201,7 @@ impl Roster {
     }
 }
 
-/// Whether a process is gone for certain, or has been out of reach for so long that it is given up.
+/// Whether a process is certainly gone, or has been out of reach for so long that it is given up.
 fn is_gone(id: ProcessId, unmet: &[(ProcessId, Patience)], given_up: &impl Fn(ProcessId) -> Option<bool>) -> bool {
     given_up(id).unwrap_or_else(|| unmet.iter().any(|(unmet, patience)| *unmet == id && patience.is_over()))
 }

@@ -1,4 +1,4 @@
-//! What can be set about engines that keep a log, judge who lives, and have a leader of their own choosing.
+//! The settings of engines that keep a log, judge which processes live, and elect their leader.
 
 use martlet_fabric::ring;
 
@@ -7,7 +7,7 @@ use super::record::command_room;
 use super::{ConfigError, Execution};
 use crate::detector::heartbeat::Thresholds;
 
-/// Settings that such engines share; the same at every replica, as far as the rings and the execution are concerned. An engine's own stand beside them.
+/// Settings that such engines share. Those of the rings and of the execution must be the same at every replica. An engine adds its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Data bytes of the log and of each log lane: a power of two, at least what the engine says.
@@ -20,11 +20,11 @@ pub struct Settings {
     pub backlog_bytes: usize,
     /// Bytes of commands beyond which a record takes no further one. At least 1.
     pub batch_bytes: usize,
-    /// When no record has been posted for this long, what is committed travels by itself (TRAPS 13). In nanoseconds.
+    /// When no record has been posted for this long, the commit index is sent on its own (TRAPS 13). In nanoseconds.
     pub flush_idle_ns: u64,
     /// A follower that leaves this many records untouched is nudged, since on small hosts followers sleep. At least 1.
     pub nudge_records: u32,
-    /// The least time between two nudges of followers that nobody waits for, in nanoseconds.
+    /// The least time between two nudges of followers for which no request waits, in nanoseconds.
     pub nudge_gap_ns: u64,
     /// The time between two reads of a peer's heartbeat, in nanoseconds; twice in that time a process's own heart beats. At least 1.
     pub heartbeat_interval_ns: u64,
@@ -32,17 +32,18 @@ pub struct Settings {
     pub thresholds: Thresholds,
     /// A leader looks after everything but replication (requests for access, signs of life, learners) no more often than this, in nanoseconds.
     pub background_ns: u64,
-    /// Beats after which the leader must have committed something, if there was something to commit, or its heart stops (Mu section 5.1, fate sharing). At least 1.
+    /// Beats after which the leader must have committed something, if there was something to commit; otherwise its heart stops (Mu section 5.1, fate sharing).
+    /// At least 1.
     pub fate_beats: u32,
     /// A read of a peer's counter that has not returned for so long makes the peer presumed dead (Mu section 5.1, the long timeout). In nanoseconds.
     pub silence_ns: u64,
-    /// A gap between two turns beyond which this process blames nobody for what it saw before. In nanoseconds.
+    /// A gap between two turns beyond which this process blames no peer for what it saw before. In nanoseconds.
     pub stall_ns: u64,
     /// The least time between two looks at a peer's death words, in nanoseconds. 0: in every turn of a follower.
     pub death_interval_ns: u64,
-    /// A wish to be given the state that has not been met for so long is taken to somebody else, in nanoseconds.
+    /// A request for the state that has not been fulfilled for so long is sent to another replica, in nanoseconds.
     pub teach_patience_ns: u64,
-    /// Bytes of state that are given in one turn, about. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](super::MAX_TRANSFER_BUDGET_BYTES).
+    /// About how many bytes of state are sent in one turn. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](super::MAX_TRANSFER_BUDGET_BYTES).
     pub transfer_budget_bytes: usize,
 }
 
@@ -72,7 +73,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether an engine can work with these, whose rings have to be of `least_ring_bytes`; `allowed` says so in words.
+    /// Whether an engine whose rings need at least `least_ring_bytes` can work with these settings; `allowed` states that minimum in words.
     ///
     /// # Errors
     /// Names the first setting that it cannot work with, its value and what is allowed.
@@ -101,14 +102,14 @@ impl Settings {
         Ok(())
     }
 
-    /// The longest command that can be proposed, in bytes: it has to fit into one record, and whatever has stood before it, there is room for it once that is committed and
-    /// applied.
+    /// The longest command that can be proposed, in bytes: it has to fit into one record, and whatever precedes it in the log, there must be room for it once
+    /// that is committed and applied.
     pub fn max_command_bytes(&self) -> usize {
         let most = ring::max_payload(self.log_ring_bytes).min(ring::max_payload(self.state_ring_bytes));
         command_room(most) - ring::RECORD_HEADER_BYTES
     }
 
-    /// Records that are not known to be committed take at most this much of a log whose followers are always to have room for them.
+    /// The most bytes of the log that records not known to be committed may take, so that followers always have room for them.
     pub fn open_bytes(&self) -> u64 {
         self.log_ring_bytes as u64 / 2
     }

@@ -1,5 +1,5 @@
-//! The signs of life that replicas show each other, turn by turn: when this one's heart beats, what it reads of the others and when, and what that says. How one peer is judged
-//! stands in [`watch`](super::watch).
+//! The signs of life that replicas show each other, turn by turn: when this replica's heart beats, what it reads of the others and when, and what it concludes.
+//! [`watch`](super::watch) judges a single peer.
 
 use martlet_fabric::pulse::beat;
 use martlet_fabric::{Fabric, LocalRegion, OpError, PeerId, Region, RegionName, Remote};
@@ -9,10 +9,10 @@ use super::operations::token;
 use super::watch::{Heard, Heart, Schedule, Watch};
 use crate::basics::{LogIndex, Mark, ProcessId, Time};
 
-/// Where the processes of an engine show their signs of life, the kinds of the operations by which it reads them, and the marks that it comes by.
+/// Where the processes of an engine show their signs of life, the kinds of the operations by which it reads them, and the coverage marks that are reached.
 #[derive(Debug)]
 pub struct Layout {
-    /// The public region with what a process says of itself.
+    /// The public region in which a process shows its own state.
     pub words: RegionName,
     /// The word there that counts the beats of its owner's heart.
     pub heartbeat: usize,
@@ -51,7 +51,7 @@ pub enum News {
 #[derive(Debug)]
 pub struct Signs {
     layout: &'static Layout,
-    /// Which of the others' death words stand for this process.
+    /// Which of the others' death words are meant for this process.
     watcher: usize,
     heart: Heart,
     schedule: Schedule,
@@ -73,7 +73,7 @@ impl Signs {
         self.schedule.next(&self.heart)
     }
 
-    /// For how long this process has not been here, in nanoseconds, if that is so long that whatever seemed to stand still may have been itself.
+    /// How long this process has not run, in nanoseconds, if that is so long that it may itself have been what seemed to stand still.
     pub fn stall(&mut self, now: Time, settings: &Settings) -> Option<u64> {
         Some(self.schedule.gap(now)).filter(|gap| *gap > settings.stall_ns)
     }
@@ -124,7 +124,7 @@ impl Signs {
         peers: impl Iterator<Item = (PeerId, &'a mut Watch<S>)>,
         fabric: &mut F,
     ) {
-        // A leader has better things to do in each turn; what it misses by waiting are followers that count for nothing.
+        // A leader has more urgent work in each turn; all that it misses by waiting is the death of followers, whose votes are missing anyway.
         let gap = if leads { settings.heartbeat_interval_ns } else { settings.death_interval_ns };
         if self.schedule.is_look_due(now, gap) {
             let (threads, death) = (self.layout.reads_threads, self.layout.reads_death);
@@ -134,8 +134,8 @@ impl Signs {
         }
     }
 
-    /// Gives up those that are dead or out of reach for too long. A connection can be lost while both processes live, and then they meet anew as soon as they reach each other.
-    /// Meanwhile the peer counts for nothing, but keeps its place in the group for as long as one can hope.
+    /// Gives up peers that are dead or have been out of reach for too long. A connection can be lost while both processes live; then they reconnect as soon as
+    /// they reach each other. Meanwhile the peer does not count, but keeps its place in the group as long as there is hope.
     pub fn give_up_lost<'a, S: 'a>(&self, now: Time, settings: &Settings, peers: impl Iterator<Item = (PeerId, &'a mut Watch<S>)>) {
         for (_, watch) in peers.filter(|(_, watch)| watch.dead) {
             if watch.patience.try_on(now, settings.patience_ns()) {
@@ -144,7 +144,7 @@ impl Signs {
         }
     }
 
-    /// Takes what an operation of this kind has read of a peer's signs of life; `status` reads what it says that it is.
+    /// Takes what an operation of this kind has read of a peer's signs of life; `status` decodes the peer's role.
     pub fn take<S>(
         &self,
         kind: u8,

@@ -1,5 +1,5 @@
-//! Which processes live, where replicas judge that themselves, and whether this process may take itself for alive: a counter of each peer's is read (Mu section 5.1, pull-score), its
-//! death words are looked at, and its own heart stops when its replication gets nowhere (fate sharing).
+//! For replicas that judge themselves which processes live: each peer's counter is read (Mu section 5.1, pull-score), and its death words are checked. A
+//! process's own heart stops when its replication makes no progress (fate sharing).
 
 use martlet_fabric::{Fabric, PeerId, Token};
 
@@ -9,7 +9,7 @@ use crate::detector::certain::{DeathWords, Sign};
 use crate::detector::heartbeat::{Score, Thresholds};
 use crate::detector::stall::StallMeter;
 
-/// What is known of the life of one peer. `S` is what its engine has a process say of itself.
+/// What is known about one peer being alive. `S` is the role that the engine has a process publish.
 #[derive(Debug)]
 pub struct Watch<S> {
     score: Score,
@@ -19,12 +19,13 @@ pub struct Watch<S> {
     pub dead: bool,
     /// It is gone for certain.
     pub certain: bool,
-    /// With one who is dead: until it will not come back as the process that it is, for certain or since too much time has gone by without another connection.
+    /// For a dead peer: how long to hope that it comes back as the same process. Hope ends when its death is certain, or after too much time without another
+    /// connection.
     pub patience: Patience,
     /// Since when its counter is being read.
     reading: Option<Time>,
     deaths: DeathWords,
-    /// What it says that it is; `None` until it was first read.
+    /// Its published role; `None` until that was first read.
     pub status: Option<S>,
 }
 
@@ -59,7 +60,7 @@ impl<S> Watch<S> {
         !self.dead && !self.presumed
     }
 
-    /// Whether it may yet do something as the process that it is. One whose heart is taken to stand still may: it is stopped, or has no processor.
+    /// Whether it may still act as the same process. A process whose heart is taken to stand still may: it may only be stopped, or have no processor.
     pub fn may_go_on(&self) -> bool {
         !self.dead || !self.patience.is_over()
     }
@@ -84,7 +85,7 @@ impl<S> Watch<S> {
         !std::mem::replace(&mut self.presumed, true)
     }
 
-    /// It is gone, for good if that is `certain`; or its connection is. Returns whether that is news.
+    /// The peer is gone, for good if that is `certain`; otherwise perhaps only its connection. Returns whether that is news.
     pub fn note_end(&mut self, certain: bool) -> bool {
         let news = !self.dead || (certain && !self.certain);
         if certain {
@@ -94,20 +95,20 @@ impl<S> Watch<S> {
         news
     }
 
-    /// Whether its counter has been read for longer than a silence may last.
+    /// Whether a read of its counter has been under way for longer than a silence may last.
     pub fn is_silent(&self, now: Time, silence_ns: u64) -> bool {
         !self.dead && self.reading.is_some_and(|since| now.since(since) > silence_ns)
     }
 
-    /// This process was itself stalled for so long until `now`, and may have been what seemed to stand still.
+    /// This process was itself stalled for `gap_ns` until `now`, and may have been what seemed to stand still.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         self.score.forget_last();
-        // Discounted, not begun anew: who is stalled every now and then would wait for ever.
+        // Discounted, not restarted: otherwise a process that stalls every now and then would wait for ever.
         self.reading = self.reading.map(|since| discounted(since, gap_ns, now));
         self.patience.discount(gap_ns, now);
     }
 
-    /// Whether its counter is to be read at `now`, since it is not being read. It is from then on.
+    /// Whether its counter is to be read at `now`, because no read is under way. If so, one counts as under way from now on.
     pub fn begin_reading(&mut self, now: Time) -> bool {
         let due = self.reading.is_none();
         self.reading.get_or_insert(now);
@@ -126,8 +127,8 @@ impl<S> Watch<S> {
         }
     }
 
-    /// Posts what it takes to see whether the peer is certainly dead: how many acting threads it has, or the death words of those threads that stand for this process, whose
-    /// node has the number `watcher`.
+    /// Posts the reads that show whether the peer is certainly dead: of how many acting threads it has, or of those threads' death words for this process,
+    /// whose node has the number `watcher`.
     pub fn look_for_death<F: Fabric>(
         &mut self,
         peer: PeerId,
@@ -138,7 +139,7 @@ impl<S> Watch<S> {
     ) {
         if !self.dead {
             self.deaths.look(peer, watcher, fabric, threads, death);
-            // At once, for there is no other occasion before the next look, and a death is to be certain with this one.
+            // At once: there is no other occasion before the next look, and a death should become certain with this one.
             self.deaths.recount(peer, fabric, threads);
         }
     }
@@ -154,7 +155,7 @@ impl<S> Watch<S> {
     }
 }
 
-/// Our own heart. It stops when the replication plane makes no progress (fate sharing).
+/// This process's own heart. It stops when the replication plane makes no progress (fate sharing).
 #[derive(Debug)]
 pub struct Heart {
     next: Time,
@@ -172,8 +173,8 @@ impl Default for Heart {
 }
 
 impl Heart {
-    /// Beats if it is due. `waiting` says whether the replication plane is inside a call to propose, `committed` how far it has come: every
-    /// `every` beats that is checked. Returns whether it beats.
+    /// Beats if it is due. `waiting` says whether the replication plane is inside a call to propose, and `committed` how far it has come; this is checked every
+    /// `every` beats. Returns whether it beats.
     pub fn tick(&mut self, now: Time, interval_ns: u64, every: u32, waiting: bool, committed: LogIndex) -> bool {
         if now < self.next {
             return false;
@@ -206,7 +207,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// For how long this process has not been here, in nanoseconds.
+    /// How long this process has not run, in nanoseconds.
     pub fn gap(&mut self, now: Time) -> u64 {
         self.stall.tick(now)
     }
