@@ -1,17 +1,17 @@
 //! Fail-consistent uniform reliable broadcast (FiDe section 4.1 and appendix A.4).
 //!
-//! Whatever any process delivers, all correct processes deliver, and a process that delivers a message has not yet been told that its sender is gone.
+//! A message that any process delivers, all correct processes deliver, and each delivers it before it is told that the sender is gone.
 //!
-//! The paper takes both from the network: a heartbeat is an atomic multicast, and no notice of a death overtakes the last heartbeat. Where either fails, or where a
-//! message counts before it has left, consensus on top of it decides twice (`docs/fide.md`). Here neither is assumed.
+//! The paper takes both from the network: a heartbeat is an atomic multicast, and no notice of a death overtakes the last heartbeat. Where either fails, or
+//! where a message counts before it has been sent, consensus built on it decides twice (`docs/fide.md`). Here neither is assumed.
 //!
-//! 1. A process delivers a message when it knows that **every member of its view holds it**, and says so of itself to all. In the paper's terms the message travels with
-//!    one heartbeat, and the word that it is held with the next.
+//! 1. A process that holds a message tells all others so, and delivers it when it knows that **every member of its view holds it**. In the paper's terms, the
+//!    message travels with one heartbeat, and the news that it is held with the next.
 //! 2. To enter a view, a process shuts out all that are not in it, and then tells all members **what it holds** ([`Message::Flush`]).
-//! 3. That a process is gone is told when all members of the view have said what they hold, and when every message of the process among that is delivered.
+//! 3. A process is reported as gone when all members of the view have said what they hold, and every message of that process among this has been delivered.
 //!
-//! If any process has delivered a message, every member of its view holds it. Every later view has only such members, so each of them says in step 2 that it holds the
-//! message, and none is told in step 3 that the sender is gone before it has delivered it.
+//! If any process has delivered a message, every member of its view holds it. Every later view consists of such members only, so each of them says in step 2
+//! that it holds the message, and in step 3 none is told that the sender is gone before it has delivered the message.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,7 +36,7 @@ pub enum Message<M> {
         /// The message's name.
         id: MessageId,
     },
-    /// The process from which this comes has entered a view, and holds these.
+    /// The sender has entered a view, and holds these messages.
     Flush {
         /// Its view.
         round: u64,
@@ -70,7 +70,7 @@ pub enum Output<M> {
         /// The message.
         message: M,
     },
-    /// A process is gone, and nothing of it will be delivered any more.
+    /// A process is gone, and no further message from it will be delivered.
     Crash(Place),
 }
 
@@ -84,7 +84,7 @@ pub struct Fcurb<M> {
     holders: BTreeMap<MessageId, Places>,
     /// The members of the view that have said in it what they hold.
     flushed: Places,
-    /// Processes that the view excludes and that the user has not been told of.
+    /// Processes that the view excludes, of which the user has not been told.
     departed: Places,
     delivered: BTreeSet<MessageId>,
     /// Messages of views that this process has not entered.
@@ -94,7 +94,7 @@ pub struct Fcurb<M> {
 }
 
 impl<M: Clone> Fcurb<M> {
-    /// The part of process `me` in the first view. In that nobody has anything to say before the first message.
+    /// The state of process `me` in the first view. In that view, no process holds anything before the first message.
     pub fn new(me: Place, view: View) -> Fcurb<M> {
         Fcurb {
             me,
@@ -181,7 +181,7 @@ impl<M: Clone> Fcurb<M> {
         }
     }
 
-    /// Delivers what all hold, and tells which processes are gone once nothing of theirs is left.
+    /// Delivers what all hold, and reports departed processes once none of their messages is left.
     fn settle(&mut self) {
         for (id, message) in &self.held {
             if !self.delivered.contains(id) && self.holders[id].contains_all(self.view.members) {

@@ -1,14 +1,14 @@
 //! Hierarchical stabilizing uniform consensus (FiDe appendix A.3, algorithm 3), one decision.
 //!
-//! The first member of the view leads. It proposes a value to all, each member adopts the value and acknowledges it, and once **all members of the view** have, the
-//! leader decides and tells all by [reliable broadcast](super::osrb). When a view excludes the leader, the next one proposes the value that it has adopted, or its own
-//! if it has none. All but one of the processes may go.
+//! The first member of the view leads. It proposes a value to all, and each member adopts the value and acknowledges it. Once **all members of the view** have
+//! done so, the leader decides and tells all by [reliable broadcast](super::osrb). When a view excludes the leader, the next leader proposes the value that it
+//! has adopted, or its own if it has adopted none. All but one of the processes may fail.
 //!
-//! Proposals and acknowledgements bear the round they belong to, which is the view, and what is proposed is the adopted value (TRAPS 26; the algorithm as printed
-//! sends `v`). A process that has decided still acknowledges: the leader may not have heard of the decision.
+//! Proposals and acknowledgements carry their round, which is the view, and the adopted value is what is proposed (TRAPS 26; the algorithm as printed sends
+//! `v`). A process that has decided still acknowledges, because the leader may not know of the decision.
 //!
-//! **Why all decide alike.** A leader decides by acknowledgements of its own round from every member of its view, each of whom had entered that view and no later one.
-//! So every member of every later view has adopted the value, and a later leader proposes nothing else.
+//! **Why all decide alike.** A leader decides after acknowledgements of its own round from every member of its view; each member had entered that view and no
+//! later one when it sent its acknowledgement. So every member of every later view has adopted the value, and a later leader proposes nothing else.
 
 use std::collections::VecDeque;
 
@@ -108,7 +108,7 @@ impl<V: Clone> Hsuc<V> {
                 return;
             }
             Message::Propose { round, .. } | Message::Acknowledge { round } if *round < self.view.round => return,
-            // A decision is one in every view. A sender of a later view is one of this view too.
+            // A decision holds in every view. A sender from a later view is a member of this view too.
             _ if !self.view.members.contains(from) => return,
             _ => {}
         }

@@ -1,11 +1,12 @@
 //! Heartbeat uniform consensus (FiDe section 4.1, algorithm 4), one decision.
 //!
-//! Every process sends its value to the leader, the first that is not known to be gone. The leader waits for those of all, chooses that of the first, and sends it by
-//! [fail-consistent broadcast](super::fcurb). What that delivers is decided. When the leader is gone, all send their values to the next one. That needs no round of
-//! acknowledgements: who is told that a leader is gone has been told of its choice before, if anybody was.
+//! Every process sends its value to the leader, the first that is not known to be gone. The leader waits for the values of all, chooses that of the first
+//! process, and sends it by [fail-consistent broadcast](super::fcurb). The value that this delivers is decided. When the leader is gone, all send their values
+//! to the next one. No round of acknowledgements is needed: if any process learned of a leader's choice, every process learns of it before it is told that the
+//! leader is gone.
 //!
-//! A leader decides, and answers a client, when its choice is delivered to itself, which is when all members of its view hold it. In section 6.4 of the paper it
-//! answers as soon as the choice is queued for a heartbeat; then a crash before that loses what was answered.
+//! A leader decides, and answers a client, when its choice is delivered to itself, which is when all members of its view hold it. In section 6.4 of the paper
+//! it answers as soon as the choice is queued for a heartbeat; a crash before that heartbeat then loses what was answered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,7 @@ use super::{Place, Places, View};
 /// What processes send to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message<V> {
-    /// What the process from which this comes would like to be decided. To the process that it takes for the leader.
+    /// The sender's proposed value, sent to the process that it takes for the leader.
     Propose(V),
     /// Of the broadcast of the leader's choice.
     Choice(fcurb::Message<V>),
@@ -39,7 +40,7 @@ pub enum Output<V> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Huc<V> {
     me: Place,
-    /// The processes that this one has not been told to be gone.
+    /// The processes that this one has not been told are gone.
     correct: Places,
     own: Option<V>,
     proposals: BTreeMap<Place, V>,

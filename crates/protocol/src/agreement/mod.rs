@@ -1,4 +1,4 @@
-//! The agreement primitives of FiDe (section 4, appendix A), each for one message or one decision: pure state machines behind views.
+//! The agreement primitives of FiDe (section 4, appendix A), each for one message or one decision: pure state machines that follow views.
 //!
 //! | module | the paper's name | what it promises |
 //! |---|---|---|
@@ -7,12 +7,12 @@
 //! | [`hsuc`] | hierarchical stabilizing uniform consensus, algorithm 3 | all decide the same value; three message delays |
 //! | [`huc`] | heartbeat uniform consensus, algorithm 4 | the same, with the leader's choice sent by [`fcurb`] |
 //!
-//! **Views stand where the paper has a perfect detector.** As printed, one false suspicion makes HSUC and HUC decide two values (TRAPS 25). Here a process never hears
-//! of a suspicion: it *enters* views, which membership decides, one after another. To enter a view is to shut out all that are not in it, before anything is said in it.
-//! Whatever comes from a process outside the view is void. So it does no harm that a view excludes a process that lives.
+//! **Views replace the paper's perfect failure detector.** As printed, one false suspicion makes HSUC and HUC decide two values (TRAPS 25). Here a process
+//! never hears of a suspicion: it *enters* views, which membership decides, one after another. To enter a view means to shut out all processes that are not in
+//! it, before sending anything in it. Messages from a process outside the view are void. So a view that excludes a living process does no harm.
 //!
-//! **A machine does nothing by itself.** Its caller hands it requests (`propose`, `broadcast`), messages (`handle`) and views (`enter`), and takes what follows from
-//! `poll` until there is nothing more. Messages between two processes that live and are in each other's views arrive, in any order.
+//! **A machine does nothing by itself.** Its caller passes it requests (`propose`, `broadcast`), messages (`handle`) and views (`enter`), and takes the outputs
+//! from `poll` until there are none left. Messages between two processes that live and are in each other's views arrive, in any order.
 
 pub mod fcurb;
 pub mod hsuc;
@@ -27,9 +27,9 @@ pub use places::{Place, Places};
 /// A view, as far as these machines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct View {
-    /// Which: each view has a larger number than those before it. The paper's round.
+    /// Its number, larger than that of every earlier view. The paper's round.
     pub round: u64,
-    /// Its members. Each view has some of those of the view before it; its first member leads.
+    /// Its members, a subset of those of the view before; the first member leads.
     pub members: Places,
 }
 
@@ -45,7 +45,7 @@ impl View {
     /// Checks that another view may follow.
     ///
     /// # Panics
-    /// When it may not: the caller lets views be entered in another order than they were decided, or lets in a process that a view excludes.
+    /// When it may not: the caller entered views in another order than they were decided, or let in a process that a view excludes.
     fn precedes(&self, next: &View, me: Place) {
         assert!(next.round > self.round, "round {} after round {}", next.round, self.round);
         assert!(self.members.contains_all(next.members), "{:?} after {:?}", next.members, self.members);

@@ -3,9 +3,10 @@
 //! A sender sends its message to all. A process that has a message keeps it until its user says that it is *stable*, and relays it when its sender is gone. So what one
 //! correct process delivers, all correct processes deliver.
 //!
-//! Two things differ from algorithm 2. A message whose sender is *already* known to be gone when it arrives is relayed at once; as printed it never is, and the others
-//! wait for it for ever (TRAPS 24). And at a crash only what the crashed process has broadcast is relayed, not everything that is kept: a sender that lives has sent to
-//! all, and a message of a sender that is gone was relayed when that became known or when the message came. So each process sends each message to all at most once.
+//! Two things differ from algorithm 2. A message whose sender is *already* known to be gone when it arrives is relayed at once. As printed, it never is, and
+//! the others wait for it for ever (TRAPS 24). And at a crash only messages of the crashed process are relayed, not everything that is kept: a living sender
+//! has sent its messages to all, and a message of another sender that is gone was relayed when that became known or when the message arrived. So each process
+//! sends each message to all at most once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,7 +61,7 @@ impl<M: Clone> Osrb<M> {
         id
     }
 
-    /// A message came, from its sender or from a process that relays it. The caller has made sure that the process from which it came is not shut out.
+    /// A message arrived, from its sender or from a process that relays it. The caller has checked that the process from which it came is not shut out.
     pub fn handle(&mut self, id: MessageId, message: M) {
         if self.delivered.contains(&id) {
             return;
@@ -82,7 +83,7 @@ impl<M: Clone> Osrb<M> {
         orphans.iter().for_each(|(id, message)| self.send_to_all(*id, message));
     }
 
-    /// Every correct process has received the message: it need not be kept. That this is so is the caller's promise; agreement rests on it.
+    /// Every correct process has received the message: it need not be kept. The caller guarantees this, and agreement depends on it.
     pub fn stabilize(&mut self, id: MessageId) {
         self.kept.remove(&id);
     }

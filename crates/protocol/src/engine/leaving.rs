@@ -75,7 +75,7 @@ impl Leaving {
 
     /// What the replica is to do now. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
     ///
-    /// On a fabric where the memory of dead processes stays reachable, the remaining processes do not need a coordinator to stay alive.
+    /// On a fabric where the memory of dead processes stays reachable, the remaining processes do not need an ending coordinator to wait.
     pub fn step<F: Fabric, E: Engine>(&mut self, now: Time, core: &Core, engine: &E, excluded: bool, unfit: bool) -> LeavingStep {
         let is_over = excluded || unfit;
         let within = |patience_ns| now.since(self.since) < patience_ns;

@@ -62,8 +62,8 @@ impl Roster {
         self.members.iter().position(|id| *id == member).map_or(member, |at| self.listed[at])
     }
 
-    /// The name of a process in groups. A process that has recovered from its disk goes by its birth. The exception is one that the members of a view have
-    /// meanwhile removed, though it does not know that yet: it is no longer the same member.
+    /// The name of a process in groups. A process that has recovered from its disk goes by its birth. The exception is a process that the newest view no longer
+    /// lists, even if it does not know that yet: it is no longer the same member.
     pub fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.view > ViewNumber(0) && !self.listed.contains(&identity);
         if unlisted { identity } else { self.durability.known_as(identity) }

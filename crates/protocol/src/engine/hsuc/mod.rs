@@ -1,8 +1,9 @@
-//! The `hsuc` engine: hierarchical stabilizing uniform consensus (FiDe section 4.1, appendix A.3) as a log behind views.
+//! The `hsuc` engine: hierarchical stabilizing uniform consensus (FiDe section 4.1, appendix A.3) as a log whose leader is determined by views.
 //!
-//! A [log behind views](super::view_log) in which a replica holds what its process has taken into its log and acknowledged: each entry is an instance of consensus, the view is the
-//! round, its first replica leads, and what every replica of the view has acknowledged is decided. All but one of the replicas may die. `docs/hsuc.md` has the protocol, the argument
-//! why no two replicas decide differently, and where it departs from the paper. One decision by itself is [`agreement::hsuc`](crate::agreement::hsuc).
+//! A [log behind views](super::view_log) in which a replica holds what its process has taken into its log and acknowledged. Each entry is an instance of
+//! consensus, the view is the round, its first replica leads, and what every replica of the view has acknowledged is decided. All but one of the replicas may
+//! die. `docs/hsuc.md` has the protocol, the argument that no two replicas decide differently, and the differences from the paper. One decision by itself is
+//! [`agreement::hsuc`](crate::agreement::hsuc).
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! The `huc` engine: heartbeat uniform consensus (FiDe section 4.1, appendix A.4) as a log behind views.
+//! The `huc` engine: heartbeat uniform consensus (FiDe section 4.1, appendix A.4) as a log whose leader is determined by views.
 //!
-//! A [log behind views](super::view_log) in which a replica holds what stands in its memory: the leader's choice goes to all by fail-consistent broadcast, which over lanes is one write
-//! into every replica's memory, and what has come to all is decided, if the view was active after that. `docs/huc.md` says why that is the paper's broadcast, and what is different from the neighbouring engines. One
-//! decision by itself is [`agreement::huc`](crate::agreement::huc).
+//! A [log behind views](super::view_log) in which a replica holds what is in its memory. The leader sends its choice to all by fail-consistent broadcast, which
+//! over lanes is one write into every replica's memory. What has reached all replicas is decided if the view was active after that. `docs/huc.md` says why this
+//! is the paper's broadcast, and how it differs from the neighbouring engines. One decision by itself is [`agreement::huc`](crate::agreement::huc).
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ pub use super::view_log::{Config, LaneFault, MIN_RING_BYTES, layout};
 /// The engine.
 pub type Huc = ViewLog<ByBroadcast>;
 
-/// What stands in the memory of every replica is committed. The primary executes ahead, or on commit.
+/// What is in the memory of every replica is committed. The primary executes ahead, or on commit.
 #[derive(Clone, Copy, Debug)]
 pub enum ByBroadcast {}
 

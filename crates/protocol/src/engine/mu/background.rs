@@ -1,4 +1,4 @@
-//! The background plane (Mu section 5.1): who lives, whether our own heart may beat, and so who leads.
+//! The background plane (Mu section 5.1): which processes live, whether our own heart may beat, and so which process leads.
 
 use martlet_fabric::{Fabric, OpError, PeerId};
 
@@ -11,7 +11,7 @@ use super::peers::{Peer, watches};
 use super::{Event, Mu};
 use crate::replica::patience::discounted;
 
-/// Where the signs of life stand, and how they are read.
+/// Where the signs of life are, and how they are read.
 pub(super) static SIGNS: Layout = Layout {
     words: WORDS,
     heartbeat: words::HEARTBEAT,
@@ -25,11 +25,11 @@ pub(super) static SIGNS: Layout = Layout {
     given_up: Mark::MuGivenUp,
 };
 
-/// What is known of the life of one peer, and what it says that it is.
+/// What is known about one peer being alive, and its published status.
 pub(super) type Watch = watch::Watch<Status>;
 
-/// It asks for the permission, as only those do who hold the state and know that they belong: what it said that it is may be as old as the last
-/// heartbeat. Whether it was presumed dead since its heart stood still, and is not for that: whoever wants to lead goes on.
+/// The peer asks for permission. Only processes that hold the state and know that they belong to the group do so, and its published status may be as old as the
+/// last heartbeat. Returns whether it was presumed dead because its heart stood still; that is taken back, because a process that wants to lead is running.
 pub(super) fn hear(watch: &mut Watch) -> bool {
     if matches!(watch.status, None | Some(Status::Incomplete | Status::Taught | Status::Unkept)) {
         watch.status = Some(Status::Follower);
@@ -87,8 +87,8 @@ impl Mu {
         self.events.push_back(Event::Suspected { process: self.peers[at].process, certain: false });
     }
 
-    /// Somebody is about to be taken for gone. If that is the leader, nothing of what this process has tried before says how this will go: whoever has been in
-    /// its leader's way waits for long until it tries again, and would now.
+    /// A peer is about to be taken for gone. If it is the leader, this process's earlier failed attempts are forgotten: a process that has been in its leader's
+    /// way waits long before it tries again, and should not wait now.
     fn begin_contest(&mut self, at: usize) {
         if self.leader() == Some(self.peers[at].process) {
             (self.failures, self.retry) = (0, Time(0));
@@ -102,7 +102,7 @@ impl Mu {
         roster.mind_unmet(now, config.patience_ns(), Mark::MuGivenUp, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
-    /// A peer is gone, for good if that is `certain`; or its connection is.
+    /// The peer is gone, for good if that is `certain`; otherwise perhaps only its connection.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
         let Peer { id, process, watch, .. } = &self.peers[at];
         let (id, process, was_dead) = (*id, *process, watch.dead);
@@ -117,21 +117,21 @@ impl Mu {
         self.suspects_anew = true;
         self.events.push_back(Event::Suspected { process, certain });
         if let Some(reign) = &mut self.reign {
-            // Its memory may still take what is written, and counts for nothing (TRAPS 20).
+            // Its memory may still accept writes, but they do not count (TRAPS 20).
             reign.lose(id);
         }
     }
 
-    /// Whom this process takes to be the leader: whom leadership was handed to, or else the lowest id among those that it considers to be alive (Mu section
-    /// 5.1). A member joins or leaves for this purpose when the change is committed; one that lacks the state cannot lead.
+    /// The process that this one takes for the leader: the one to which leadership was handed, or else the one with the lowest id among those that it considers
+    /// alive (Mu section 5.1). For this purpose a member joins or leaves when the change is committed. A member that lacks the state cannot lead.
     pub fn leader(&self) -> Option<ProcessId> {
         let (_, group) = self.log.committed_group()?;
         let mut ranked = group.first().into_iter().chain(group.members().iter().copied());
         ranked.find(|id| self.could_lead(*id)).or_else(|| self.leader_in_force())
     }
 
-    /// Nobody is left of the group that is known to be committed. The changes behind it may be committed all the same, and who would have told of it is gone:
-    /// so whoever belongs to the group in force may lead, unless somebody does, who will tell (docs/mu.md).
+    /// The leader when no member is left of the group that is known to be committed. Later changes may be committed all the same, and the processes that could
+    /// have said so are gone. So a member of the group in force may lead, unless some process already leads; that one will tell (docs/mu.md).
     fn leader_in_force(&self) -> Option<ProcessId> {
         let group = self.log.group().filter(|_| self.log.is_group_changing())?;
         if self.peers.iter().any(|p| p.watch.is_alive() && p.watch.status == Some(Status::Leader)) {
@@ -148,9 +148,9 @@ impl Mu {
         self.seen_alive(id).is_some_and(|status| !matches!(status, Some(Status::Incomplete | Status::Taught | Status::Unkept)))
     }
 
-    /// What another process was last seen to be, if anything, while it is taken to be alive.
+    /// The last seen status, if any, of another process that is taken to be alive; `None` if it is not.
     pub(super) fn seen_alive(&self, id: ProcessId) -> Option<Option<Status>> {
-        // The latest connection: an earlier one is lost, or of a life that has come back from its disk since.
+        // The latest connection: an earlier one is lost, or belongs to a life that has since recovered from its disk.
         let peer = self.peers.iter().rev().find(|p| p.process == id)?;
         peer.watch.is_alive().then_some(peer.watch.status)
     }

@@ -9,18 +9,18 @@ pub use crate::replica::Durability;
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 1024;
 
-/// Settings of the engine: those that it [shares](Settings) with others, which are read and set as if they were its own, and those that are.
+/// Settings of the engine: those that it [shares](Settings) with other engines, which are read and set like its own, and its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What engines with a log and a leader share.
     pub shared: Settings,
-    /// Chance of which nobody outside the cluster knows: the salts of the lanes that this process keeps come from it. Each process draws its own.
+    /// A random number that is unknown outside the cluster, from which the salts of this process's lanes are derived. Each process draws its own.
     pub secret: u64,
     /// What an acknowledgement means; the same at every replica.
     pub durability: Durability,
-    /// After an abort the leader asks for permission again when so much time has gone by, in nanoseconds.
+    /// How long after an abort the leader asks for permission again, in nanoseconds.
     pub retry_ns: u64,
-    /// A leader names itself in the group, and so leads on though a replica with a lower id joins. The same at every replica.
+    /// A leader names itself in the group, and so continues to lead when a replica with a lower id joins. The same at every replica.
     pub leader_stays: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
+//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it recovers.
 
 use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::ring::lane_bytes;
@@ -20,7 +20,7 @@ use crate::replica::part::{self, Oversized};
 use crate::replica::restoring::Restoring;
 use crate::replica::{Execution, NoState, StateMachine};
 
-/// What a follower has told about its stable storage, and whom.
+/// What a follower has reported about its stable storage, and to which leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     leader: Option<PeerId>,
@@ -59,26 +59,26 @@ impl Durable for Mu {
         }
     }
 
-    /// Whether too much waits for the disk. Then a follower leaves in its lane what the leader writes, and what comes there beyond that it gets later, or is taught,
-    /// as when it is slow for another reason; before it grants its permission to somebody else it takes all of it over all the same.
+    /// Whether too much waits for the disk. Then a follower leaves the leader's records in its lane. What no longer fits there it gets later or is taught, as
+    /// when it is slow for another reason. Before it grants its permission to another process, it takes over the whole lane all the same.
     fn hold_back(&mut self, holds: bool) {
         self.holds_back = holds;
     }
 
-    /// Up to which entry this replica's own log, as it is accepted now, is stable, together with a state to apply it to.
+    /// Up to which entry this replica's own log, as now accepted, is stable, together with a state to apply it to.
     fn stable(&self) -> Option<LogIndex> {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))
     }
 
-    /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
+    /// Whether it holds the state, but nothing on its disk continues to the present log. With durability `sync` it does not count until a snapshot does.
     fn lacks_snapshot(&self) -> bool {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
     }
 
-    /// Begins a snapshot, in place of one that is not finished: what comes into the journal from now on is all that has to be kept beside its parts. To
-    /// be called when nothing is pending. `false`: there is no whole state.
+    /// Begins a snapshot, which replaces an unfinished one. Besides the snapshot's parts, only what is written to the journal from now on has to be kept. To be
+    /// called when nothing is pending. `false`: there is no whole state.
     ///
-    /// Panics when something is pending: it would stand before the base, and who comes back would take it for what followed.
+    /// Panics when something is pending: it would precede the base, and a recovering process would take it for what followed.
     fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
         let pending = self.journal().len();
         invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
@@ -113,8 +113,8 @@ impl Durable for Mu {
                 }
                 SnapshotStep::Part
             }
-            // It should be final, so that it is good whatever becomes of the log. But without one that its log goes on from this process counts for nothing, and what is
-            // committed may wait for just that.
+            // The snapshot should show only committed entries, so that it stays valid whatever becomes of the log. But without a snapshot that its log
+            // continues this process does not count, and the commit may wait for just that.
             None if self.log.committed().index < snapshot.shown && !self.lacks_snapshot() => SnapshotStep::Wait,
             None => {
                 let committed = self.log.committed().index;
@@ -147,15 +147,15 @@ impl Durable for Mu {
         Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
     }
 
-    /// Whether the process that has written this down belongs to its group, by its own log. Before that nobody has ever counted on it; and the process that it took
-    /// the place of was removed from the group before it was taken in, one change being committed before the next one is made.
+    /// Whether the process that has written this down belongs to its group, by its own log. Until it does, no process has ever counted on it. The process that
+    /// it replaced was removed from the group before it was added, because each change is committed before the next one is made.
     ///
     /// # Errors
     /// When the journal was not written by this engine.
     fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
         let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
-        // A member that is on its way out still does, as long as that is not known to be committed.
+        // A member that is being removed still belongs, as long as the removal is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
     }
@@ -176,9 +176,9 @@ impl Durable for Mu {
         }))
     }
 
-    /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
-    /// is known to be committed afterwards, or what the snapshot shows if that is more. A log that ceased to follow from the snapshot comes back as it was before,
-    /// and nothing of it counts as stable until there is another snapshot.
+    /// Recovers the engine of the process `me` from its journal and its snapshot: a member of the same group, with the same log. `machine` is empty; afterwards
+    /// it shows what is known to be committed, or what the snapshot shows if that is more. A log that stopped continuing the snapshot is restored as it was
+    /// before that, and nothing of it counts as stable until there is another snapshot.
     ///
     /// # Errors
     /// When the journal was not written by this engine.
@@ -198,12 +198,12 @@ impl Durable for Mu {
             let (ballot, tail, anchored) = (log.last_ballot(), log.tail().index, log.is_complete() && !broken_off);
             let mut journal = Journal::after_recovery(log.min_proposal(), ballot, tail, anchored);
             if log.applied().index > log.committed().index {
-                // The last words of the snapshot may be the last that was written.
+                // The snapshot's last words may be the last thing that was written.
                 journal.note_shown(log.applied().index);
             }
             log.journal = Some(Box::new(journal));
         }
-        // By what is committed, as in all that follows: who is on its way into the group has not been removed from it.
+        // By the committed group, as below: a process that is being added to the group has not been removed from it.
         mu.listed = log.committed_group().is_some_and(|(_, group)| group.contains(mu.me));
         mu.log = log;
         Ok(Some(mu))
@@ -211,19 +211,19 @@ impl Durable for Mu {
 }
 
 impl Mu {
-    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    /// Whether this process could recover if the power failed now: it has a snapshot on disk, whatever has become of its log since.
     pub(super) fn is_kept(&self) -> bool {
         self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
     }
 
     /// Whether the machine may show entries that are not in the log.
     pub(super) fn is_ahead_of_log(&self) -> bool {
-        // A change of the group is nothing that a machine shows; one that finds no room in the log may wait for the snapshot itself.
+        // Commands only, because a machine does not show changes of the group, and a change that finds no room in the log may itself wait for the snapshot.
         let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(Reign::has_commands);
         more && self.config.execution == Execution::Speculative
     }
 
-    /// Persist, then acknowledge (APUS section 4.1): tells whoever leads up to where its log is on our stable storage.
+    /// Persist, then acknowledge (APUS section 4.1): tells the leader up to where its log is on our stable storage.
     pub(super) fn tell_stable<F: Fabric>(&mut self, fabric: &mut F) {
         if self.config.durability != Durability::Sync {
             return;
@@ -234,7 +234,7 @@ impl Mu {
             return;
         }
         if (now.leader, now.under) != (self.told.leader, self.told.under) {
-            // In this order: it must not take what was stable under another number for its own.
+            // In this order: the leader must not take what was stable under another number for its own.
             tell(fabric, leader, permission::STABLE, 0);
             tell(fabric, leader, permission::STABLE_UNDER, now.under);
         }
@@ -251,15 +251,15 @@ pub(super) struct Replayed {
     pub log: Log,
     /// What its owner may have promised at most.
     pub ceiling: u64,
-    /// Whether the log ceased to follow from the snapshot. Its owner has told nobody since that anything was stable.
+    /// Whether the log stopped continuing the snapshot. Since then its owner has reported nothing as stable.
     pub broken_off: bool,
 }
 
-/// What a journal describes. `machine` is empty, and shows afterwards what is committed, or what the snapshot shows if that is more.
+/// What a journal describes. `machine` is empty; afterwards it shows what is committed, or what the snapshot shows if that is more.
 ///
-/// The log may have ceased to follow from the snapshot, and its owner have lost its power before it had the next one. What came since can't be gone on from, and would
-/// hide from the others that what they have can. As long as there was no other snapshot its owner has said of nothing that it was stable; so to everybody else
-/// it is as if its disk had been slower, and the replay ends there. Promises count all the same.
+/// The log may have stopped continuing the snapshot, and its owner may have lost power before it had the next one. Later entries cannot be restored, and would
+/// make this log look better than logs of others that can be. As long as there was no other snapshot the owner reported nothing as stable, so to the others it
+/// is as if its disk had been slower. Therefore the replay ends there. Later promises count all the same.
 pub(super) fn replay<S: StateMachine>(
     capacity: usize,
     parts: &[Vec<u8>],
@@ -329,7 +329,8 @@ fn replay_entry<S: StateMachine>(
 }
 
 impl Reign {
-    /// How many of the group have promised our number. With a journal the promise has to survive them: who would not remember it yet is asked again.
+    /// How many of the group have promised our number. With a journal the promise has to survive a power failure: a process that would not remember it yet is
+    /// asked again.
     pub(super) fn count_prepared<F: Fabric, S>(&mut self, group: &Group, cx: &mut Context<F, S>) -> usize {
         if cx.config.durability == Durability::Memory {
             return self.count(group, true, Follower::is_prepared);
@@ -347,11 +348,11 @@ impl Reign {
         log.journal.as_ref().and_then(|journal| journal.stable_under(self.ballot))
     }
 
-    /// With durability `sync`: what stands in the logs of a majority, and on their stable storage.
+    /// With durability `sync`: the last entry that is in the logs of a majority and on their stable storage.
     #[inline(never)]
     pub(super) fn stable_at_majority<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> LogIndex {
         for follower in &mut self.followers {
-            // In this order: it says 0 before it names another number.
+            // In this order: the follower sets the entry to 0 before it names another number.
             let under = word_from(cx.fabric, follower.peer, layout::permission::STABLE_UNDER);
             let stable = word_from(cx.fabric, follower.peer, layout::permission::STABLE);
             follower.stable = (under == self.ballot && stable > 0).then(|| LogIndex(stable - 1));

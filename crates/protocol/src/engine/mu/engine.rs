@@ -50,10 +50,10 @@ impl Engine for Mu {
         !self.signs.has_stopped()
     }
 
-    /// An entry is no longer than its log, and copied in no time.
+    /// An entry is no longer than the log, and so is copied quickly.
     fn keep_alive(&mut self, _: Pulse) {}
 
-    /// A leader is primary once it has taken over, and, where leaders stay, once its log names it: what it proposes from then on is committed only with its name.
+    /// A leader is primary once it has taken over, and, where leaders stay, once its log names it: later proposals are committed only together with its name.
     fn standing(&self) -> Standing {
         match &self.reign {
             _ if self.is_removed() => Standing::Excluded,
@@ -70,7 +70,7 @@ impl Engine for Mu {
         self.reigns
     }
 
-    /// Its proposal number. It stands at a majority, no two are the same, and whoever leads next has to find a majority's numbers below its own.
+    /// Its proposal number. It is at a majority, no two leaders have the same, and the next leader has to find a majority's numbers below its own.
     fn fencing_token(&self) -> Option<u64> {
         self.reign.as_ref().filter(|reign| reign.is_leading()).map(Reign::ballot)
     }
@@ -111,7 +111,7 @@ impl Engine for Mu {
         self.log.is_complete()
     }
 
-    /// Not what it has executed in an earlier reign and nobody else has, nor what it was taught and is not known to be committed.
+    /// Not if the machine shows what it executed in an earlier reign and no other process has, or what it was taught and does not know to be committed.
     fn shows_committed(&self) -> bool {
         let log = &self.log;
         self.reign.is_none() && !self.is_removed() && log.is_complete() && !log.is_beyond() && log.applied().index <= log.committed().index
@@ -187,7 +187,7 @@ impl Engine for Mu {
                     peer.lesson.handle_consumed(position);
                 }
             }
-            // A process that can no longer be reached is found out by its counter.
+            // A process that can no longer be reached is detected through its counter.
             Op::Permission | Op::State => {}
             Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, completion.result),
         }
@@ -206,11 +206,10 @@ impl Engine for Mu {
     #[inline]
     fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let led = self.is_leading();
-        // What has been proposed goes first: on a fabric that keeps the order of all that goes to a follower, reads of its signs of life would stand
-        // in the way of the record.
+        // Proposals go first: on a fabric that keeps the order of all operations on a follower, reads of its signs of life would delay the record.
         let mut moved = led && self.lead(now, fabric, machine);
-        // A leader is on the common path in every turn, and looks after the rest now and then: rather between two records than behind one, whose
-        // completion would be seen later for it.
+        // A leader takes the common path in every turn, and does the rest now and then: preferably between two records rather than just after one, whose
+        // completion would then be seen later.
         let put_off = moved && self.put_off < MOST_PUT_OFF;
         let steady = led && (put_off || now < self.background);
         self.put_off = if put_off { self.put_off + 1 } else { 0 };
@@ -226,11 +225,11 @@ impl Engine for Mu {
         moved
     }
 
-    /// Whether a view is active makes no difference: a majority's permission entitles to lead.
+    /// Whether a view is active makes no difference: a majority's permission gives the right to lead.
     #[inline]
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
         if std::mem::take(&mut self.suspects_anew) {
-            // Whose place that is takes it now, and not when it next looks.
+            // A process that should lead takes the role now, not when it next checks.
             self.take_role(now, fabric, machine);
         }
         self.step(now, fabric, machine);

@@ -6,7 +6,7 @@ use crate::basics::{LogIndex, ProcessId};
 
 use super::layout::LaneFault;
 
-/// Something that the node has to act on, or to report.
+/// Something that the node has to act on or report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A member of the group is taken to be gone.
@@ -18,7 +18,7 @@ pub enum Event {
     },
     /// A process that was taken to be gone has come back to life.
     Recovered(ProcessId),
-    /// This process takes itself for the leader, and asks for everybody's permission.
+    /// This process takes itself for the leader, and asks all others for permission.
     Asked,
     /// It has the permission of a majority, itself included.
     Permitted,
@@ -26,7 +26,7 @@ pub enum Event {
     Led {
         /// Its proposal number.
         ballot: u64,
-        /// Entries found at it or its followers that nobody knew to be committed; they are now.
+        /// The number of entries found at it or its followers that were not known to be committed; now they are.
         recovered: u64,
     },
     /// This process led (`led`), or was on its way to, and has given up.
@@ -38,14 +38,14 @@ pub enum Event {
     },
     /// This learner of the newest view belongs to the group.
     CaughtUp(ProcessId),
-    /// This member of the newest view has been removed from the group, or is out of reach before it could be taken in.
+    /// This member of the newest view has been removed from the group, or went out of reach before it could be added.
     Drop(ProcessId),
     /// An added process belongs to the group, or a removed one no longer does: the change is committed.
     GroupChanged {
         /// The entry that changed it.
         index: LogIndex,
     },
-    /// This process does not hold the whole state, and has asked somebody to teach it.
+    /// This process does not hold the whole state, and has asked another one to teach it.
     Learning {
         /// Whom.
         teacher: PeerId,
@@ -55,20 +55,22 @@ pub enum Event {
         /// The last entry that it shows.
         index: LogIndex,
     },
-    /// It has asked this one to teach it the state, which has a part that is longer than any learner takes. It is not asked of the machine again for some time.
+    /// That process has asked this one for the state, a part of which is longer than any learner accepts. The machine is not asked for the state again for some
+    /// time.
     Unteachable {
         /// The process that has asked.
         process: ProcessId,
         /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
         bytes: usize,
     },
-    /// A peer wrote what makes no sense, and nothing more is taken from it.
+    /// A peer wrote something that makes no sense, and nothing more is taken from it.
     LaneFault {
         /// The peer.
         peer: PeerId,
         /// What was found.
         fault: LaneFault,
-        /// It was the log: its writer takes records to stand here that do not. So this process gives nobody its permission any more, and has to start over.
+        /// Whether it was the log lane. Its writer believes that records are here that are not, so this process gives its permission to no process any more,
+        /// and has to start over.
         stuck: bool,
     },
     /// The engine no longer needs the memory of this peer.

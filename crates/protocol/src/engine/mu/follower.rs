@@ -18,7 +18,7 @@ pub(super) enum Phase {
     Asked,
     /// It has granted it, and its numbers are being read.
     Inspecting,
-    /// It is confirmed: it has granted its permission, and its numbers are known.
+    /// It has granted its permission, and its numbers are known.
     Confirmed(Numbers),
     /// The proposal number has been written to it.
     Preparing(Numbers),
@@ -38,29 +38,29 @@ pub(super) struct Follower {
     pub phase: Phase,
     /// The lane that it keeps for us.
     pub lane: LaneWriter<Sent>,
-    /// Where in the leader's log the next record for it begins.
+    /// The position in the leader's log of the next record for it.
     pub cursor: u64,
-    /// Everything up to here stands in its memory, since its start has taken effect.
+    /// Everything up to here is in its memory; known once its start has taken effect.
     pub acked: Option<LogIndex>,
     /// Whether it belongs to the group in force, as of the reign's electorate.
     pub votes: bool,
-    /// Whether its machine shows the state: only who can lead one day counts for what is committed.
+    /// Whether its machine shows the state: only processes that could lead count for commits.
     pub holds: bool,
-    /// The end of its start in its lane: once it has read so far, it knows what became of its state.
+    /// The end of its start in its lane: once it has read that far, it knows whether it still holds the state.
     pub start_ends: u64,
     /// Its numbers are being read.
     pub reading: bool,
-    /// The last turn of which everything has been written while it still gave its permission.
+    /// The last turn all of whose writes were made while it still gave its permission.
     pub vouched: u64,
-    /// Where the entries end that its start takes with it: nothing before counts by itself.
+    /// Where the entries of its start end: none of them counts alone.
     pub started_to: u64,
-    /// Of which numbers it is known that it will remember to have promised them, whatever happens to it.
+    /// Up to which number it is known to remember its promises, whatever happens to it.
     pub ceiling: u64,
-    /// With durability `sync`: up to where its log under our number is on its stable storage.
+    /// With durability `sync`: up to where its log, accepted under our number, is on its stable storage.
     pub stable: Option<LogIndex>,
     /// The operation by which the proposal number was written.
     prepare_op: u64,
-    /// What was last said to it to be committed, and by which operation.
+    /// What it was last told is committed, and by which operation.
     told: LogIndex,
     told_op: u64,
 }
@@ -106,13 +106,13 @@ impl Follower {
         }
     }
 
-    /// What it holds in its log, and can lead with: what counts for the majority.
+    /// The last entry that it holds in its log and could lead with, which counts for the majority.
     #[inline]
     pub fn held(&self) -> Option<LogIndex> {
         self.acked.filter(|_| self.holds)
     }
 
-    /// Its state was lost with the start, or before. Looks whether it has been taught meanwhile.
+    /// Checks whether a follower that lost its state, with the start or before, has been taught meanwhile.
     pub fn look_for_state<F: Fabric>(&mut self, round: u64, fabric: &mut F) {
         if self.holds || self.reading {
             return;
@@ -134,7 +134,7 @@ impl Follower {
         fabric.read(from, into, words::COUNT * 8, Op::Words.token(round, self.peer));
     }
 
-    /// Its numbers, once they are known and as long as nothing has been written behind them.
+    /// Its numbers, once they are known and as long as nothing has been written after they were read.
     pub fn numbers(&self) -> Option<&Numbers> {
         match &self.phase {
             Phase::Confirmed(numbers) | Phase::Preparing(numbers) => Some(numbers),
@@ -146,12 +146,12 @@ impl Follower {
         matches!(self.phase, Phase::Lost)
     }
 
-    /// Whether the proposal number stands in its memory, and it gave its permission until then.
+    /// Whether the proposal number is in its memory, written while it still gave its permission.
     pub fn is_prepared(&self) -> bool {
         self.lane.is_done(self.prepare_op) && matches!(self.phase, Phase::Preparing(_) | Phase::Following)
     }
 
-    /// Posts a record, if there is room. When it completes, everything up to `index` stands there.
+    /// Posts a record, if there is room. When it completes, everything up to `index` is in its memory.
     #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, index: Option<LogIndex>, round: u64, turn: u64) -> bool {
         let posted = self.lane.push(fabric, record, Op::Log.token(round, self.peer), Some(Sent { index, turn }));
@@ -178,7 +178,7 @@ impl Follower {
         self.told
     }
 
-    /// Whether it stands in its memory that this entry is committed, for it to read before it grants anybody else.
+    /// Whether its memory says that this entry is committed; it reads that before it grants its permission to any other process.
     pub fn has_heard_of(&self, index: LogIndex) -> bool {
         self.told >= index && self.lane.is_done(self.told_op) && matches!(self.phase, Phase::Following)
     }
@@ -188,7 +188,7 @@ impl Follower {
         self.lane.last_mark().map_or(self.vouched, |sent| sent.turn)
     }
 
-    /// Writes a word that nobody reads, to learn whether it still gives its permission.
+    /// Writes a word that is never read, to learn whether it still gives its permission.
     pub fn probe<F: Fabric>(&mut self, fabric: &mut F, round: u64, turn: u64) {
         let at = Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: PROBE_OFFSET };
         fabric.write(at, &turn.to_le_bytes(), Op::Log.token(round, self.peer));
@@ -206,7 +206,7 @@ impl Follower {
         });
     }
 
-    /// Takes what its reader has consumed. Returns whether it has to be woken: what stood there when we last asked is still untouched.
+    /// Takes the reader's progress. Returns whether the reader has to be woken: it has not touched what was there when we last asked.
     pub fn handle_consumed(&mut self, position: u64) -> bool {
         self.lane.note_consumed(position)
     }

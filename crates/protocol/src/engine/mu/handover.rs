@@ -1,12 +1,12 @@
-//! Leadership handed over to another replica: the leader names it in the log, and from then on it leads before all others, whatever its id.
+//! Handing leadership over: the leader names another replica in the log, which from then on is preferred as leader, whatever its id.
 //!
-//! The name is part of the group, so that everybody who knows the log knows it; who leads is no matter of safety, so nothing of the argument in
-//! `docs/mu.md` changes. The leader goes on until its successor follows. Then it proposes the name, and takes nothing more, so that the successor gets level:
-//! everything before the name is committed when the name is. It steps aside when it stands in its successor's memory that the name is committed, since before
-//! that the successor would wait for it.
+//! The name is part of the group, so that every process that knows the log knows it. Safety does not depend on which process leads, so the argument in
+//! `docs/mu.md` is unchanged. The leader continues until its successor is following. Then it proposes the name and accepts no further proposals, so that the
+//! successor catches up: everything before the name is committed when the name is. The leader steps aside when its successor's memory says that the name is
+//! committed, since before that the successor would wait for the leader.
 //!
-//! If leadership gets lost on the way, some know the name and the one who is named does not: it takes a lower id for the leader, which takes it for the
-//! leader. So the lowest id waits for whom the others name only for as long as it would wait for somebody who is dead.
+//! If leadership is lost on the way, some processes may know the name while the named process does not. It takes the process with the lowest id for the leader,
+//! and that process takes it for the leader. So the process with the lowest id waits for the named process only as long as it would wait for a dead one.
 
 use martlet_fabric::NodeId;
 
@@ -17,23 +17,23 @@ use super::layout::Status;
 use super::{Group, Mu};
 use crate::replica::patience::{Patience, discounted};
 
-/// A leader's wish to hand over, and what has become of earlier ones.
+/// A leader's request to hand over, and the outcome of earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
-    /// To whom, as long as that is not in the log.
+    /// The successor, as long as the log does not name it.
     wish: Option<ProcessId>,
-    /// The log of this leader names somebody else who could lead.
+    /// The log of this leader names another process that could lead.
     yields: bool,
-    /// Since when the one who is named could lead and does not, as the process sees it that would lead otherwise.
+    /// Since when the named process could lead but does not, as seen by the process that would lead otherwise.
     idle_since: Option<Time>,
-    /// What this process was last asked for; it outlives the reign, as whoever asked wants to know what has come of it.
+    /// The last request made of this process. It outlives the reign, because the outcome may still be asked for.
     asked: Option<Asked>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     to: ProcessId,
-    /// Of a process that does not lead: until what could still come is not waited for.
+    /// For a process that does not lead: how long it waits for the outcome.
     patience: Patience,
 }
 
@@ -52,7 +52,7 @@ impl HandOver {
         self.wish
     }
 
-    /// The wish, if it can be put into the log now: nothing more is taken from here on.
+    /// The requested successor, if it can be put into the log now; from here on no further proposals are accepted.
     pub fn take_wish(&mut self, level: impl Fn(ProcessId) -> bool) -> Option<ProcessId> {
         let wish = self.wish.take_if(|to| level(*to));
         if wish.is_some() {
@@ -62,7 +62,7 @@ impl HandOver {
         wish
     }
 
-    /// This process was itself stalled for so long, and has waited for nobody.
+    /// This process was itself stalled for `ns`, which does not count as waiting.
     pub fn discount(&mut self, ns: u64, now: Time) {
         self.idle_since = self.idle_since.map(|since| discounted(since, ns, now));
         if let Some(asked) = &mut self.asked {
@@ -77,11 +77,11 @@ impl HandOver {
 }
 
 impl Mu {
-    /// Hands leadership over: to the replica of this node, or to the lowest id among those that hold the state.
-    /// [`hand_over_state`](Self::hand_over_state) tells what comes of it.
+    /// Hands leadership over: to the replica of this node, or to the lowest id among those that hold the state. [`hand_over_state`](Self::hand_over_state)
+    /// reports the outcome.
     ///
     /// # Errors
-    /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
+    /// When this process does not lead, no requested process can succeed it, or a hand-over to another one is under way.
     pub fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
         if !self.is_leading() {
             return Err(HandOverError::NotLeading);
@@ -103,10 +103,11 @@ impl Mu {
         Ok(())
     }
 
-    /// What has come of the last [`hand_over`](Self::hand_over) that was not refused; `None` if there was none in this life.
+    /// The state of the last [`hand_over`](Self::hand_over) that was not refused; `None` if there was none in this life.
     ///
-    /// A reign can be lost before the name is committed. If the name is in the log, the next leader either commits it or takes it out; if not, whoever
-    /// leads next does so for other reasons. Both show when somebody leads, which takes a majority: so that is waited for, but not without end.
+    /// A reign can be lost before the name is committed. If the name is in the log, the next leader either commits it or removes it; if not, the next leader
+    /// leads for other reasons. Which of these happened shows when a process leads, and that takes a majority. So this process waits for that, but not for
+    /// ever.
     pub fn hand_over_state(&self) -> Option<HandOverState> {
         let Asked { to, patience } = self.hand_over.asked?;
         if self.is_leading() {
@@ -130,7 +131,7 @@ impl Mu {
         })
     }
 
-    /// Notes for how long whoever asked for a hand-over has been without an answer.
+    /// Notes how long a requested hand-over has been without an outcome.
     fn mind_asked(&mut self, now: Time) {
         let leads = self.is_leading();
         if let Some(asked) = self.hand_over.asked.as_mut().filter(|_| !leads) {
@@ -138,8 +139,8 @@ impl Mu {
         }
     }
 
-    /// Whether a member is worth waiting for. One that was taught the state and belongs to the group follows as soon as it hears that it does, and some time
-    /// passes before that is seen here.
+    /// Whether a member is worth waiting for. A member that was taught the state follows as soon as it learns that it belongs to the group, and it takes some
+    /// time until that is seen here.
     fn could_succeed(&self, id: ProcessId) -> bool {
         self.seen_alive(id).is_some_and(|status| status != Some(Status::Incomplete))
     }

@@ -1,8 +1,7 @@
-//! What has to be written down so that this replica can come back as what it was (`docs/durability.md`): the changes of its log, in their order.
+//! What has to be written down so that this replica can recover as the same member (`docs/durability.md`): the changes of its log, in order.
 //!
-//! The engine makes entries, the node takes them to a disk, which it does in its own time, and says up to where they are stable. An entry is a change
-//! as a whole: a start, with all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log
-//! was at some moment.
+//! The engine makes entries. The node takes them to a disk, in its own time, and reports up to where they are stable. An entry is a whole change; for example,
+//! a start with all its records is one entry. So any prefix of the journal that is left after a crash describes what this log was at some moment.
 //!
 //! How an entry is written is said by [`journal_encoding`](crate::replica::journal_encoding).
 
@@ -14,9 +13,9 @@ use crate::basics::{LogIndex, MAX_NUMBER};
 use crate::replica::journal_encoding::{first_entry, put_entry};
 use crate::replica::ledger::Ledger;
 
-/// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
-/// prepared only for numbers that it would still know of. It is 16,384 attempts to lead: more than there are while a disk writes. And whoever comes back brings
-/// everybody's numbers forward by twice as much.
+/// How far promises are made ahead: so many numbers above the latest. A process recovers with everything that it may have promised, and leaders count it as
+/// prepared only for numbers that it would still remember. The step covers 16,384 attempts to lead, more than happen while a disk writes. Each recovery
+/// advances the numbers of all processes by twice as much.
 pub(super) const CEILING_STEP: u64 = 1 << 30;
 
 /// A change of the log.
@@ -24,15 +23,16 @@ pub(super) const CEILING_STEP: u64 = 1 << 30;
 pub(super) enum Entry<'a> {
     /// A record was appended.
     Append { committed: LogIndex, payload: &'a [u8] },
-    /// The log was accepted under `ballot`: what stands behind `keep` was replaced by these records, after a jump if there is one. `committed` is what
-    /// was known before that; `taught`: [`Log::taught_ballot`](super::log::Log::taught_ballot).
+    /// The log was accepted under `ballot`: everything after `keep` was replaced by these records, after a jump if there is one. `committed` is what was known
+    /// to be committed before that; `taught`: [`Log::taught_ballot`](super::log::Log::taught_ballot).
     Start { ballot: u64, taught: u64, committed: LogIndex, jump: Option<(Mark, Group)>, keep: Mark, payloads: Vec<&'a [u8]> },
-    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before. `ring_bytes`: the log's size,
-    /// on which all positions depend.
+    /// The whole log: everything after `mark`, with the group there. `anew`: it does not continue what was written before. `ring_bytes`: the log's size, on
+    /// which all positions depend.
     Base { anew: bool, ring_bytes: u64, mark: Mark, ballot: u64, taught: u64, group: Group, payloads: Vec<&'a [u8]> },
     /// Numbers up to this one count as promised.
     Ceiling(u64),
-    /// The snapshot that this journal goes on from shows entries up to this one, and they were not known to be committed: with any of them it is worth nothing.
+    /// The snapshot that this journal continues shows entries up to this one that were not known to be committed. If any of them is lost, the snapshot is
+    /// worthless.
     Shown(LogIndex),
 }
 
@@ -76,7 +76,8 @@ impl Entry<'_> {
         }
     }
 
-    /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
+    /// Whether with this entry the log stops continuing a snapshot that shows entries up to `shown`. What the log continues from then on is nowhere in the
+    /// journal.
     pub fn breaks_off(&self, shown: LogIndex) -> bool {
         match self {
             Entry::Base { anew, .. } => *anew,
@@ -112,7 +113,7 @@ impl Entry<'_> {
     }
 }
 
-/// What a log is up to, at one place of its journal.
+/// How far a log reaches at one place of its journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     ballot: u64,
@@ -125,7 +126,7 @@ pub(super) struct Reach {
 pub(super) struct Journal {
     ledger: Ledger<Reach>,
     ceiling: u64,
-    /// A jump whose start is still to come, and what was committed before it.
+    /// A jump whose start has not been written yet, and what was committed before it.
     jump: Option<(LogIndex, Mark, Group)>,
 }
 
@@ -138,14 +139,14 @@ impl Deref for Journal {
 }
 
 impl Journal {
-    /// An empty one, of a process that has promised numbers up to `promised`.
+    /// The empty journal of a process that has promised numbers up to `promised`.
     pub fn new(promised: u64) -> Journal {
         let mut journal = Journal::default();
         journal.note_promise(promised);
         journal
     }
 
-    /// Goes on after a recovery, whose log ends so; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    /// Continues after a recovery, with a log that ends at `last`; `anchored`: what is written now continues the snapshot that was recovered from.
     pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, anchored: bool) -> Journal {
         let ledger = Ledger::after_recovery(Reach { ballot, last, ceiling: promised }, anchored);
         let mut journal = Journal { ledger, ..Journal::default() };
@@ -153,7 +154,7 @@ impl Journal {
         journal
     }
 
-    /// Numbers up to `ballot` are promised: the ceiling is raised long before it is reached.
+    /// Numbers up to `ballot` are promised; the ceiling is raised long before they reach it.
     pub fn note_promise(&mut self, ballot: u64) {
         if ballot + CEILING_STEP > self.ceiling {
             // A number that nobody could read again is none.
@@ -168,7 +169,7 @@ impl Journal {
         self.ledger.write(breaks_off, |out| entry.encode(out));
     }
 
-    /// Says again what is promised: for whoever begins to read here.
+    /// Repeats what is promised, for a recovery that begins to read here.
     pub fn write_ceiling(&mut self, promised: u64) {
         self.ceiling = self.ceiling.max(promised);
         self.write(&Entry::Ceiling(self.ceiling));
@@ -180,23 +181,23 @@ impl Journal {
         self.write(&Entry::Shown(index));
     }
 
-    /// The next start comes with a jump; before it, so much was committed.
+    /// The next start comes with a jump, before which everything up to `committed` was known to be committed.
     pub fn note_jump(&mut self, committed: LogIndex, base: Mark, group: Group) {
         self.jump = Some((committed, base, group));
     }
 
-    /// The log behind `keep` was replaced by these records, and is accepted under the first number; the second is what it was taught under.
+    /// The log after `keep` was replaced by these records, and is accepted under the first number; the second is the number under which it was taught.
     pub fn write_start(&mut self, (ballot, taught): (u64, u64), committed: LogIndex, keep: Mark, payloads: Vec<&[u8]>) {
         self.note_promise(ballot);
         let (committed, jump) = match self.jump.take() {
-            // What stood here up to the base need not be what is committed there.
+            // The records here before the base need not be the committed ones.
             Some((before, base, group)) => (before, Some((base, group))),
             None => (committed, None),
         };
         self.write(&Entry::Start { ballot, taught, committed, jump, keep, payloads });
     }
 
-    /// The node has taken what was pending, and will call it by this ticket. The log is accepted under `ballot` now, and ends at `last`.
+    /// The node has taken what was pending, under this ticket. The log is now accepted under `ballot`, and ends at `last`.
     pub fn note_taken(&mut self, ticket: u64, ballot: u64, last: LogIndex) {
         self.ledger.note_taken(ticket, Reach { ballot, last, ceiling: self.ceiling });
     }
@@ -216,7 +217,7 @@ impl Journal {
         self.ledger.stable().ceiling
     }
 
-    /// Up to which entry the log that was accepted under this number is stable, with the state that it goes on from. `None` when nothing of it is.
+    /// Up to which entry the log accepted under this number is stable, together with the state that it continues. `None` when nothing of it is.
     pub fn stable_under(&self, ballot: u64) -> Option<LogIndex> {
         let stable = self.ledger.stable();
         (self.ledger.is_anchored() && stable.ballot == ballot && ballot > 0).then_some(stable.last)

@@ -1,4 +1,4 @@
-//! The words and records of the engine: what stands where, who writes it, which way it may move.
+//! The words and records of the engine: where each one is, which process writes it, and in which direction it may change.
 //!
 //! Beside the [`LOG_LANE`] that every engine has, a process offers
 //!
@@ -13,8 +13,8 @@
 //! Only the [`LOG_LANE`] is ever revoked. A leader's records in it are those of [`Kind`]; the log holds [`Kind::Commands`] and
 //! [`Kind::Group`] among them, at the same positions in every replica that has the same entries.
 //!
-//! The payload of each record is a [header](record) and a body. The header's number is the proposal number under which it was written; its index, of a start, the base of
-//! that; beside stands the highest index that the writer knew to be committed (Mu section 4.2, commit piggybacking).
+//! The payload of each record is a [header](record) and a body. The header's number is the proposal number under which the record was written; its index, in a
+//! start, is the base; next to that is the highest index that the writer knew to be committed (Mu section 4.2, commit piggybacking).
 
 use martlet_fabric::{RegionName, RegionSpec, ring};
 
@@ -62,17 +62,17 @@ pub mod words {
     pub const FLOOR: usize = 6;
     /// What the owner is: a [`Status`](super::Status).
     pub const STATUS: usize = 7;
-    /// The last index that the owner's machine shows; one more than its log has when it shows more than that. Above what is committed only at
-    /// those who execute first.
+    /// The last index that the owner's machine shows; one more than its log's last if the machine shows more than the log. Above what is committed only in a
+    /// process that executes first.
     pub const EXECUTED: usize = 8;
-    /// With a journal: the highest number of which the owner will know, whatever happens to it, that it may have promised it. Only upwards.
+    /// With a journal: the highest number that the owner may have promised and will remember, whatever happens to it. Only upwards.
     pub const CEILING: usize = 9;
-    /// The highest number under which anything that stands in the log was committed without having been accepted here: it was taught. 0 if nothing was. Only upwards.
+    /// The highest number under which anything in the log was committed that was taught, not accepted, here. 0 if nothing was taught. Only upwards.
     pub const TAUGHT_BALLOT: usize = 10;
     /// How many there are of these.
     pub const COUNT: usize = 11;
-    /// The count of the owner's heart, read by itself. It stops when replication does, which membership's heartbeat
-    /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Like that one it also counts stretches of long work. Only upwards.
+    /// The count of the owner's heart, read by itself. It stops when replication does; membership's heartbeat
+    /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) may continue. Like that heartbeat, it also counts stretches of long work. Only upwards.
     pub const HEARTBEAT: usize = 15;
     /// The region's bytes: cache lines of its own.
     pub const BYTES: usize = 128;
@@ -89,14 +89,14 @@ pub enum Status {
     Follower = 1,
     /// It leads.
     Leader = 2,
-    /// It holds the state, as of when it was taught, and belongs to no group that it knows to be committed: it waits to be taken in.
+    /// It holds the state, as of when it was taught, but belongs to no group that it knows to be committed: it waits to be added.
     Taught = 3,
-    /// The same, and should the power go nothing would be left of it: it is not to be taken in yet.
+    /// The same, but nothing of it would survive a power failure, so it must not be added yet.
     Unkept = 4,
 }
 
 impl Status {
-    /// What a word says; a peer's nonsense is the least that it could mean.
+    /// The status that a word encodes; an invalid word from a peer counts as the lowest status.
     pub fn of(word: u64) -> Status {
         match word {
             1 => Status::Follower,
@@ -108,7 +108,7 @@ impl Status {
     }
 }
 
-/// Words of a [`PERMISSION_LANE`], by index; each is written by the peer that the lane is kept for, and, if nothing else is said, only moves upwards.
+/// Words of a [`PERMISSION_LANE`], by index. Each is written by the peer for which the lane is kept, and only increases unless stated otherwise.
 pub mod permission {
     /// Where in its log lane that peer's next records begin. Written before [`REQUEST`].
     pub const START: usize = 0;
@@ -122,20 +122,21 @@ pub mod permission {
     pub const LOG_SALT: usize = 4;
     /// The salt of the state lane that the peer keeps for us. From 0 to that, before the first [`TEACH`].
     pub const STATE_SALT: usize = 5;
-    /// With durability `sync`: the proposal number of *ours* for which the peer writes [`STABLE`]. Only upwards, and [`STABLE`] is 0 whenever it moves.
+    /// With durability `sync`: the proposal number of *ours* for which the peer writes [`STABLE`]. Only upwards, and [`STABLE`] is 0 whenever this word
+    /// changes.
     pub const STABLE_UNDER: usize = 6;
-    /// One more than the last entry, of the log accepted under that number, that is on the peer's stable storage. Upwards, but for new numbers.
+    /// One more than the last entry, of the log accepted under that number, that is on the peer's stable storage. Upwards, except when the number changes.
     pub const STABLE: usize = 7;
     /// The lane's bytes.
     pub const BYTES: usize = 64;
 }
 
-/// A leader writes here, in the unused part of its log lane's header, to learn whether it still may: bytes from the lane's start.
+/// A leader writes here, in the unused part of its log lane's header, to learn whether it still may write: bytes from the lane's start.
 pub const PROBE_OFFSET: usize = 16;
 /// Bytes of [`SCRATCH`] for the words of all peers.
 pub const SCRATCH_WORDS_BYTES: usize = MAX_PEERS * words::BYTES;
 
-/// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
+/// Adds what a process offers for this engine, besides the regions of [`crate::basics::layout::regions`].
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     let log = ring::lane_bytes(config.log_ring_bytes);
     spec.own([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SCRATCH_WORDS_BYTES + log)]);
@@ -150,16 +151,16 @@ pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
 pub enum Kind {
     /// A leader's proposal number, for [`words::MIN_PROPOSAL`] (Mu listing 2, line 22).
     Prepare = 1,
-    /// `count` records with entries follow that replace everything behind the base, which the reader knows to be committed.
+    /// `count` records with entries follow, which replace everything after the base; the reader knows the base to be committed.
     Start = 2,
-    /// `count` commands, from `index` on, each behind its length in four bytes.
+    /// `count` commands, from `index` on, each preceded by its length in four bytes.
     Commands = 3,
     /// A new group: one entry that the state machine does not see. Body: see [`Group`](super::Group).
     Group = 4,
     /// Nothing but what is committed.
     Flush = 5,
-    /// A start whose base is committed, but perhaps not here: the log overran the reader, which has to be taught what lies before. Body: the
-    /// base's position, the group at the base.
+    /// A start whose base is committed, but perhaps not known to be at the reader: the log overran the reader, which has to be taught what precedes the base.
+    /// Body: the base's position, the group at the base.
     Jump = 6,
     /// The teacher begins: `index` is the last entry that its state shows. Body: that entry's position, the wish's number, the group.
     Begin = 7,
@@ -203,12 +204,12 @@ impl RecordKind for Kind {
     }
 }
 
-/// The header of a record. Its number is the proposal number under which it was written; beside stands what its writer knew to be committed.
+/// The header of a record. Its number is the proposal number under which it was written; its last word is what its writer knew to be committed.
 pub type Header = record::Header<Kind>;
 /// Why what came from another makes no sense.
 pub type LaneFault = record::LaneFault<Kind>;
 
-/// Appends the body of a [`Kind::Jump`]: where its base stands, and the group there.
+/// Appends the body of a [`Kind::Jump`]: the position of its base, and the group there.
 pub(super) fn jump_body(position: u64, group: &super::Group, out: &mut Vec<u8>) {
     out.extend_from_slice(&position.to_le_bytes());
     group.encode(out);

@@ -1,7 +1,7 @@
 //! The `primary-backup` engine: uKharon-KV's replication (uKharon section 7.3).
 //!
-//! A [log behind views](super::view_log) in which a replica holds what stands in its memory. `docs/primary-backup.md` has the protocol with the argument why nothing
-//! acknowledged is lost.
+//! A [log behind views](super::view_log) in which a replica holds what is in its memory. `docs/primary-backup.md` has the protocol and the argument that
+//! nothing acknowledged is lost.
 
 use super::view_log::{Holds, Rule, ViewLog};
 use super::{CommitRule, Leadership, Traits};
@@ -11,7 +11,7 @@ pub use super::view_log::{Config, LaneFault, MIN_RING_BYTES, layout};
 /// The engine.
 pub type PrimaryBackup = ViewLog<ByMemory>;
 
-/// What stands in the memory of every replica is committed. The primary executes ahead.
+/// What is in the memory of every replica is committed. The primary executes ahead.
 #[derive(Clone, Copy, Debug)]
 pub enum ByMemory {}
 

@@ -1,4 +1,4 @@
-//! A backup's log: what it has applied, what it holds beyond that, and whose word it follows.
+//! A backup's log: what it has applied, what it holds beyond that, and which primary it follows.
 
 use martlet_fabric::Pulse;
 
@@ -14,15 +14,15 @@ use super::queue::EntryQueue;
 pub(super) enum Origin {
     /// The empty state before the first entry.
     Genesis,
-    /// A transfer that has not ended: a part of the state, of no use to anybody.
+    /// A transfer that has not ended: only a part of the state, which is of no use yet.
     Learning,
     /// The whole state as of what has been applied.
     Whole,
 }
 
-/// The log as far as this replica holds it: applied entries are only a number, the rest wait for their commit.
+/// The log as far as this replica holds it: of applied entries only the last index is kept; the rest wait for their commit.
 ///
-/// Entries up to [`Chain::applied`] are committed, save on a learner. So no entry that a backup has applied is ever taken back.
+/// Entries up to [`Chain::applied`] are committed, except on a learner. So no entry that a backup has applied is ever taken back.
 #[derive(Debug)]
 pub(super) struct Chain {
     /// The view in which the primary that wrote the end of this log took over; 0 before any did.
@@ -78,11 +78,11 @@ impl Chain {
         if self.origin == Origin::Whole { self.committed.max(self.applied()) } else { self.committed }
     }
 
-    /// Applies what may be applied: the committed entries; of a learner everything that the primary has executed, since the parts of the state that it gets stand between
-    /// the entries and include all of those.
+    /// Applies what may be applied: the committed entries, or, on a learner, everything that the primary has executed. The parts of the state that a learner
+    /// gets lie between the entries and include the effects of all entries before them.
     pub fn apply_ready<S: StateMachine>(&mut self, machine: &mut S) {
         let limit = match self.origin {
-            // A part replaces its range with a state older than the entries that stand between its fragments: those wait for its end.
+            // A part replaces its range with a state that is older than the entries between its fragments, so those entries wait for its end.
             Origin::Learning if self.part.is_open() => return,
             Origin::Learning if self.execution == Execution::Speculative || Canary::HsucEagerLearner.is_planted() => self.last(),
             Origin::Learning | Origin::Genesis | Origin::Whole => self.committed,
@@ -94,7 +94,7 @@ impl Chain {
         }
     }
 
-    /// A primary's log takes the place of what stands behind its base: `staged` holds the entries that it replicated again.
+    /// A primary's log replaces everything after its base: `staged` holds the entries that it replicated again.
     pub fn adopt<S: StateMachine>(
         &mut self,
         base: LogIndex,
@@ -133,7 +133,7 @@ impl Chain {
 
     /// A transfer begins: everything held so far is void.
     pub fn begin_transfer<S: StateMachine>(&mut self, start: Header, machine: &mut S) -> Result<(), LaneFault> {
-        // The state shows everything before it: where a primary executes on commit, nothing else may have been posted.
+        // The state shows everything before it. Where a primary executes on commit, all that was posted must therefore be committed.
         if start.committed > start.index || (start.committed < start.index && self.execution == Execution::Committed) {
             return Err(LaneFault::Commit { committed: start.committed, last: start.index });
         }
@@ -202,7 +202,8 @@ impl Chain {
         Ok(())
     }
 
-    /// The end of this log as a primary needs it: what is not known to be committed is handed out, with the index before it; and applied, where a primary executes ahead.
+    /// Hands the end of this log to a primary: the entries not known to be committed, with the index before them. Where a primary executes ahead, they are
+    /// applied too.
     pub fn take_over<S: StateMachine>(&mut self, machine: &mut S) -> (LogIndex, EntryQueue) {
         self.apply_ready(machine);
         let base = self.committed();

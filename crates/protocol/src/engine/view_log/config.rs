@@ -15,32 +15,32 @@ const MOST_FRAGMENT_BYTES: usize = 256 << 10;
 /// Settings of the engine; the same at every replica, as far as `log_ring_bytes` is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary
-    /// writes while a learner's progress is on its way back, or the log overruns learners, and then waits for them.
+    /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary writes while a
+    /// learner's progress report is on its way back. Otherwise the log overruns learners, and later waits for them.
     pub log_ring_bytes: usize,
-    /// Bytes proposed and not yet committed beyond which [`has_room`](crate::engine::Engine::has_room) says no.
+    /// The number of bytes proposed but not yet committed beyond which [`has_room`](crate::engine::Engine::has_room) says no.
     pub backlog_bytes: usize,
     /// A backup that leaves this many entries untouched is nudged, since on small hosts backups sleep. At least 1.
     pub nudge_entries: u32,
-    /// The least time between two nudges of one peer, in nanoseconds. Where cores are few a peer that wakes up takes the primary's or its client's, for longer than many
-    /// writes take: with two peers, once in 500 us touches fewer than one write in a hundred, and once in 100 us more.
+    /// The least time between two nudges of one peer, in nanoseconds. Where cores are few, a peer that wakes up takes the core of the primary or of a client
+    /// for longer than many writes take. With two peers, a nudge every 500 us affects fewer than one write in a hundred; a nudge every 100 us affects more.
     pub nudge_gap_ns: u64,
-    /// The least time between two questions to one peer whether it attends to our lane, in nanoseconds.
+    /// The least time between asking one peer twice whether it attends to our lane, in nanoseconds.
     pub ask_gap_ns: u64,
-    /// When nothing has been posted for this long, the commit index travels by itself. In nanoseconds.
+    /// When nothing has been posted for this long, the commit index is sent on its own. In nanoseconds.
     pub flush_idle_ns: u64,
     /// Bytes that a backup takes from one lane in one turn. At least 1.
     pub drain_budget_bytes: usize,
     /// Bytes of state sent to one learner in one turn. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](crate::replica::MAX_TRANSFER_BUDGET_BYTES).
     pub transfer_budget_bytes: usize,
-    /// How often the log overruns a learner, which then begins anew, before it waits for it as for a replica.
+    /// How often the log overruns a learner, which then begins again, before the log waits for the learner as for a replica.
     pub learner_overruns: u32,
-    /// Whether a process that has departed loses its lane here before another one takes over from what stands there: what it writes later fails, so that it acknowledges
-    /// nothing that its successor has not found, whatever its clock says. Not needed where all processes read one clock.
+    /// Whether a departed process's lane here is revoked before a successor takes over from what is in it. Later writes to it fail, so the departed process
+    /// acknowledges nothing that its successor has not found, whatever its clock says. Not needed where all processes read one clock.
     pub fences_departed: bool,
     /// When the primary executes.
     pub execution: Execution,
-    /// Chance of which nobody outside the cluster knows: the salts of the log lanes that this process keeps come from it. Each process draws its own.
+    /// A random number that is unknown outside the cluster, from which the salts of this process's log lanes are derived. Each process draws its own.
     pub secret: u64,
 }
 
@@ -82,7 +82,7 @@ impl Config {
         Ok(())
     }
 
-    /// The most bytes of an entry or part that one record carries: what fits, and no more than is copied and sealed in a moment. Between two records there are
+    /// The most bytes of an entry or part in one record: as many as fit, but few enough to be copied and sealed quickly. Between two records the process shows
     /// signs of life.
     pub(super) fn fragment_bytes(&self) -> usize {
         (ring::max_payload(self.log_ring_bytes) - HEADER_BYTES).min(MOST_FRAGMENT_BYTES)

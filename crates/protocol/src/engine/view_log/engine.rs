@@ -100,7 +100,7 @@ impl<R: Rule> Engine for ViewLog<R> {
         self.quorum.note_round(round, self.turns.released());
     }
 
-    /// It counts if the view is still the newest: of another one it says nothing (TRAPS 3).
+    /// The proof counts only if its view is still the newest: it says nothing about another one (TRAPS 3).
     fn handle_proof(&mut self, proof: Proof) {
         if proof.view == self.view() && matches!(self.role, Role::Primary(_)) {
             self.quorum.handle_proof(proof.round, self.turns.released());
@@ -136,14 +136,14 @@ impl<R: Rule> Engine for ViewLog<R> {
         }
     }
 
-    /// A learner's machine does not: what it has been given was shown by the primary, and is committed only when the learner is promoted. Nor does a candidate's: the entries that
-    /// it takes over may yet be lost with it.
+    /// A learner's machine does not: it shows what the primary had executed, which is known to be committed only when the learner is promoted. Nor does a
+    /// candidate's: the entries that it takes over may yet be lost with it.
     fn shows_committed(&self) -> bool {
         let counts = self.view.as_ref().and_then(|view| view.member(self.me)).is_some_and(|me| me.roles.has(Roles::REPLICA));
         counts && matches!(self.role, Role::Backup) && self.is_whole()
     }
 
-    /// When nothing waits, for any entry, of whatever length; unless a learner has to get its next part first.
+    /// When nothing waits, there is room for an entry of any length, unless a learner has to get its next part first.
     fn has_room(&self, bytes: usize) -> bool {
         let backlog = self.turns.backlog_bytes();
         matches!(&self.role, Role::Primary(leading) if !leading.owes_part())
@@ -163,7 +163,7 @@ impl<R: Rule> Engine for ViewLog<R> {
         matches!(&self.role, Role::Primary(leading) if !leading.followers.iter().any(|f| f.counts()))
     }
 
-    /// Never by itself: what is left to do follows from what comes, or from the node's own deadlines.
+    /// Never without input: all work follows from what arrives, or from the node's own deadlines.
     fn deadline(&self) -> Time {
         Time(u64::MAX)
     }
@@ -186,7 +186,7 @@ impl<R: Rule> Engine for ViewLog<R> {
         });
     }
 
-    /// What stands in its lane still counts, and where zombies are reachable so does what is written to it, until a view excludes it (TRAPS 20).
+    /// Until a view excludes it, what is in its lane still counts, and, where zombies are reachable, so does what is written to it (TRAPS 20).
     fn handle_peer_gone(&mut self, peer: PeerId, _: bool) {
         if let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) {
             peer.gone = true;
@@ -218,7 +218,7 @@ impl<R: Rule> Engine for ViewLog<R> {
                 Mark::LeadsOn.reach();
                 leading.enter(view, |p| lane_to(peers, p));
             }
-            // It has executed what may never have been committed, so its state is void.
+            // It has executed entries that may never be committed, so its state is void.
             Role::TakingOver(_) | Role::Primary(_) => self.exclude(),
             role @ (Role::Backup | Role::Candidate) => {
                 if first && matches!(role, Role::Backup) {
@@ -236,7 +236,7 @@ impl<R: Rule> Engine for ViewLog<R> {
         match op {
             Op::Attended => return self.handle_attended(peer, completion.result),
             Op::Revoked => return self.handle_revoked(peer),
-            // A primary that cannot be reached is found out by others' means.
+            // A primary that cannot be reached is detected by other means.
             Op::Acknowledged => return,
             Op::Write | Op::Consumed => {}
         }

@@ -10,7 +10,7 @@ use crate::replica::lane::LaneWriter;
 use super::config::Config;
 use super::rule::Holds;
 
-/// What an operation on a follower's lane was, as its token says.
+/// The kinds of operations on a follower's lane, as encoded in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// A record, or a filler before one.
@@ -25,7 +25,7 @@ pub(super) enum Op {
     Acknowledged,
 }
 
-/// The token of an operation on a peer's lane: the peer, whose number is never used again, and what it is.
+/// The token of an operation on a peer's lane: its kind, and the peer, whose number is never reused.
 pub(super) fn token(op: Op, peer: PeerId) -> Token {
     Component::Engine.token(((op as u64) << 32) | u64::from(peer.0))
 }
@@ -43,12 +43,12 @@ pub(super) fn parse_token(token: Token) -> (Op, PeerId) {
     (op, PeerId(rest as u32))
 }
 
-/// How far a follower is on its way to hold the whole state.
+/// How far a follower is from holding the whole state.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// A replica when its primary took over: its lane gets the start as soon as it is connected.
     Unstarted,
-    /// It holds the whole state, or will once it has read its lane: every entry goes there.
+    /// It holds the whole state, or will once it has read its lane. It gets every entry.
     Following,
     /// It is to learn: a transfer begins as soon as its lane is connected and empty.
     Unlearned,
@@ -75,13 +75,13 @@ pub(super) struct Transfer {
 pub(super) struct Follower {
     pub process: ProcessId,
     pub peer: Option<PeerId>,
-    /// The lane that it keeps for us; when a record in it has been written, everything up to the record's mark stands in its memory.
+    /// The lane that it keeps for us; when a record in it has been written, everything up to the record's mark is in its memory.
     lane: Option<LaneWriter<LogIndex>>,
     pub phase: Phase,
-    /// A replica of the view: nothing is committed that it does not hold.
+    /// Whether it is a replica of the view: nothing is committed that it does not hold.
     pub replica: bool,
-    /// Its transfer is complete. It counts like a replica from then on, since it is about to be reported as caught up, and then a view may
-    /// promote it at any time.
+    /// Its transfer is complete. From then on it counts like a replica, since it is about to be reported as caught up, after which a view may promote it at any
+    /// time.
     pub caught_up: bool,
     /// Its removal has been asked for.
     pub given_up: bool,
@@ -89,11 +89,11 @@ pub(super) struct Follower {
     pub broken: Option<OpError>,
     /// It holds everything up to here.
     pub acked: Option<LogIndex>,
-    /// The index of the last start that was posted to it: what it has acknowledged below that was of an earlier transfer.
+    /// The index of the last start that was posted to it. Lower acknowledgements belong to an earlier transfer.
     pub started: LogIndex,
     /// The last committed index that was sent along.
     pub told: LogIndex,
-    /// How often the log has overrun it, so that its transfer had to begin anew.
+    /// How often the log has overrun it, so that its transfer had to begin again.
     pub overruns: u32,
     /// An entry has gone to its lane since the last part of the state.
     pub owed_part: bool,
@@ -141,8 +141,8 @@ impl Follower {
         self.replica || self.caught_up
     }
 
-    /// Whether a transfer that has been posted to its end is complete there: `end` is the operation that posted the end, and the last entry before it. A replica acknowledges
-    /// nothing before it holds the whole state.
+    /// Whether a transfer that has been posted to its end is complete at the follower: `end` is the operation that posted the end, and the last entry before
+    /// it. A replica acknowledges nothing before it holds the whole state.
     pub fn has_learned(&self, end: (u64, LogIndex), holds: Holds) -> bool {
         match holds {
             Holds::Written => self.is_done(end.0),
@@ -181,7 +181,7 @@ impl Follower {
         self.lane.as_ref().map_or(0, |lane| lane.writer().outstanding())
     }
 
-    /// Posts a record, for which there has to be room. When it completes, everything up to `mark` stands there.
+    /// Posts a record, for which there has to be room. When it completes, everything up to `mark` is at the follower.
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, mark: Option<LogIndex>) -> bool {
         let (Some(peer), Some(lane)) = (self.peer, self.lane.as_mut()) else { return false };
         lane.push(fabric, record, token(Op::Write, peer), mark)
@@ -201,7 +201,7 @@ impl Follower {
     pub fn handle_completion(&mut self, op: Op, result: Result<u64, OpError>, holds: Holds) {
         match (op, result) {
             (_, Err(error)) => {
-                // Later operations may be told otherwise, but there is a hole now.
+                // Later operations may still succeed, but the lane has a hole now.
                 Mark::LaneBroken.reach();
                 self.broken.get_or_insert(error);
             }
@@ -221,13 +221,13 @@ impl Follower {
         }
     }
 
-    /// Asks for the reader's progress when it is due, and wakes a reader that does not read.
+    /// Requests the reader's progress when that is due, and wakes a reader that does not read.
     pub fn tend<F: Fabric>(&mut self, now: Time, fabric: &mut F, config: &Config) {
         let (Some(peer), Some(lane)) = (self.peer, self.lane.as_mut()) else { return };
         if self.broken.is_some() || self.phase == Phase::Dropped {
             return;
         }
-        // A new primary leaves the others asleep for a moment: woken on its core they would delay its first reply.
+        // A new primary leaves the others asleep for a moment, because waking up on its core would delay its first reply.
         let nudged = *self.nudged.get_or_insert(now);
         if self.wants_nudge && now.since(nudged) >= config.nudge_gap_ns {
             fabric.nudge(peer);
@@ -239,7 +239,7 @@ impl Follower {
         lane.refresh(fabric, token(Op::Consumed, peer), config.nudge_entries, learns && half_full);
     }
 
-    /// A learner is nudged for every part, since nothing else in its life is urgent.
+    /// A learner is nudged for every part, since nothing else is urgent for it.
     pub fn want_nudge(&mut self) {
         self.wants_nudge = true;
     }

@@ -1,4 +1,4 @@
-//! As a backup: taking what stands in the lanes, and following the log from one primary's lane to the next one's.
+//! What a backup does: it takes records from the lanes, and follows the log from one primary's lane to the next one's.
 
 use martlet_fabric::{Fabric, PeerId, Region, Remote, pulse, ring};
 
@@ -14,14 +14,14 @@ use crate::membership::View;
 use crate::replica::StateMachine;
 
 impl<R: Rule> ViewLog<R> {
-    /// Takes up to `budget` bytes from each lane, and lets the log switch to the latest primary whose start is effective.
+    /// Takes up to `budget` bytes from each lane, and switches the log to the latest primary whose start is effective.
     pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, fabric: &F, machine: &mut S, budget: usize) -> bool {
         let mut any = false;
         for at in 0..self.peers.len() {
             any |= self.drain_lane(at, fabric, machine, budget);
         }
-        // The log switches from lane to lane in the order of their starts, and only when the older lanes have been read to their end: what a
-        // primary takes for granted below its base stands there. A lane's end is near, since nothing is published before we are through.
+        // The log switches from lane to lane in the order of their starts, and only when the older lanes have been read to their end, because a primary relies
+        // on what they hold below its base. A lane's end is near, since its writer gets no more room before we are done.
         while let Some(view) = self.peers.iter().filter_map(|p| p.inbound.effective()).min() {
             for at in 0..self.peers.len() {
                 self.drain_lane(at, fabric, machine, usize::MAX);
@@ -69,7 +69,7 @@ impl<R: Rule> ViewLog<R> {
         taken > 0
     }
 
-    /// The log follows this peer's lane now: earlier primaries' lanes are read no further, whatever may still be stored there.
+    /// The log now follows this peer's lane. Earlier primaries' lanes are read no further, whatever they may still hold.
     fn retire_others(&mut self, id: PeerId) {
         if Canary::UnretiredLane.is_planted() {
             return;
@@ -93,8 +93,9 @@ impl<R: Rule> ViewLog<R> {
         self.events.push_back(Event::LaneFault { peer: id, fault: fault.to_string(), stuck });
     }
 
-    /// Tells the primary of the view up to where its entries are in this log, where that is what counts. A replica that has heard of a later view tells an earlier primary
-    /// nothing any more: that one may commit only what every later primary holds. Nor does it tell the primary of a view that it has not heard of.
+    /// Tells the primary of the view up to where its entries are in this log, where commits depend on that. A replica that has learned of a later view tells an
+    /// earlier primary nothing more, because that primary may commit only what every later primary holds. Nor does a replica tell the primary of a view that it
+    /// has not learned of yet.
     pub(super) fn acknowledge<F: Fabric>(&mut self, fabric: &mut F) {
         if R::HOLDS != Holds::Acknowledged || self.chain.origin() != Origin::Whole {
             return;
@@ -113,7 +114,7 @@ impl<R: Rule> ViewLog<R> {
         fabric.nudge(peer.id);
     }
 
-    /// Lets the writers overwrite what has been taken: it stands in our own memory.
+    /// Lets the writers overwrite what has been taken, which is in our private memory by now.
     pub(super) fn publish<F: Fabric>(&mut self, fabric: &F) {
         for peer in self.peers.iter_mut().filter(|p| p.inbound.reader.unpublished() > 0) {
             if let Some(memory) = lane_of(fabric, peer.id) {

@@ -16,11 +16,11 @@ pub(super) enum Phase {
     Fresh,
     /// Its writer has started as primary of `view`, but not all of the `count` entries that it replicates again are here.
     Starting { view: ViewNumber, base: LogIndex, count: u32 },
-    /// They are: the start is effective, and the log may switch to this lane. Nothing more is read before it does.
+    /// All of those entries are here, so the start is effective and the log may switch to this lane. Nothing more is read before it does.
     Effective { view: ViewNumber, base: LogIndex },
     /// The log follows this lane.
     Current,
-    /// A later primary's lane has taken its place, or this replica leads itself.
+    /// A later primary's lane has replaced it, or this replica leads itself.
     Retired,
     /// It made no sense.
     Faulty,
@@ -61,7 +61,7 @@ impl Inbound {
         }
     }
 
-    /// Whether nothing here will ever matter once the log follows a lane that was started in `view`.
+    /// Whether this lane no longer matters once the log follows a lane that was started in `view`.
     pub fn is_older_than(&self, view: ViewNumber) -> bool {
         match self.phase {
             Phase::Starting { view: own, .. } | Phase::Effective { view: own, .. } => own <= view,
@@ -76,7 +76,7 @@ impl Inbound {
         self.staged = EntryQueue::new(LogIndex(1));
     }
 
-    /// Takes the payload of the next record. `true`: the log has switched to this lane at once, which only a transfer does.
+    /// Takes the payload of the next record. `true`: the log has switched to this lane at once, which happens only for a transfer.
     pub fn take<S: StateMachine>(&mut self, payload: &[u8], chain: &mut Chain, machine: &mut S) -> Result<bool, LaneFault> {
         let (header, content) = Header::decode(payload)?;
         if header.view < self.view {

@@ -10,19 +10,20 @@
 //! | 2 | the view in which the record was posted; never falls within a lane |
 //! | 3 | the highest index that the writer knew to be committed when it posted the record; never falls within a lane |
 //!
-//! A lane is written only after its owner has stored the lane's salt in its header. Otherwise a replica could be made primary while
-//! it does not know yet of the lane that holds what was acknowledged last.
+//! A lane is written only after its owner has stored the lane's salt in its header. Otherwise a replica could be made primary before it knows of the lane that
+//! holds the latest acknowledged entries.
 //!
-//! The ring seals each record over its bytes, length and absolute position. So what arrives here has been written by the peer that owns the
-//! lane's writing end; whether it makes sense is checked all the same, and what does not is a [`LaneFault`].
+//! The ring seals each record over its bytes, length and absolute position. So what arrives here was written by the peer that owns the lane's writing end. It
+//! is checked all the same, and what makes no sense is a [`LaneFault`].
 
 use crate::basics::{LogIndex, ViewNumber, is_number};
 use crate::engine::PartFault;
 #[cfg(doc)]
 use martlet_fabric::ring;
 
-/// The word of a lane's header, in bytes from the lane's start, in which a replica tells its primary what it holds, where engines have that: one more than the index of the
-/// last entry that it has taken from the primary's lane; 0 for none. It stands in the lane that the primary keeps for that replica; only upwards.
+/// The word by which a replica acknowledges entries, in engines that use it; its offset in bytes from the lane's start. It holds one more than the index of the
+/// last entry that the replica has taken from the primary's lane; 0 for none. The word is in the header of the lane that the primary keeps for that replica,
+/// and only increases.
 pub const ACKNOWLEDGED_OFFSET: usize = 16;
 /// Bytes of a record's payload before its content.
 pub const HEADER_BYTES: usize = 32;
@@ -31,8 +32,8 @@ pub const HEADER_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The first record of a lane: its writer has become primary. `index` is the base, `count` the number of entries that are replicated
-    /// again and follow at once. With [`Header::learner`] it begins a transfer instead, and may stand anywhere in a lane.
+    /// The first record of a lane: its writer has become primary. `index` is the base, and `count` the number of entries that are replicated again and follow
+    /// at once. With [`Header::learner`] it begins a transfer instead, and may be anywhere in a lane.
     Start = 1,
     /// An entry, or with [`Header::more`] a fragment of one that is not its last.
     Entry = 2,
@@ -129,7 +130,7 @@ impl Header {
     }
 }
 
-/// Why a lane whose seals hold makes no sense. Its reader takes nothing more from it.
+/// Why the content of a lane makes no sense although its seals hold. The reader takes nothing more from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaneFault {
     /// A record is shorter than its header.
@@ -181,7 +182,7 @@ pub enum LaneFault {
         /// The highest index that could be.
         last: LogIndex,
     },
-    /// A primary takes for granted what this replica does not hold.
+    /// A primary relies on entries that this replica does not hold.
     #[error("a primary starts from index {base}; this replica holds entries up to {last}")]
     Gap {
         /// The base of its start.
@@ -197,7 +198,7 @@ pub enum LaneFault {
         /// What has been applied.
         applied: LogIndex,
     },
-    /// A primary takes this process for a replica, but it holds a part of the state only.
+    /// A primary takes this process for a replica, but it holds only a part of the state.
     #[error("a primary takes this process for a replica, but its transfer never ended")]
     NotWhole,
     /// A part or end without a transfer, or in the middle of a fragment.

@@ -1,4 +1,4 @@
-//! What a primary does: entries into every lane, parts of the state to those who learn, and what all that makes committed.
+//! What a primary does: it writes entries into every lane and parts of the state to learners, and determines what is committed.
 
 use std::collections::VecDeque;
 
@@ -31,26 +31,26 @@ pub(super) struct Leading {
     view: ViewNumber,
     /// The highest index known to be committed when the takeover began.
     base: LogIndex,
-    /// The last entry taken over; the takeover is complete when all replicas hold it.
+    /// The last entry found by the takeover, which is complete when all replicas hold it.
     recovered: LogIndex,
     pub followers: Vec<Follower>,
     /// Entries not yet posted, or not whole.
     queue: EntryQueue,
     /// How much of the first of them has been posted.
     head_posted: usize,
-    /// Entries that wait to be executed, where that is done on commit; none elsewhere.
+    /// Entries waiting to be executed, where that is done on commit; otherwise none.
     unexecuted: EntryQueue,
     committed: LogIndex,
     last_post: Time,
-    /// When the state was last found to be one that cannot be taught, if that is not long ago.
+    /// When the state was last found to be unteachable, if that is not long ago.
     unteachable_since: Option<Time>,
-    /// Nothing may be proposed before a learner for which the log waits has got its next part.
+    /// Nothing may be proposed until a learner for which the log waits has got its next part.
     owes_part: bool,
     record: Record,
 }
 
 impl Leading {
-    /// The takeover begins in `view`: `queue` holds what is not known to be committed, after `base`.
+    /// Begins the takeover in `view`: `queue` holds what is not known to be committed, after `base`.
     #[expect(clippy::too_many_arguments, reason = "what a reign begins with")]
     pub fn new(
         me: ProcessId,
@@ -90,7 +90,7 @@ impl Leading {
         leading
     }
 
-    /// Goes on in a newer view of which this process is still primary: nothing is truncated, whoever left no longer counts.
+    /// Continues in a newer view in which this process is still primary: nothing is truncated, and processes that left no longer count.
     pub fn enter(&mut self, view: &View, lane_of: impl Fn(ProcessId) -> Option<(PeerId, u64)>) {
         self.view = view.number;
         let belongs = |p: ProcessId| view.member(p).is_some_and(|m| m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER));
@@ -105,7 +105,7 @@ impl Leading {
                     }
                 }
                 None => {
-                    // Also a replica that this primary never saw learn: it cannot know whether that one holds everything.
+                    // A replica that this primary never saw learn is new too: the primary cannot know whether that replica holds everything.
                     let mut follower = Follower::new(member.id, lane_of(member.id), Phase::Unlearned, &self.config);
                     follower.replica = replica;
                     self.followers.push(follower);
@@ -173,8 +173,8 @@ impl Leading {
         }
     }
 
-    /// Reads what the others have acknowledged, where that is what counts. What they say holds for good, whatever has become of the view: none of them said it after it
-    /// had heard of a view without this process.
+    /// Reads what the others have acknowledged, where commits depend on that. An acknowledgement stays valid, whatever has become of the view: no replica gave
+    /// one after it had learned of a view without this process.
     pub fn take_acknowledgements<F: Fabric>(&mut self, fabric: &F) {
         if self.holds != Holds::Acknowledged {
             return;
@@ -185,13 +185,13 @@ impl Leading {
             // Pairs with the release of the follower's write.
             let word = memory[ACKNOWLEDGED_OFFSET / 8].load(Ordering::Acquire);
             let index = word.checked_sub(1).map(LogIndex);
-            // What it acknowledged before it began anew, or what it cannot hold, says nothing.
+            // An acknowledgement from before its last start, or of something that it cannot hold, is ignored.
             follower.acked = follower.acked.max(index.filter(|index| *index >= follower.started && *index <= posted));
         }
     }
 
-    /// Whether a learner for which the log waits has got entries and no part of the state since. A part goes out when everything proposed has been posted: were there always
-    /// something new, it would be taught nothing, however long the log waits for room in its lane.
+    /// Whether a learner for which the log waits has got entries but no part of the state since. A part goes out only when everything proposed has been posted.
+    /// If there were always something new, the learner would be taught nothing, however long the log waits for room in its lane.
     pub fn owes_part(&self) -> bool {
         self.owes_part
     }
@@ -250,13 +250,13 @@ impl Leading {
         }
     }
 
-    /// Whether the log waits for room in this one's lane: a replica's, and a learner's that it has overrun too often. A learner whose lane is small for what is written, or that
-    /// gets little of its host, would be overrun for ever.
+    /// Whether the log waits for room in this follower's lane: it does for a replica, and for a learner that it has overrun too often. Otherwise a learner
+    /// whose lane is small for the load, or that gets little processor time, would be overrun for ever.
     fn waits_for(&self, follower: &Follower) -> bool {
         follower.gets_entries() && (follower.counts() || follower.overruns > self.config.learner_overruns)
     }
 
-    /// Each record goes into every lane in one go, or into none; so one buffer holds what waits, whoever it waits for.
+    /// Each record goes into every lane at once, or into none. So one buffer holds what waits, whichever lane it waits for.
     fn post_entries<F: Fabric>(&mut self, fabric: &mut F) -> bool {
         let mut any = false;
         if self.followers.iter().any(|f| f.phase == Phase::Unstarted && f.broken.is_none()) {
@@ -315,8 +315,8 @@ impl Leading {
         any
     }
 
-    /// Whether new entries wait for a learner to begin. Where the state that it is given shows what is committed and nothing else, those that are under way have to be
-    /// committed first, which takes as long as one request.
+    /// Whether new entries wait until a learner begins. Where the state that it gets shows only what is committed, the entries under way have to be committed
+    /// first, which takes as long as one request.
     fn holds_back(&self) -> bool {
         let begins = |f: &Follower| f.phase == Phase::Unlearned && f.broken.is_none() && f.peer.is_some() && f.outstanding() == 0;
         self.config.execution == Execution::Committed && self.unteachable_since.is_none() && self.followers.iter().any(begins)
@@ -327,8 +327,8 @@ impl Leading {
         self.posted() > self.applied()
     }
 
-    /// Lets those learn who are to, between two entries and once their lane is empty. While nobody can be taught, whoever counts as a replica and would have to
-    /// be is given up: all writes wait for it.
+    /// Begins the transfers of waiting learners, between two entries and once their lanes are empty. While the state cannot be taught, a follower that counts
+    /// as a replica and would have to learn is given up, because all writes wait for it.
     fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F, events: &mut VecDeque<Event>) {
         let nobody = self.followers.iter().all(|f| f.phase != Phase::Unlearned);
         if self.head_posted != 0 || nobody {
@@ -339,7 +339,7 @@ impl Leading {
             return;
         }
         if self.is_ahead() && !Canary::HsucUnheldStart.is_planted() {
-            // What would have to be committed first waits for these.
+            // What would have to be committed first waits for these replicas.
             self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.replica).for_each(|f| give_up_transfer(f, events));
             return;
         }
@@ -371,7 +371,7 @@ impl Leading {
             if broken && !follower.replica && !follower.given_up {
                 follower.given_up = true;
                 events.push_back(Event::Drop { process: follower.process, reason: DropReason::LaneLost });
-                // Once it has been reported as caught up it counts until a view removes it, since a view may have promoted it.
+                // Once it has been reported as caught up, it counts until a view removes it, since a view may already have promoted it.
                 if follower.phase != Phase::Following {
                     follower.caught_up = false;
                     follower.phase = Phase::Dropped;
@@ -408,7 +408,7 @@ impl Leading {
         any
     }
 
-    /// The commit index travels by itself when no entry takes it along (TRAPS 13).
+    /// Sends the commit index on its own when no entry carries it (TRAPS 13).
     fn flush<F: Fabric>(&mut self, fabric: &mut F) {
         let header = self.header(Kind::Flush, self.posted());
         let mut filled = false;
@@ -424,7 +424,7 @@ impl Leading {
         }
     }
 
-    /// The last entry that stands in the memory of everybody who counts; `None` while one of them has not even started.
+    /// The last entry that is held by every process that counts; `None` while one of them has not even started.
     fn settled(&self) -> Option<LogIndex> {
         let (mut settled, mut fastest) = (self.posted(), LogIndex(0));
         let counts = |f: &&Follower| f.counts() && !(f.broken.is_some() && Canary::HsucSuspicionIsCrash.is_planted());
@@ -445,22 +445,22 @@ impl Leading {
         Some(settled)
     }
 
-    /// Draws the conclusions from what has completed, given that the view was active after it: what is committed, and who has caught up.
-    /// Returns whether all replicas hold what this takeover found, before which nothing is committed.
+    /// Draws the conclusions from what has completed, given that the view was active after that: what is committed, and which learners have caught up. Returns
+    /// whether all replicas hold what this takeover found; nothing is committed before they do.
     pub fn conclude(&mut self, events: &mut VecDeque<Event>) -> bool {
         let settled = self.settled().filter(|settled| *settled >= self.recovered);
-        // A backup that has just begun to count, or was made a replica too early, may hold less than what is committed already.
+        // A backup that has just begun to count, or was made a replica too early, may hold less than is already committed.
         self.committed = self.committed.max(settled.unwrap_or(self.committed));
         for follower in &mut self.followers {
             let Phase::Learning(transfer) = &follower.phase else { continue };
             let Some((op, end)) = transfer.end else { continue };
-            // The parts that it was sent show nothing newer than `end`: with that committed it holds nothing that others may lack.
+            // The parts that were sent to it show nothing newer than `end`. Once that is committed, it holds nothing that others may lack.
             let done = follower.has_learned((op, end), self.holds) || Canary::EarlyPromotion.is_planted();
             if !done || end > self.committed || follower.broken.is_some() {
                 continue;
             }
-            // From here on nothing is committed without it. So it has everything as soon as it has what is committed now, however fast the log
-            // grows; and it goes on to have everything, whichever view promotes it.
+            // From here on nothing is committed without this learner. So it has everything as soon as it has what is committed now, however fast the log grows,
+            // and it keeps having everything, whichever view promotes it.
             if !follower.caught_up {
                 Mark::LearnerCounts.reach();
             }
@@ -477,7 +477,7 @@ impl Leading {
     }
 }
 
-/// The log has overrun a learner: it starts over when it has emptied its lane.
+/// The log has overrun a learner, which starts over when it has emptied its lane.
 fn overrun(follower: &mut Follower, config: &Config) {
     invariant!(!follower.counts() && follower.overruns <= config.learner_overruns, "a lane that had room is full");
     Mark::LearnerOverrun.reach();
@@ -489,7 +489,8 @@ fn overrun(follower: &mut Follower, config: &Config) {
     }
 }
 
-/// The state cannot be taught: the learner begins anew when it can, unless a view counts on it already, where nothing is committed without it.
+/// The state cannot be taught. The learner begins again when it can be, unless a view already counts on it and nothing is committed without it; then it is
+/// reported.
 fn give_up_transfer(follower: &mut Follower, events: &mut VecDeque<Event>) {
     follower.acked = None;
     if follower.replica {
@@ -518,14 +519,14 @@ fn send_parts<F: Fabric, S: StateMachine>(
     loop {
         if transfer.part.is_empty() {
             let Some(cursor) = transfer.cursor else { break };
-            // The machine holds everything proposed so far. The lane has to, too, before a part of that state goes there.
+            // The machine shows everything proposed so far. The lane has to hold all of that before a part of this state goes there.
             if !drained || budget == 0 || follower.outstanding() * 2 > config.log_ring_bytes as u64 {
                 break;
             }
             transfer.posted = 0;
             transfer.cursor = part::transfer(machine, cursor, config.transfer_budget_bytes, &mut transfer.part)?;
             if transfer.part.is_empty() {
-                // An empty range of the state costs a part of the budget all the same, so that this ends.
+                // Even an empty range of the state costs a part of the budget, so that this loop ends.
                 budget = budget.saturating_sub(config.transfer_budget_bytes.div_ceil(8));
                 continue;
             }

@@ -1,12 +1,13 @@
-//! The log behind views, which several engines keep: the first replica of the view is its primary, and an entry is committed when every replica of the view holds it.
-//! When a replica counts as holding one is an engine's [`Rule`]. It is uKharon-KV's replication (uKharon section 7.3), for any number of failovers in a row.
+//! A log whose leader is determined by views, used by several engines: the first replica of the view is its primary, and an entry is committed when every
+//! replica of the view holds it. Each engine's [`Rule`] defines what it means to hold an entry. This is uKharon-KV's replication (uKharon section 7.3), for any
+//! number of failovers in a row.
 //!
-//! The primary executes a request at once, writes its effects into the memory of every backup, and lets the reply go when they are held there
-//! and the view in which it is primary is active after that. Where it executes [on commit](crate::replica::Execution::Committed) it writes the request, and executes it
-//! in between. A backup applies what it knows to be committed. When a view makes it primary it
-//! waits for that view to be active, applies whatever stands in its memory, and sees to it that every other replica holds the same.
+//! The primary executes a request at once, writes its effects into the memory of every backup, and sends the reply when the backups hold them and its view has
+//! been active after that. Where it executes [on commit](crate::replica::Execution::Committed), it writes the request itself, and executes it before it
+//! replies. A backup applies what it knows to be committed. When a view makes a backup primary, it waits for that view to be active, applies everything in its
+//! memory, and makes every other replica hold the same.
 //!
-//! `docs/primary-backup.md` has the protocol with the argument why nothing acknowledged is lost; `docs/hsuc.md` says what is different where replicas acknowledge.
+//! `docs/primary-backup.md` has the protocol and the argument that nothing acknowledged is lost; `docs/hsuc.md` has the differences where replicas acknowledge.
 
 mod chain;
 mod config;
@@ -50,12 +51,12 @@ use peers::{Peer, lane_to};
 use quorum::Quorum;
 use turns::Turns;
 
-/// The word that moves while such an engine lives; long work counts in it too.
+/// The heartbeat word of such an engine; long work advances it too.
 const HEARTS: &[(RegionName, usize)] = &[(LIFE, life::HEARTBEAT)];
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
 ///
-/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). What it hears changes nothing in memory that others see.
+/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). Handling an event changes no memory that others see.
 ///
 /// Views have to come from one membership service, which keeps the order of seniority: a member that was behind another stays behind it, and
 /// a process that has once been primary is primary of every view that lists it. A process joins as [`Roles::LEARNER`](crate::membership::Roles::LEARNER), except in the first view.
@@ -76,12 +77,12 @@ pub struct ViewLog<R> {
     quorum: Quorum,
     /// Set once a view listed us; then a view that does not excludes us.
     listed: bool,
-    /// Set once a view listed us as a learner: then the empty state is not ours to lead with.
+    /// Set once a view listed us as a learner: then we may not lead with the empty state.
     learner: bool,
     events: VecDeque<Event>,
     /// The record taken last, kept for its memory.
     buffer: Vec<u8>,
-    /// For a reign to come: a takeover must not wait for the kernel to find it memory.
+    /// For a future reign: a takeover must not wait for the kernel to provide memory.
     spare: Record,
     faults: u64,
     /// When a peer was last asked whether it reads our lane.
@@ -97,7 +98,7 @@ enum Role {
     Backup,
     /// The newest view makes it primary, but has not been seen active.
     Candidate,
-    /// It has applied everything it holds, and the others are being brought level.
+    /// It has applied everything that it holds, and brings the others up to date.
     TakingOver(Box<Leading>),
     Primary(Box<Leading>),
     Excluded,
@@ -142,7 +143,7 @@ impl<R: Rule> ViewLog<R> {
 
     // Queries.
 
-    /// Whether the state that a backup holds is one to go on from.
+    /// Whether the state that a backup holds is whole, so that it can lead with it.
     fn is_whole(&self) -> bool {
         match self.chain.origin() {
             Origin::Whole => true,
@@ -167,7 +168,7 @@ impl<R: Rule> ViewLog<R> {
 
     // What comes from outside.
 
-    /// Whether the primary of a view is one whose lane is read no further: it would count on what this process does not take.
+    /// Excludes this process if it no longer reads the lane of the view's primary, which would count on records that are never taken.
     fn mind_deafness(&mut self, view: &View) {
         let primary = view.primary().and_then(|m| self.peers.iter().find(|p| p.process == m.id));
         if primary.is_some_and(|p| p.inbound.phase == Phase::Faulty) && matches!(self.role, Role::Backup) {
@@ -180,7 +181,7 @@ impl<R: Rule> ViewLog<R> {
 
     // Polling.
 
-    /// A reign begins or ends: what waits will not be released.
+    /// A reign begins or ends: waiting replies will not be released.
     fn break_off(&mut self) {
         self.turns.break_off();
         self.quorum.break_off();
@@ -195,8 +196,8 @@ impl<R: Rule> ViewLog<R> {
         self.role = Role::Excluded;
     }
 
-    /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now. And no process that led in one can write here any
-    /// more, so nothing will be acknowledged in one that does not stand here.
+    /// The view that makes us primary is active, so everything acknowledged in an earlier view is in our memory by now. And no process that led in an earlier
+    /// view can write here any more, so nothing that is not here will be acknowledged in one.
     fn begin_takeover<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let Some(view) = self.view.take() else { return };
         if !Canary::UnreadLanes.is_planted() {

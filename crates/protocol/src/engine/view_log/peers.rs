@@ -1,4 +1,4 @@
-//! The other replicas, as the engine sees them: connected or gone, whose lanes it reads, and who reads its own.
+//! The other replicas, as the engine sees them: which are connected or gone, whose lanes it reads, and which of them read its own.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, ring};
@@ -18,7 +18,7 @@ pub(super) struct Peer {
     /// A view has listed it.
     pub(super) listed: bool,
     pub(super) gone: bool,
-    /// It was gone when its lane was last read to the end.
+    /// It was already gone when its lane was last read to the end.
     pub(super) read_out: bool,
     /// What we know of the lane that it keeps for us.
     pub(super) outbound: Outbound,
@@ -35,12 +35,12 @@ pub(super) enum Access {
     Granted,
     /// It is being taken away.
     Revoking,
-    /// What it writes from here on fails; what has not failed stands there.
+    /// From here on its writes fail; those that have not failed are in the lane.
     Revoked,
 }
 
 impl Peer {
-    /// Whether it may have led, or counted, and is in this view no more.
+    /// Whether it may have led or counted, and is no longer in this view.
     fn has_departed(&self, view: &View) -> bool {
         let belonged = self.listed || self.inbound.has_started() || view.departed.iter().any(|d| d.id == self.process);
         belonged && view.member(self.process).is_none()
@@ -60,11 +60,11 @@ pub(super) enum Outbound {
     Lost,
 }
 
-/// About what a new primary writes to each of the others before its first client has its reply, in bytes.
+/// About how many bytes a new primary writes to each of the others before its first client has its reply.
 const FIRST_BYTES: usize = 512;
 
 impl<R: Rule> ViewLog<R> {
-    /// A hint that it may lead soon: the beginnings of the lanes to those who attend to them are brought near.
+    /// A hint that it may lead soon: prefetches the beginnings of the lanes to peers that attend to them.
     pub fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
         for peer in self.peers.iter().filter(|p| matches!(p.outbound, Outbound::Attended(_))) {
             let start = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ring::HEADER_BYTES };
@@ -78,7 +78,7 @@ impl<R: Rule> ViewLog<R> {
             if !peer.attended
                 && let Some(memory) = lane_of(fabric, peer.id)
             {
-                // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
+                // From here on every takeover of this process reads this lane. Pairs with the writer's `read_word` below.
                 let salt = ring::salt(self.config.secret, lane_number(peer.id, peer.process));
                 memory[ring::ATTENDED_OFFSET / 8].store(salt, Ordering::Release);
                 peer.attended = true;
@@ -108,7 +108,7 @@ impl<R: Rule> ViewLog<R> {
         }
     }
 
-    /// Takes the lanes of the departed away, as soon as a view says so: long before another one may take over, as a rule.
+    /// Revokes the lanes of departed processes as soon as a view excludes them; usually that is long before another process may take over.
     pub(super) fn fence_departed<F: Fabric>(&mut self, fabric: &mut F) {
         let follows = matches!(self.role, Role::Backup | Role::Candidate);
         let Some(view) = self.view.as_ref().filter(|_| follows && self.config.fences_departed) else { return };
@@ -128,15 +128,15 @@ impl<R: Rule> ViewLog<R> {
         }
     }
 
-    /// Whether all that the departed will ever have written here stands here.
+    /// Whether everything that departed processes will ever have written here is here.
     pub(super) fn is_fenced(&self) -> bool {
         let Some(view) = self.view.as_ref().filter(|_| self.config.fences_departed) else { return true };
         let done = |p: &Peer| p.access == Access::Revoked || Canary::LazyRevocation.is_planted();
         self.peers.iter().filter(|p| p.has_departed(view)).all(done)
     }
 
-    /// Lets go of peers whose memory will not be needed: their process was a member and is not, and the log has moved on to the present
-    /// primary's lane; or their process is gone without ever having started as primary.
+    /// Drops peers whose memory will not be needed: the process is no longer a member, and the log has moved on to the present primary's lane; or the process
+    /// is gone without ever having started as primary.
     pub(super) fn forget_departed(&mut self) {
         let Some(view) = &self.view else { return };
         let primary = view.primary().map(|m| m.id);
@@ -152,7 +152,7 @@ impl<R: Rule> ViewLog<R> {
         let events = &mut self.events;
         self.peers.retain(|peer| {
             let started = matches!(peer.inbound.phase, Phase::Starting { .. } | Phase::Effective { .. } | Phase::Current);
-            // Of a process that we have not seen in a view, a view that we have not seen may have made a primary.
+            // A process that we have not seen in a view may have been made primary by a view that we have not seen.
             let unused = peer.gone && (leads || (peer.read_out && !started));
             let keep = view.member(peer.process).is_some() || !(peer.listed || unused);
             if !keep {
@@ -163,14 +163,14 @@ impl<R: Rule> ViewLog<R> {
     }
 }
 
-/// What tells the lanes that this process keeps apart: numbers of peers are never used again.
+/// A number that is different for each lane that this process keeps: peer numbers are never reused.
 pub(super) fn lane_number(peer: PeerId, process: ProcessId) -> u64 {
     if martlet_fabric::canary::Canary::ReusedLane.is_planted() { u64::from(process.node.0) } else { u64::from(peer.0) }
 }
 
-/// As which peer a process is connected that attends to our lane there, and that lane's salt.
+/// The peer as which a process is connected, if it attends to our lane there, and that lane's salt.
 pub(super) fn lane_to(peers: &[Peer], process: ProcessId) -> Option<(PeerId, u64)> {
-    // The latest connection and no other: an earlier one of the same process is lost.
+    // Only the latest connection: earlier ones of the same process are lost.
     let peer = peers.iter().rev().find(|p| p.process == process)?;
     match peer.outbound {
         Outbound::Attended(salt) => Some((peer.id, salt)),

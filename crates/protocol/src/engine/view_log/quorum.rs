@@ -1,12 +1,12 @@
-//! Which replies may go out although no lease is trusted: those of turns that a round of questions to the coordinators vouches for (uKharon section 5,
-//! Algorithm 6, and appendix B).
+//! Which replies may go out without trusting a lease: those of turns that a round of questions to the coordinators vouches for (uKharon section 5, Algorithm 6,
+//! and appendix B).
 //!
-//! Say that a round of questions begins when a read has been executed and all that it saw stands at every replica, and that it finds the next view's slot
-//! empty at a majority. A slot that holds something never becomes empty again. So when the round began the next view had not been decided, and:
-//! - nobody had led in a later view: whatever had been acknowledged there before the read was asked for would be missing in it, and there is nothing;
-//! - whoever leads next finds in its memory what the read saw.
+//! Suppose that a round of questions begins after a read has been executed and everything that it saw is at every replica, and that the round finds the next
+//! view's slot empty at a majority. A slot that holds something never becomes empty again. So the next view had not been decided when the round began, and:
+//! - no process had led in a later view, so nothing was acknowledged there that the read could have missed;
+//! - the next leader finds in its memory what the read saw.
 //!
-//! Neither follows from a round that began earlier, nor from the answers' coming later than the read.
+//! A round that began earlier shows neither, even if its answers arrive after the read.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use crate::replica::Ticket;
 pub(super) struct Quorum {
     /// In order.
     waiting: VecDeque<Ticket>,
-    /// The last round that was begun for them, and up to which turn it vouches.
+    /// The last round that was begun for these turns, and up to which turn it vouches.
     asked: Option<(Round, Ticket)>,
     released: Ticket,
 }
@@ -36,7 +36,7 @@ impl Quorum {
         self.released
     }
 
-    /// Whether a round that begins now would vouch for anybody. All turns up to `whole` have been executed, and what they saw is replicated.
+    /// Whether a round that begins now would vouch for any waiting turn. All turns up to `whole` have been executed, and what they saw is replicated.
     #[inline]
     pub fn wants_round(&self, whole: Ticket) -> bool {
         self.waiting.front().is_some_and(|first| *first <= whole)
@@ -47,7 +47,7 @@ impl Quorum {
         self.asked = Some((round, whole));
     }
 
-    /// A round was won: the one that was begun for them, or a later one, which vouches for as much. `whole`: as [above](Quorum::wants_round).
+    /// A round was won: the one that was begun for these turns, or a later one, which vouches for at least as much. `whole`: as [above](Quorum::wants_round).
     pub fn handle_proof(&mut self, round: Round, whole: Ticket) {
         let Some((_, vouched)) = self.asked.take_if(|(asked, _)| *asked <= round) else { return };
         let vouched = if Canary::EarlyRound.is_planted() { whole } else { vouched };
@@ -58,7 +58,7 @@ impl Quorum {
         self.released = vouched;
     }
 
-    /// A reign begins or ends: what waits will not be released.
+    /// A reign begins or ends: waiting replies will not be released.
     pub fn break_off(&mut self) {
         self.waiting.clear();
         self.asked = None;

@@ -1,4 +1,4 @@
-//! Going on from one replica alone, since those who decide on views are lost for good.
+//! Continuing from one replica alone, when the processes that decide on views are lost for good.
 
 use martlet_fabric::Fabric;
 
@@ -10,7 +10,7 @@ use crate::engine::Gathered;
 use crate::replica::{Execution, StateMachine};
 
 impl<R: Rule> ViewLog<R> {
-    /// Whatever was acknowledged stands in the memory of every replica of the view: all that stands in ours is taken for committed.
+    /// Everything acknowledged is in the memory of every replica of the view, so everything in ours is taken as committed.
     pub(super) fn gather_all<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
         let view = self.view();
         let gathered = |last| Gathered { last, view, ..Gathered::default() };
@@ -19,7 +19,7 @@ impl<R: Rule> ViewLog<R> {
                 leading.execute_all(machine);
                 return Some(gathered(leading.last()));
             }
-            // What it executed may never have been committed, and others have gone on without it.
+            // What it executed may never have been committed, and others have continued without it.
             Role::Excluded => return None,
             Role::Backup | Role::Candidate => {}
         }

@@ -7,9 +7,9 @@ use crate::engine::Traits;
 /// When a replica counts as holding an entry. An entry is committed when every replica of the view does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// When it stands in the replica's memory, whether or not its process has looked there: the next primary reads its memory to the end before it leads.
+    /// When it is in the replica's memory, whether or not the process has looked there: a new primary reads its memory to the end before it leads.
     Written,
-    /// When its process has taken the entry into its log and said so, in no view that excludes the primary.
+    /// When its process has taken the entry into its log and acknowledged that, before it learned of a view that excludes the primary.
     Acknowledged,
 }
 

@@ -72,7 +72,7 @@ impl Turns {
         }
     }
 
-    /// A reign begins or ends: what waits will not be released.
+    /// A reign begins or ends: waiting replies will not be released.
     pub fn break_off(&mut self) {
         self.waiting.clear();
         self.committed_bytes = self.proposed_bytes;
