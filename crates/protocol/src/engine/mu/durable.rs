@@ -70,7 +70,7 @@ impl Durable for Mu {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))
     }
 
-    /// Whether it holds the state, but nothing on its disk continues to the present log. With durability `sync` it does not count until a snapshot does.
+    /// Whether it holds the state, but nothing on its disk continues to the present log. Nothing of it counts as stable until there is a snapshot.
     fn lacks_snapshot(&self) -> bool {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
     }

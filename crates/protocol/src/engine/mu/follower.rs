@@ -52,7 +52,7 @@ pub(super) struct Follower {
     pub reading: bool,
     /// The last turn all of whose writes were made while it still gave its permission.
     pub vouched: u64,
-    /// Where the entries of its start end: none of them counts alone.
+    /// Where the entries of its start end; they count only all together.
     pub started_to: u64,
     /// Up to which number it is known to remember its promises, whatever happens to it.
     pub ceiling: u64,

@@ -22,7 +22,7 @@ use super::{AbortReason, Event, Group};
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 
-/// The bits of a proposal number that tell its proposers apart; the rounds stand above them.
+/// The low bits of a proposal number, which tell its proposers apart; the round is above them.
 const PROPOSER_BITS: u32 = 16;
 
 /// How far a reign has come.
@@ -30,17 +30,17 @@ const PROPOSER_BITS: u32 = 16;
 pub(super) enum Stage {
     /// It waits for the permission of a majority (listing 2, lines 9 to 12).
     Acquiring,
-    /// It reads the log of the follower that has the most (listing 3).
+    /// It reads the log of the follower with the best log (listing 3).
     CatchingUp { from: PeerId, numbers: Numbers, pieces: u8 },
-    /// It waits until its proposal number stands at a majority (lines 17 to 24).
+    /// It waits until its proposal number is at a majority (lines 17 to 24).
     Preparing,
-    /// It waits until everything that it found stands at a majority, under its own number.
+    /// It waits until everything that it found is at a majority, under its own number.
     TakingOver { last: LogIndex, recovered: u64 },
     /// Every propose is one write (section 4.2, omitting the prepare phase).
     Leading,
 }
 
-/// Pieces of a log that a reign has asked for and did not live to see.
+/// Pieces of a log that a reign requested and that were still outstanding when it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StrayLog {
     pub from: PeerId,
@@ -61,11 +61,11 @@ pub(super) struct Context<'a, F, S> {
     pub buffer: &'a mut Vec<u8>,
     /// The number of the request that this process has granted itself last.
     pub self_granted: u64,
-    /// Whose log an earlier reign has begun to read and not seen the end of: what it asked for may still land where logs are read to.
+    /// The peer whose log an earlier reign began to read and did not finish: the pieces may still land in the scratch memory to which logs are read.
     pub stray_log: Option<PeerId>,
-    /// Whether a majority is still hoped for by who cannot catch up with what it has found without one.
+    /// Whether a process that cannot catch up with the logs that it has found without a majority still hopes for one.
     pub hopes: bool,
-    /// The highest number by which an earlier reign of this process was outbid; 0 for none.
+    /// The highest number that outbid an earlier reign of this process; 0 for none.
     pub outbid: u64,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn ring_of<F: Fabric>(fabric: &F) -> &Memory {
     fabric.memory(LocalRegion::Public(LOG)).expect("every process offers its log")
 }
 
-/// Whether a log holds whatever lies between what is committed here and its end.
+/// Whether a log holds everything between the last entry committed here and its own end.
 fn reaches_back<F, S>(numbers: &Numbers, cx: &Context<F, S>) -> bool {
     let (from, to) = (cx.log.committed().position, numbers.tail.position);
     (numbers.floor..=to).contains(&from) && to - from <= cx.config.log_ring_bytes as u64
@@ -84,7 +84,7 @@ fn reaches_back<F, S>(numbers: &Numbers, cx: &Context<F, S>) -> bool {
 #[derive(Debug)]
 pub(super) struct Reign {
     me: ProcessId,
-    /// The number of the request with which it began; tells its operations from those of earlier ones.
+    /// The number of the request with which it began; distinguishes its operations from those of earlier reigns.
     pub(super) round: u64,
     /// The proposal number; 0 before it is chosen.
     pub(super) ballot: u64,
@@ -100,7 +100,7 @@ pub(super) struct Reign {
     failed: Option<AbortReason>,
     /// Whether a majority has been seen to give its permission.
     permitted: bool,
-    /// Without a majority, only better logs have been found that do not reach back to what is committed here.
+    /// Whether, without a majority, only better logs were found that do not reach back to what is committed here.
     overrun: bool,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
@@ -108,7 +108,7 @@ pub(super) struct Reign {
 }
 
 impl Reign {
-    /// `backlog`: what this process has executed beyond the end of its log in an earlier reign; empty otherwise.
+    /// `backlog`: what this process executed beyond the end of its log in an earlier reign, if anything.
     pub fn new(me: ProcessId, round: u64, record: Record, backlog: Backlog) -> Reign {
         Reign {
             me,
@@ -143,7 +143,7 @@ impl Reign {
         matches!(self.stage, Stage::Leading)
     }
 
-    /// Whether it waits for a majority, or for a log that reaches back to its own.
+    /// Whether it waits for a majority or for a log that reaches back to its own.
     pub fn is_overrun(&self) -> bool {
         self.overrun
     }
@@ -167,12 +167,12 @@ impl Reign {
         self.backlog.has_commands()
     }
 
-    /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
+    /// Whether another command of `bytes`, together with everything waiting, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
         self.is_leading() && log.open_bytes() + self.backlog.log_bytes_with(bytes) <= config.open_bytes()
     }
 
-    /// Asks a process for its permission, from now on or as soon as it is there. Its numbers land in `slot` of the scratch memory.
+    /// Asks a process for its permission, now or as soon as it attends. Its numbers land in `slot` of the scratch memory.
     pub fn ask(&mut self, process: ProcessId, peer: PeerId, slot: usize, writer: Writer) {
         self.followers.push(Follower::new(process, peer, slot, writer));
         self.electorate.forget();
@@ -191,7 +191,7 @@ impl Reign {
         }
     }
 
-    /// Lets go of those that are lost and do not `matter` any more. One that is still being read stays until that has come home.
+    /// Drops followers that are lost and no longer `matter`. A follower that is still being read stays until the read has completed.
     pub fn drop_lost(&mut self, matters: impl Fn(&Follower) -> bool) -> Vec<Follower> {
         let stage = self.stage;
         let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
@@ -212,7 +212,7 @@ impl Reign {
         (self.followers, self.record, self.backlog)
     }
 
-    /// The peer is gone: what it holds counts for nothing any more.
+    /// The peer is gone, and what it holds no longer counts.
     pub fn lose(&mut self, peer: PeerId) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) {
             (follower.phase, follower.acked) = (Phase::Lost, None);
@@ -238,9 +238,9 @@ impl Reign {
                     self.failed = Some(AbortReason::CatchUp);
                 }
             }
-            // Listing 2, lines 24 and 33: abort if any write fails, since that follower has granted somebody else.
+            // Listing 2, lines 24 and 33: abort if any write fails, since that follower has granted its permission to another process.
             (_, Err(OpError::AccessLost)) => self.failed = Some(AbortReason::AccessLost(follower.process)),
-            // What still comes home of who is lost counts for nothing: its process may count already by another connection.
+            // Late completions of a lost follower do not count: its process may already count through another connection.
             (Op::Log, Ok(_)) if !follower.is_lost() => follower.handle_done(),
             (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.soon(peer),
             (Op::Words, Ok(_)) => self.read.push(peer),
@@ -272,13 +272,13 @@ impl Reign {
         Header { kind, count, number: self.ballot, index, beside: log.committed().index.0 }
     }
 
-    /// How many of the group `yes` holds for, this process included if `me`.
+    /// For how many members of the group `yes` holds, counting this process if `me`.
     pub(super) fn count(&self, group: &Group, me: bool, yes: impl Fn(&Follower) -> bool) -> usize {
         let others = self.followers.iter().filter(|f| group.contains(f.process) && yes(f)).count();
         others + usize::from(me && group.contains(self.me))
     }
 
-    /// The highest value that a majority of the group has reached; `mine` is that of this process, which no follower's exceeds.
+    /// The highest value that a majority of the group has reached; `mine` is the value of this process, which no follower's exceeds.
     #[inline]
     pub(super) fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
         let needed = self.needed(log);
@@ -303,7 +303,7 @@ impl Reign {
         Ok(self.commit(cx))
     }
 
-    /// Whether it leads, and every follower in reach has been sent the whole log and holds the state: there is nothing to do then but to commit.
+    /// Whether it leads, and every follower in reach has been sent the whole log and holds the state, so that the only thing left to do is to commit.
     #[inline]
     fn is_steady(&self, log: &Log) -> bool {
         let tail = log.tail().position;
@@ -343,7 +343,7 @@ impl Reign {
         let mut moved = false;
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
-                // It told the salt before it acknowledged anything. A process that did not is not written to.
+                // It tells the salt before it acknowledges anything. A process that did not is not written to.
                 if !follower.lane.writer().is_salted()
                     && !follower.lane.salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT))
                 {
@@ -357,7 +357,7 @@ impl Reign {
         moved
     }
 
-    /// Takes what reads have brought: numbers, or a piece of a log.
+    /// Takes the results of reads: numbers, or a piece of a log.
     fn take_read<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
         let mut moved = false;
         while let Some(peer) = self.read.pop() {
@@ -393,7 +393,7 @@ impl Reign {
         Ok(moved)
     }
 
-    /// With the permission of a majority: whoever of them has the most is caught up with, or else the prepare phase begins.
+    /// Once a majority has given its permission: catches up with the best log among them, or else begins the prepare phase.
     fn acquire<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
         let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
         let own = (cx.log.last_ballot(), cx.log.tail().index);
@@ -406,12 +406,12 @@ impl Reign {
         if confirmed && !std::mem::replace(&mut self.permitted, true) {
             cx.events.push_back(Event::Permitted);
         }
-        // Without a majority too: that of a group that has been succeeded may never be had, be it that the group has grown or that the dead have been
-        // removed from it. A better log may bring the group in force; nothing that is committed is lost with ours (docs/mu.md).
+        // A better log is read without a majority too. A majority of an outdated group may never be found, because the group has grown or dead members have
+        // been removed from it. A better log may contain the group in force, and replacing ours loses nothing committed (docs/mu.md).
         let members = self.followers.iter();
         let is_better = |numbers: &Numbers| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted();
         let better = members.clone().filter_map(|f| Some((f.numbers().filter(|n| is_better(n))?, f.peer)));
-        // Of logs that are equally good, one that reaches back to ours.
+        // Of equally good logs, prefer one that reaches back to ours.
         let mut best = better.clone().max_by_key(|(numbers, _)| (numbers.rank(), reaches_back(numbers, cx)));
         self.overrun = false;
         if !confirmed && best.is_some_and(|(numbers, _)| !reaches_back(numbers, cx)) {
@@ -430,7 +430,7 @@ impl Reign {
         if !confirmed {
             return Ok(());
         }
-        // What anybody knows to be committed is in our log by now.
+        // Whatever any of them knows to be committed is in our log by now.
         let committed = members.clone().filter_map(|f| Some(f.numbers()?.committed.index)).max().unwrap_or_default();
         cx.log.advance(ring_of(cx.fabric), cx.machine, committed);
         if !cx.log.is_complete() {
@@ -444,7 +444,7 @@ impl Reign {
                 .max(cx.outbid)
                 .max(cx.log.min_proposal())
                 .max(cx.log.taught_ballot());
-            // Higher than any seen or used before (listing 2, line 20), and nobody else's.
+            // Higher than any seen or used before (listing 2, line 20), and used by no other process.
             let ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
             // No record carries such a number.
             if !basics::is_number(ballot) {
@@ -467,7 +467,7 @@ impl Reign {
         Ok(())
     }
 
-    /// Listing 3: reads the part of the best log that is undecided here.
+    /// Listing 3: reads the part of the best log that is not decided here.
     fn catch_up<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, numbers: Numbers, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
         if !reaches_back(&numbers, cx) {
             return Err(AbortReason::TooOld);
@@ -479,7 +479,7 @@ impl Reign {
         }
         let (from, to, capacity) = (cx.log.committed().position, numbers.tail.position, cx.config.log_ring_bytes as u64);
         basics::Mark::MuCatchesUp.reach();
-        // In as many pieces as the ring makes of it, at the same places.
+        // In as many pieces as the ring splits it into, at the same places.
         let mut pieces = 0;
         let mut at = from;
         while at < to {
@@ -505,7 +505,7 @@ impl Reign {
             staged.push(cx.buffer);
         }
         if self.ballot != 0 && numbers.last_ballot.max(numbers.taught_ballot) > self.ballot {
-            // Its number was chosen before this log was seen. Nothing may be accepted under it any more.
+            // The proposal number was chosen before this log was seen. Nothing may be accepted under it any more.
             return Err(AbortReason::Outbid(numbers.last_ballot.max(numbers.taught_ballot)));
         }
         let whole = reader.position() == numbers.tail.position;
@@ -519,7 +519,7 @@ impl Reign {
         Ok(())
     }
 
-    /// Writes the proposal number to each confirmed follower; when it stands at a majority, everything there is to be accepted goes out.
+    /// Writes the proposal number to each confirmed follower; when the number is at a majority, everything to be accepted is sent.
     fn prepare<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
         let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
         let own = (cx.log.last_ballot(), cx.log.tail().index);
@@ -564,7 +564,7 @@ impl Reign {
         Ok(())
     }
 
-    /// Releases the replies of turns that are committed and vouched for.
+    /// Releases the replies of turns whose proposals are committed and for which a majority has since confirmed its permission.
     #[inline]
     pub fn release(&mut self, releases: &mut Releases, log: &Log) {
         if releases.is_waiting() {

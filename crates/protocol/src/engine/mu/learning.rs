@@ -1,4 +1,5 @@
-//! How a process gets the state that it does not hold: it was never in the group, the log has overrun it, or it has executed what was lost.
+//! How a process obtains the state, if it does not hold it: because it was never in the group, the log has overrun it, or it has executed entries that were
+//! lost.
 
 use martlet_fabric::{Fabric, LocalRegion, PeerId};
 
@@ -15,11 +16,11 @@ use super::peers::Peer;
 use super::permission::tell;
 use super::{Event, Group, Mu};
 
-/// For how many heartbeats a teacher that is presumed dead must not have been heard, until somebody else is asked. A teacher that was only kept from running
-/// for a moment goes on where it was.
+/// For how many heartbeats a teacher that is presumed dead must have been silent before another process is asked. A teacher that was only kept from running for
+/// a moment continues where it was.
 const SILENT_HEARTBEATS: u64 = 10;
 
-/// A wish to be taught, and how far it has been met.
+/// A request to be taught, and how far it has been fulfilled.
 #[derive(Debug)]
 pub(super) struct Learning {
     teacher: PeerId,
@@ -33,18 +34,18 @@ pub(super) struct Learning {
     /// Every part has come.
     whole: bool,
     committed: LogIndex,
-    /// Under which proposal numbers, at most, what the teacher's log holds was committed.
+    /// The highest proposal number under which anything in the teacher's log was committed.
     ballot: u64,
-    /// The highest proposal number that was known here when it was asked for.
+    /// The highest proposal number that was known here when the request was made.
     known: u64,
     /// The teacher has given up, or made no sense.
     broken: bool,
-    /// How many lessons in a row have made no sense, this one and those before it.
+    /// How many lessons in a row have made no sense, up to and including this one.
     refusals: u32,
 }
 
 impl Learning {
-    /// This process was itself stalled for so long, and has waited for nothing.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
         self.heard = discounted(self.heard, gap_ns, now);
     }
@@ -102,12 +103,12 @@ impl Learning {
 }
 
 impl Mu {
-    /// Asks to be taught when that is necessary, and takes what a teacher sends. Returns whether anything came.
+    /// Asks to be taught when that is necessary, and takes what a teacher sends. Returns whether anything arrived.
     pub(super) fn learn<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() {
             return false;
         }
-        // What has come is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        // Takes what has arrived first: for a process that was itself kept from running, that may be the whole lesson, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.take_lesson(now, &mut learning, fabric, machine);
@@ -145,34 +146,35 @@ impl Mu {
 
     /// Whether somebody else is to be asked.
     fn gives_up(&self, now: Time, learning: &Learning) -> bool {
-        // Long before patience is over: a candidate may wait for what this process lacks, and nobody leads meanwhile.
+        // Long before patience runs out: a candidate may wait for what this process lacks, with no leader meanwhile.
         let presumed = self.peers.iter().any(|p| p.id == learning.teacher && !p.watch.is_alive());
         let silence_ns = SILENT_HEARTBEATS * self.config.heartbeat_interval_ns;
         let silent_ns = now.since(learning.heard);
         self.has_failed(learning) || presumed && silent_ns >= silence_ns || silent_ns > self.config.teach_patience_ns
     }
 
-    /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another. Where others were found to be ahead it is
-    /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever. Where there is nobody, whoever was asked before may
-    /// yet go on.
+    /// Picks a teacher and asks it: a follower rather than the leader, the one with the highest id, and not the same one again if there is another. If others
+    /// were found to be ahead, it asks one of them: a process that has missed as much as this one would only teach it what it has had already, for ever. If
+    /// there is no candidate, the process asked before may still continue.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let last = self.learning.as_ref().map(|l| l.teacher);
         let since = *self.incomplete_since.get_or_insert(now);
-        // Only if there is nobody else, and some time has been given to find out.
+        // Only if there is no other, and there was some time to find out.
         let leader_too = now.since(since) >= 10 * self.config.heartbeat_interval_ns;
         let able = self.peers.iter().filter(|p| p.watch.is_alive());
         let rank = |peer: &Peer| match peer.watch.status {
             Some(Status::Follower) if self.ahead.is_empty() || self.ahead.contains(&peer.process) => 3,
             Some(Status::Leader) if leader_too => 2,
             Some(Status::Follower) if leader_too => 1,
-            // A leader that took itself out of the group, and has come back with the only log that says so.
+            // A leader that removed itself from the group, and has come back with the only log that says so.
             Some(Status::Taught) if leader_too && self.ahead.contains(&peer.process) => 2,
             _ => 0,
         };
         let best = able.map(|p| (rank(p), p)).filter(|(rank, _)| *rank > 0);
         let best = best.max_by_key(|(rank, p)| (*rank > 1, Some(p.id) != last, *rank, p.process, p.id));
         let teacher = best.map(|(_, p)| p.id);
-        // Another one may make sense. Where none does, or there is none, it is not asked for at the speed of the fabric.
+        // Another teacher's lesson may make sense. If none does, or there is no other teacher, requests are slowed down, so that they are not repeated at the
+        // speed of the fabric.
         let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
         if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
             return;
@@ -215,7 +217,7 @@ impl Mu {
         while !learning.broken && peer.state_reader.next(lane, &mut self.buffer) {
             any = true;
             learning.heard = now;
-            // Where the record ends in every log that has it: the records of a state lane lie elsewhere.
+            // Where the record ends in every log that has it; records in a state lane have other positions.
             let end = learning
                 .at
                 .map_or(0, |at| martlet_fabric::ring::position_after(at.position, self.buffer.len(), self.config.log_ring_bytes as u64));

@@ -1,6 +1,6 @@
-//! A replica's log (Mu listing 1): sealed records at absolute positions, what of them is accepted, committed and applied.
+//! A replica's log (Mu listing 1): sealed records at absolute positions, and how far they are accepted, committed and applied.
 //!
-//! What is the same in the logs of all engines stands in [`Entries`]. Here is what `mu` adds: proposal numbers, what a start replaces, and the journal.
+//! [`Entries`] has what the logs of all engines share. This module has what `mu` adds: proposal numbers, what a start replaces, and the journal.
 
 mod written;
 
@@ -20,7 +20,7 @@ use super::layout::{self, Header, Kind, LaneFault, Status, words};
 
 pub use crate::replica::entries::Mark;
 
-/// Records with entries on their way into a log, as one.
+/// Records with entries that enter a log all together.
 #[derive(Debug, Default)]
 pub struct Staged {
     bytes: Vec<u8>,
@@ -55,10 +55,10 @@ pub struct Log {
     beyond: bool,
     min_proposal: u64,
     last_ballot: u64,
-    /// The highest number of a log from which this one has anything without having been accepted under it: what its machine was taught, or read in another's log that
-    /// was taught. A majority is known to have promised it.
+    /// The highest number of a log from which this one has anything that was not accepted here: its machine was taught it, or it was read in another log that
+    /// was taught. A majority is known to have promised that number.
     taught_ballot: u64,
-    /// What has to be written down about it, if anything has to.
+    /// What has to be written down about this log, if anything has to be.
     pub journal: Option<Box<Journal>>,
     record: Record,
     buffer: Vec<u8>,
@@ -75,7 +75,7 @@ impl Deref for Log {
 }
 
 impl Log {
-    /// The empty log of a machine in its first state, or with no group of one that has to learn.
+    /// The empty log of a machine in its first state; or, without a group, of a machine that has to learn.
     pub fn new(capacity: usize, group: Option<Group>) -> Log {
         Log {
             entries: Entries::new(capacity, group),
@@ -89,7 +89,7 @@ impl Log {
         }
     }
 
-    /// The log of a machine that shows everything up to `mark`, as it was accepted under `ballot`, of a group that begins there.
+    /// The log of a machine that shows everything up to `mark`, accepted under `ballot`; its group begins there.
     pub fn behind(capacity: usize, group: Group, mark: Mark, ballot: u64) -> Log {
         let mut log = Log::new(capacity, None);
         log.entries.begin_anew(mark, group);
@@ -105,7 +105,7 @@ impl Log {
         self.last_ballot
     }
 
-    /// The highest number under which anything in this log may have been committed. Above [`Log::last_ballot`] where it was taught.
+    /// The highest number under which anything in this log may have been committed. Above [`Log::last_ballot`] if the log was taught.
     pub fn known_ballot(&self) -> u64 {
         self.last_ballot.max(self.taught_ballot)
     }
@@ -115,17 +115,18 @@ impl Log {
         self.min_proposal.max(self.known_ballot())
     }
 
-    /// The highest number under which anything was committed that this log was taught, or has from one that was; 0 if nothing was.
+    /// The highest number under which anything was committed that this log was taught, or took from a log that was taught; 0 if nothing was.
     pub fn taught_ballot(&self) -> u64 {
         self.taught_ballot
     }
 
-    /// What comes into this log next was committed under numbers up to `ballot`, which a majority has promised; it is not accepted under that here.
+    /// What enters this log next was committed under numbers up to `ballot`, which a majority has promised; it does not count as accepted under that number
+    /// here.
     pub fn note_taught(&mut self, ballot: u64) {
         self.taught_ballot = self.taught_ballot.max(ballot);
     }
 
-    /// Whether a majority is known to take nothing under `ballot` any more.
+    /// Whether a majority is known to accept nothing under `ballot` any more.
     pub fn is_succeeded(&self, ballot: u64) -> bool {
         ballot < self.taught_ballot
     }
@@ -187,15 +188,15 @@ impl Log {
         placed
     }
 
-    /// How many records stand behind `position`; `None` if none of them begins there.
+    /// How many records follow `position`; `None` if no record begins there.
     pub fn records_behind(&mut self, ring: &Memory, position: u64) -> Option<u32> {
         let mut count = 0;
         let end = self.entries.each_from(ring, position, |_, _, _| count += 1);
         (end == self.tail().position).then_some(count)
     }
 
-    /// Replaces everything behind what is committed by `staged`, as accepted under `ballot`. Entries that stand there already stay; when the
-    /// machine shows one that goes, it is void.
+    /// Replaces everything after the committed prefix by `staged`, accepted under `ballot`. Entries that are there already stay. If the machine shows one that
+    /// is removed, its state is void.
     pub fn replace(&mut self, ring: &Memory, ballot: u64, staged: &Staged) -> Result<(), LaneFault> {
         let committed = self.committed().index;
         // What is committed here already is the same there.
@@ -241,7 +242,7 @@ impl Log {
         done
     }
 
-    /// The log begins anew behind `base`, which is committed, with the group there; what the machine shows ends before it.
+    /// Restarts the log after `base`, which is committed, with the group there; what the machine shows ends before it.
     pub fn jump(&mut self, base: Mark, group: Group) {
         let committed = self.committed().index;
         invariant!(base.index > committed, "a jump back from {committed:?} to {base:?}");
@@ -259,13 +260,13 @@ impl Log {
         self.entries.cut_behind(to);
     }
 
-    /// The machine shows everything in the log, since the leader executed it.
+    /// The machine shows everything in the log, because the leader executed it.
     #[inline]
     pub fn note_executed(&mut self) {
         self.entries.note_executed();
     }
 
-    /// The machine shows more than the log holds, or no longer does. Whatever changes the log from now on voids what it shows.
+    /// Sets whether the machine shows more than the log holds. If so, any change of the log from now on voids what it shows.
     pub fn set_beyond(&mut self, beyond: bool) {
         self.beyond = beyond;
     }
@@ -281,7 +282,7 @@ impl Log {
         }
     }
 
-    /// The machine shows what will never be in the log, or is to be emptied.
+    /// The machine shows something that will never be in the log, or is about to be emptied.
     pub fn void(&mut self) {
         self.beyond = false;
         self.entries.void();
@@ -303,9 +304,9 @@ impl Log {
         self.entries.commit_to(mark);
     }
 
-    /// The machine has been taught everything up to `at`, by somebody whose log holds what was committed under numbers up to `ballot` ([`Log::known_ballot`]), and who
-    /// knew `committed` to be committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here,
-    /// or makes no sense.
+    /// The machine has been taught everything up to `at`, with the `group` there, by a process whose log holds what was committed under numbers up to `ballot`
+    /// ([`Log::known_ballot`]), and that knew `committed` to be committed. Entries in the log after `at` stay accepted. `false`: the lesson cannot be joined
+    /// with this log, or makes no sense.
     pub fn learned<S: StateMachine>(
         &mut self,
         ring: &Memory,
@@ -326,9 +327,9 @@ impl Log {
             self.write_base(ring, true);
             return true;
         }
-        // What stands here already may be something else: a leader's own records that nobody else had; and so may what was taught, which a leader shows before it is
-        // committed. They are the same where both are known to be committed, where they are the same leader's, and, as far as what was taught is committed, where
-        // ours was accepted under a higher number: its leader had to adopt what was committed before.
+        // Our entries may differ from what was taught: they may be a leader's own records that no other process had, and what was taught may be what a leader
+        // shows before it is committed. The two are the same where both are known to be committed, and where they come from the same leader. As far as what was
+        // taught is committed, they are also the same where ours was accepted under a higher number, because its leader had to adopt what was committed before.
         let known = at.index <= committed.min(own.index);
         let same_leader = ballot == self.last_ballot && ballot == self.known_ballot();
         let accepted_later = ballot < self.last_ballot && at.index <= committed;

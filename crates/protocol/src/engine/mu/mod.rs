@@ -1,8 +1,8 @@
-//! The `mu` engine: state machine replication at the price of one write (Mu, OSDI'20), with what its authors left out.
+//! The `mu` engine: state machine replication at the cost of one write (Mu, OSDI'20), with the parts that its authors left out.
 //!
-//! A leader writes each request once into the memory of each follower; when that has succeeded at a majority, the request is committed. It
-//! can succeed only while the follower gives this leader, and nobody else, its permission: so two leaders never both succeed, and no
-//! follower's CPU is waited for. `docs/mu.md` has the protocol, with the argument why nothing committed is lost.
+//! A leader writes each request once into the memory of each follower. When the write has succeeded at a majority, the request is committed. A write can
+//! succeed only while the follower gives its permission to this leader and to no other process. So two leaders never both succeed, and the leader waits for no
+//! follower's CPU. `docs/mu.md` has the protocol and the argument that nothing committed is lost.
 
 mod background;
 mod config;
@@ -61,15 +61,15 @@ use peers::Peer;
 use permission::Permission;
 use replay::Inbound;
 
-/// So many turns in a row that replicate something put off the background plane, at most.
+/// The most turns in a row that put off the background plane because they replicated something.
 const MOST_PUT_OFF: u32 = 16;
 /// Bytes that a follower takes from its leader's lane in one turn.
 const DRAIN_BYTES: usize = 256 << 10;
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
 ///
-/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). Both planes of the paper are in them: where they share a thread, they share
-/// their fate.
+/// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). They drive both planes of the paper, which share a
+/// thread and therefore their fate.
 #[derive(Debug)]
 pub struct Mu {
     me: ProcessId,
@@ -79,8 +79,8 @@ pub struct Mu {
     permission: Permission,
     inbound: Inbound,
     reign: Option<Reign>,
-    /// What is in no reign's hands: emptied, or what the machine shows beyond the end of the log. A leader that executes first has lost its role
-    /// then, and may have it again before anybody else writes to its log.
+    /// The backlog while no reign has it: empty, or what the machine shows beyond the end of the log. In the latter case a leader that executes first has lost
+    /// its role, and may get it back before any other process writes to its log.
     backlog: Backlog,
     /// When a leader looks after the background plane next.
     background: Time,
@@ -88,14 +88,14 @@ pub struct Mu {
     put_off: u32,
     /// The earliest moment of the next attempt to lead.
     retry: Time,
-    /// Attempts that have come to nothing since this process last led.
+    /// Failed attempts to lead since this process last led.
     failures: u32,
-    /// Whether a lesson has ever begun here: the machine is not the empty one of a founder then.
+    /// Whether a lesson has ever begun here; if so, the machine is not a founder's empty one.
     lesson_begun: bool,
-    /// Since when nothing has come of being the one to lead but logs that cannot be caught up with.
+    /// Since when this process should lead but has found only logs with which it cannot catch up.
     overrun_since: Option<Time>,
-    /// The highest number by which a reign was outbid. A group that is small has a majority before all numbers are home: without this, a leader would be outbid again and
-    /// again by a process that is no part of it.
+    /// The highest number that outbid a reign. In a small group a majority answers before all numbers have been read; without this, a leader would be outbid
+    /// again and again by a process outside that majority.
     outbid: u64,
     /// It has been asked to give up the lead.
     steps_down: bool,
@@ -104,17 +104,17 @@ pub struct Mu {
     releases: Releases,
     signs: Signs,
     learning: Option<Learning>,
-    /// When the state was last found to be one that cannot be taught, if that is not long ago.
+    /// When the state was last found to be unteachable, if that is not long ago.
     unteachable_since: Option<Time>,
-    /// What an earlier reign has left on its way to where logs are read to.
+    /// Reads of an earlier reign that may still land in the scratch memory to which logs are read.
     stray_log: Option<StrayLog>,
-    /// Whose logs had overrun this one when that was last found: those who can teach what it lacks.
+    /// The processes whose logs had overrun this one when that was last found; they can teach what it lacks.
     ahead: Vec<ProcessId>,
     /// Since when it has looked for a teacher.
     incomplete_since: Option<Time>,
     wishes: u64,
     roster: Roster,
-    /// Somebody has been found to be gone since the last look at who leads.
+    /// Whether a process has been found to be gone since the leader was last determined.
     suspects_anew: bool,
     /// Whether a group that this process knew has listed it.
     listed: bool,
@@ -128,15 +128,15 @@ pub struct Mu {
     published: bool,
     told: Told,
     snapshot: Option<Snapshot>,
-    /// Too much waits for the disk: what the leader writes stays in its lane.
+    /// Whether too much waits for the disk, so that the leader's records stay in its lane.
     holds_back: bool,
-    /// Of which chain of the journal a snapshot is whole, and not yet known to be stable.
+    /// The chain of the journal of which a snapshot is complete but not yet known to be stable.
     finished: Option<u64>,
 }
 
 impl Mu {
-    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others; without, it
-    /// holds nothing, has itself taught, and waits until a leader [adds](Self::add) it.
+    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others. Without one it holds nothing,
+    /// asks to be taught, and waits until a leader [adds](Self::add) it.
     ///
     /// Panics when `config` does not [validate](Config::validate), or the group does not list `me`.
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Mu {
@@ -206,12 +206,12 @@ impl Mu {
         self.log.group()
     }
 
-    /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
+    /// The entry that introduced the group in force, as far as this process knows; 0 for the first group.
     pub fn group_since(&self) -> Option<LogIndex> {
         self.log.group_since()
     }
 
-    /// Whether it has been removed from the group, and so stopped.
+    /// Whether it has been removed from the group, and has therefore stopped.
     pub fn is_removed(&self) -> bool {
         self.listed && self.log.committed_group().is_some_and(|(_, g)| !g.contains(self.me))
     }
@@ -223,7 +223,7 @@ impl Mu {
 
     // What comes from outside.
 
-    /// What a reign has asked for that is over comes home.
+    /// Takes the late completion of an operation that an ended reign posted.
     #[cold]
     fn handle_stray(&mut self, op: Op, round: u64, peer: PeerId) {
         match (op, &mut self.stray_log) {
@@ -245,23 +245,23 @@ impl Mu {
 
     // Commands.
 
-    /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
-    /// that loses its role, is void.
+    /// Asks for a process to join the group. The leader adds it when it is connected and holds the state. A request to another process, or to a leader that
+    /// loses its role, is void.
     pub fn add(&mut self, process: ProcessId) {
         self.roster.add(self.config.durability.known_as(process));
     }
 
-    /// Wishes a process out of the group, the leader itself included. As [`add`](Self::add).
+    /// Asks for the removal of a process, possibly the leader itself, from the group; see [`add`](Self::add).
     pub fn remove(&mut self, process: ProcessId) {
         self.roster.remove(self.config.durability.known_as(process));
     }
 
-    /// Gives up the lead, if this process has it. The one with the lowest id among those alive leads next: this process again, if that is so.
+    /// Gives up leadership, if this process has it. The living process with the lowest id leads next, which may be this process again.
     pub fn step_down(&mut self) {
         self.steps_down = true;
     }
 
-    /// What the node has to do or to report, in order.
+    /// The next thing that the node has to do or report, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -273,8 +273,8 @@ impl Mu {
         self.reign.as_ref().is_some_and(Reign::is_leading)
     }
 
-    /// Replicates what has been proposed, and has the followers asked whether they still give their permission where a reply waits for that. Whether
-    /// anything was posted.
+    /// Replicates what has been proposed, and, where a reply waits for it, checks that the followers still give their permission. Returns whether anything was
+    /// posted.
     #[inline]
     fn lead<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let turn = self.releases.turn();
@@ -292,7 +292,7 @@ impl Mu {
         posted
     }
 
-    /// Serves requests for permission, replays, reads the others' signs of life, and takes or leaves the lead.
+    /// Serves requests for permission, replays, reads the others' signs of life, and takes or gives up the leader's role.
     #[inline(never)]
     fn follow<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let mut moved = self.serve(fabric, machine);
@@ -310,7 +310,7 @@ impl Mu {
         moved
     }
 
-    /// Learns and teaches, and shows the others what has come of this turn.
+    /// Learns and teaches, and shows the others the result of this turn.
     #[inline(never)]
     fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, now: Time, machine: &mut S, moved: bool) -> bool {
         let mut moved = moved;
@@ -326,7 +326,7 @@ impl Mu {
         moved
     }
 
-    /// Unless the machine shows it, what is proposed and not in the log is forgotten with the reign.
+    /// What was proposed but is not in the log is dropped when the reign ends, unless the machine shows it.
     fn check_backlog(&mut self) {
         if self.reign.is_none() && !self.log.is_beyond() && !self.backlog.is_empty() {
             self.backlog.clear();
@@ -337,7 +337,8 @@ impl Mu {
         let status = match &self.reign {
             _ if !self.log.is_complete() || self.is_removed() => Status::Incomplete,
             Some(reign) if reign.is_leading() => Status::Leader,
-            // Only who knows that it belongs can lead: if the others took it for their leader before, everybody would wait for somebody else.
+            // Only a process that knows that it belongs to the group can lead. If the others took it for their leader before that, every process would wait for
+            // another one.
             _ if self.log.committed_group().is_some_and(|(_, g)| g.contains(self.me)) => Status::Follower,
             _ if self.log.group().is_some_and(|g| g.contains(self.me)) && Canary::MuUnawareMember.is_planted() => Status::Follower,
             _ if !self.is_kept() => Status::Unkept,

@@ -8,22 +8,23 @@ use super::layout::{Status, is_position, words};
 use super::log::Mark;
 use crate::basics::{LogIndex, MAX_NUMBER, RETURN_BITS, is_number};
 
-/// Proposal numbers grow by 2^16 with each attempt to lead, and by 2^31 when a replica comes back from its disk, since it has promised ahead. So nobody
-/// is ever so far ahead of what another one knows, in years of nothing but elections; and from one word that is wrong it takes a thousand like it to come to the
-/// end of all numbers.
+/// Proposal numbers grow by 2^16 with each attempt to lead, and by 2^31 when a replica recovers from its disk, since it has promised ahead. So no process gets
+/// this far ahead of what another one knows, even in years of nothing but elections. And it would take a thousand wrong words of this size to use up all
+/// numbers.
 const LEAP: u64 = 1 << 52;
 
 const _: () = assert!(LEAP > (2 * CEILING_STEP) << RETURN_BITS, "one log comes back as often, and counts all the while");
 
-/// A replica that knows of no number at all believes whom it joins up to here: its group may be old, and half of all numbers are left to lead with.
+/// A replica that knows no number yet believes the group that it joins up to here: that group may be old, and half of all numbers are left to lead with.
 const MOST_AT_FIRST: u64 = MAX_NUMBER / 2;
 
-/// Whether another's proposal number can be one, where `known` is. It would be an end of all elections else, if it were believed: none follows the last.
+/// Whether another process's proposal number is plausible, given that `known` is known here. If an implausible number were believed, elections could end for
+/// good, because no number follows the last.
 pub fn is_plausible(ballot: u64, known: u64) -> bool {
     is_number(ballot) && ballot <= known.saturating_add(LEAP)
 }
 
-/// The same of a number that its owner has chosen behind those which were plausible to it.
+/// The same for a number that its owner has chosen above those that were plausible to it.
 pub fn is_plausible_choice(ballot: u64, known: u64) -> bool {
     let most = if known == 0 { MOST_AT_FIRST } else { known.saturating_add(2 * LEAP) };
     is_number(ballot) && ballot <= most
@@ -44,7 +45,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Reads them; `None` when they make no sense, to one who knows proposal numbers up to `known`.
+    /// Reads them; `None` when they make no sense, given that proposal numbers up to `known` are known here.
     pub fn read(words: &Memory, known: u64) -> Option<Numbers> {
         let word = |at: usize| words[at].load(Ordering::Acquire);
         let numbers = Numbers {
@@ -66,7 +67,7 @@ impl Numbers {
         (ordered && aligned && small).then_some(numbers)
     }
 
-    /// Whether its owner's machine shows the state, and will whatever follows what is committed there.
+    /// Whether its owner's machine shows the state, and still will whatever follows the entries committed there.
     pub fn holds_state(&self) -> bool {
         self.status != Status::Incomplete && self.executed <= self.committed.index.0
     }
@@ -76,7 +77,7 @@ impl Numbers {
         self.status != Status::Incomplete
     }
 
-    /// What is compared to find the log that holds everything that may be committed: the proposal number, then the length.
+    /// The key for finding the log that holds everything that may be committed: the proposal number, then the length.
     pub fn rank(&self) -> (u64, LogIndex) {
         (self.last_ballot, self.tail.index)
     }

@@ -1,4 +1,4 @@
-//! The processes that this one is connected with, from the meeting to the last that is asked of them.
+//! The processes that this one is or was connected with, for as long as they matter.
 
 use martlet_fabric::ring::{self, Reader, Writer};
 use martlet_fabric::{Fabric, PeerId, Region, Remote};
@@ -20,12 +20,12 @@ pub(super) struct Peer {
     /// As it calls itself.
     pub identity: ProcessId,
     pub watch: Watch,
-    /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
+    /// The writing end of the log lane that it keeps for us; a reign takes it while it lasts.
     pub writer: Option<Writer>,
-    /// Where its numbers land in our scratch memory, once they have been asked for. Nobody else's do as long as it is here: what an earlier reign has asked
-    /// may land when a later one reads.
+    /// Where its numbers land in our scratch memory, once they have been requested. No other peer uses the slot while this one is here, because a read of an
+    /// earlier reign may land while a later reign reads.
     pub slot: Option<usize>,
-    /// Reads of its numbers that ended reigns have left on their way.
+    /// Outstanding reads of its numbers by reigns that have ended.
     pub stray_reads: u32,
     /// The reading end of the lane that we keep for it.
     pub reader: Reader,
@@ -47,10 +47,10 @@ pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
 }
 
 impl Mu {
-    /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
+    /// A member's process is connected; its lanes, in both directions, are fresh. The engine is not told of clients.
     ///
-    /// It may be connected anew: then it is served, asked and read like one that comes for the first time, since nothing of an earlier connection lands in the
-    /// new lanes. It is still one process, with one vote.
+    /// The process may be reconnecting. Then it is served, asked and read like a new one, since nothing of an earlier connection lands in the new lanes. It is
+    /// still one process with one vote.
     pub fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
@@ -62,11 +62,11 @@ impl Mu {
                 self.note_death(at, false);
             }
         }
-        // A fresh lane is granted from the start; here nobody has permission who has not asked for it.
+        // A fresh lane is granted from the start, but in this engine no process has permission before it has asked.
         self.permission.revoking += 1;
         fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
         let lane = Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 };
-        // What stands in records may come from outside (TRAPS 14): only who knows the salt can write one.
+        // The content of records may come from outside (TRAPS 14), so only a process that knows the salt can write a valid record.
         let salt = |lane: u64| ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane);
         let (log_salt, state_salt) = (salt(0), salt(1));
         permission::tell(fabric, peer, lane_words::LOG_SALT, log_salt);
@@ -93,7 +93,7 @@ impl Mu {
         }
     }
 
-    /// Lets go of the dead who belong to nothing any more, neither to the group nor to the view, and of lost connections with who is connected anew.
+    /// Drops dead processes that belong to neither the group nor the view, and lost connections of processes that have reconnected.
     pub(super) fn forget_departed(&mut self) {
         if !self.peers.iter().any(|p| p.watch.dead) {
             return;
@@ -101,7 +101,7 @@ impl Mu {
         let Mu { peers, log, permission, roster, events, .. } = self;
         let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
         peers.retain(|p| {
-            // Whom the view lists membership has to be told of, once it is given up.
+            // Membership has to be told of a process that the view lists, once it is given up.
             let listed = log.group().is_none_or(|g| g.contains(p.process)) || roster.lists(p.process);
             let belongs = listed && !living.contains(&p.process);
             let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none() || p.stray_reads > 0;

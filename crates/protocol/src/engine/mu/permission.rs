@@ -1,10 +1,10 @@
 //! Permission management (Mu section 5.2): at any time one process may write into this replica's log, and requests are served one by one,
 //! in order of the requesters' ids.
 //!
-//! The permission is that of the fabric's [`LOG_LANE`]s. A change has three steps: the old holder's permission is revoked; when that has
-//! completed, everything that the old holder wrote successfully is there (promise 6 of the fabric), and is taken from its lane into the log;
-//! then the new holder's permission is granted, in a new epoch, and acknowledged. So whoever reads this log after the acknowledgement
-//! finds whatever any earlier leader may have counted on.
+//! The permission is that of the fabric's [`LOG_LANE`]s. A change has three steps. First the old holder's permission is revoked. When that has completed,
+//! everything that the old holder wrote successfully is there (promise 6 of the fabric), and is taken from its lane into the log. Then the new holder's
+//! permission is granted, in a new epoch, and acknowledged. So a process that reads this log after the acknowledgement finds everything that any earlier leader
+//! may have counted on.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
@@ -18,7 +18,7 @@ use super::layout::{LaneFault, Op, PERMISSION_LANE, is_position, permission};
 use super::replay::Inbound;
 use super::{AbortReason, Event, Mu};
 
-/// The holder of this log's permission, and whose request is being served.
+/// The holder of this log's permission, and the process whose request is being served.
 #[derive(Debug, Default)]
 pub(super) struct Permission {
     /// [`PeerId::SELF`] when this process may write its own log.
@@ -32,7 +32,7 @@ pub(super) struct Permission {
 }
 
 impl Permission {
-    /// Whether the old holder's permission is revoked, and the new one's is not granted yet.
+    /// Whether the old holder's permission has been revoked and the new holder's has not been granted yet.
     pub fn is_to_grant(&self) -> bool {
         self.serving.is_some() && self.revoking == 0
     }
@@ -75,7 +75,7 @@ impl Mu {
             if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
                 self.drain(holder, usize::MAX, fabric, machine);
             }
-            // The process that read this log next would miss what the holder counts on.
+            // The next process to read this log would miss what the holder counts on.
             if self.inbound.broken {
                 return moved;
             }
@@ -92,8 +92,8 @@ impl Mu {
                 continue;
             };
             requester.served = request;
-            // It lives, and can lead. Taken for dead, or for one who lacks the state, by who leads in its place, it would be deposed again at once, and depose that
-            // one, for as long as its score takes to rise, or until its next heartbeat is read.
+            // The requester lives, and can lead. If the present leader took it for dead, or thought that it lacks the state, the two would depose each other
+            // again and again, until the requester's score has risen or its next heartbeat is read.
             if hear(&mut requester.watch) {
                 self.events.push_back(Event::Recovered(requester.process));
             }

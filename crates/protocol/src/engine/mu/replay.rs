@@ -1,4 +1,4 @@
-//! What a follower does: it takes what the holder of its permission has written into the log, and applies what is committed.
+//! What a follower does: it takes into its log what the holder of its permission has written, and applies what is committed.
 
 use martlet_fabric::ring::Reader;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, pulse};
@@ -23,16 +23,16 @@ pub(super) struct Inbound {
     started: bool,
     /// A start that is not yet effective.
     staging: Option<Staging>,
-    /// What came next made no sense. The writer counts on it all the same.
+    /// The next record made no sense, but its writer counts on it all the same.
     pub(super) broken: bool,
 }
 
-/// Records on their way into the log, all at once or not at all.
+/// Records that enter the log all at once or not at all.
 #[derive(Debug)]
 struct Staging {
     staged: Staged,
     due: u32,
-    /// Where the log begins anew, and the group there, if the start is a jump.
+    /// Where the log restarts, and the group there, if the start is a jump.
     jump: Option<(Mark, Group)>,
 }
 
@@ -67,7 +67,7 @@ impl Inbound {
         if header.number != self.ballot || self.ballot == 0 {
             return Err(LaneFault::Number { expected: self.ballot, found: header.number });
         }
-        // Its leader has been deposed and does not know. What it writes may be something else than what has been taught here, and would go on behind that.
+        // The leader has been deposed and does not know it. Its records may differ from what has been taught here, and would be appended to that.
         if log.is_succeeded(header.number) {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Inbound {
             }
             (kind, None) if kind.is_entry() && self.started => {
                 layout::check_entries(&header, body)?;
-                // What it tells to be committed was in the log before it: that makes room.
+                // What the record reports as committed was in the log before it. Applying that makes room.
                 log.advance(ring, machine, header.committed());
                 // What a teacher has brought is no news.
                 if header.last() > log.committed().index {
@@ -145,7 +145,7 @@ fn parse_jump(index: LogIndex, body: &[u8]) -> Result<(Mark, Group), LaneFault> 
 }
 
 impl Mu {
-    /// Takes up to `budget` bytes from the lane of `peer`, who holds the permission or held it until just now. Returns whether there were any.
+    /// Takes up to `budget` bytes from the lane of `peer`, which holds the permission or held it until just now. Returns whether there were any.
     pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, budget: usize, fabric: &mut F, machine: &mut S) -> bool {
         let Some(at) = self.peers.iter().position(|p| p.id == peer) else { return false };
         let Some(lane) = fabric.memory(LocalRegion::Lane { writer: peer, name: LOG_LANE }) else { return false };
@@ -205,7 +205,7 @@ mod tests {
         };
         assert_eq!(prepare(MAX_NUMBER, &mut log), Err(LaneFault::Range));
         assert_eq!(log.min_proposal(), 0);
-        // The one that it hears first may lead a group that is as old as that.
+        // The first leader that it hears may lead a group that is that old.
         for known in [1 << 50, 1 << 58] {
             assert_eq!(prepare(known, &mut log), Ok(()));
             for ballot in [MAX_NUMBER, known + (1 << 54)] {

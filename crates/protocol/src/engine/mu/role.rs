@@ -1,4 +1,4 @@
-//! The role of the leader: a replica takes it, and asks for what it needs, steps through its reign, and ends it.
+//! The leader's role: a replica takes it, asks for the permission that it needs, steps through its reign, and ends it.
 
 use martlet_fabric::Fabric;
 
@@ -10,11 +10,11 @@ use super::{AbortReason, Event, Mu};
 use crate::basics::{Mark, Time};
 use crate::replica::{Execution, StateMachine};
 
-/// How often the time between two attempts to lead is doubled, at most.
+/// How often, at most, the time between two attempts to lead is doubled.
 const MOST_DOUBLINGS: u32 = 8;
 
 impl Mu {
-    /// Takes or leaves the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
+    /// Takes or gives up the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
     pub(super) fn take_role<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let leads = self.is_to_lead(now) && !self.is_removed();
         self.mind_overrun(now, leads);
@@ -38,23 +38,23 @@ impl Mu {
         }
     }
 
-    /// Notes for how long this process has been the one to lead, and found only better logs that do not reach back to its own. An attempt that ends in
-    /// between changes nothing.
+    /// Notes how long this process should have led but found only better logs that do not reach back to its own. The end of an attempt in between does not
+    /// reset this.
     fn mind_overrun(&mut self, now: Time, leads: bool) {
         match &self.reign {
             Some(reign) if reign.is_overrun() => {
                 self.overrun_since.get_or_insert(now);
             }
             Some(reign) if reign.is_permitted() => self.overrun_since = None,
-            // A heart that stands still since nothing comes of it will beat again.
+            // A heart that stopped because the attempts failed will beat again.
             _ if !leads && !self.signs.has_stopped() => self.overrun_since = None,
             _ => {}
         }
     }
 
-    /// How long after the beginning of an attempt the next one may begin. A candidate that gets nowhere has no majority, or company: the longer that lasts, the
-    /// longer it waits, and who stands further back in the group waits longer than those before it. Two may know groups in which they have the same place, or as
-    /// long to wait: a part that differs from one process to another, and from one attempt to the next, parts them.
+    /// How long after the beginning of an attempt the next one may begin. A candidate that gets nowhere has no majority, or has rivals. The longer that lasts,
+    /// the longer it waits; a member further back in the group waits longer than those before it. Two candidates may know groups in which they have the same
+    /// place, or for another reason wait equally long. So a part of the wait differs between processes, and from one attempt to the next.
     pub(super) fn back_off_ns(&self) -> u64 {
         let span_ns = self.config.retry_ns << self.failures.min(MOST_DOUBLINGS);
         if self.failures == 0 {
@@ -65,12 +65,13 @@ impl Mu {
         span_ns * (place + 1) + fastrand::Rng::with_seed(seed).u64(..span_ns.max(1))
     }
 
-    /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
-    /// followers, section 4.2).
+    /// Asks all members of the group for their permission, and also the processes that are to be added (Mu section 4.1; growing the confirmed followers,
+    /// section 4.2).
     pub(super) fn ask<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(reign) = &mut self.reign else { return };
         let Some(group) = self.log.group() else { return };
-        // A lost one has a place in the electorate while it belongs to the group, unless it is connected anew. A reign can be long, and see many come and go.
+        // A lost follower keeps its place in the electorate while it belongs to the group, unless it has reconnected. Others are dropped, because a long reign
+        // can see many come and go.
         let is_connected = |f: &Follower| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead);
         for follower in reign.drop_lost(|f| group.contains(f.process) && !is_connected(f)) {
             if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
@@ -81,7 +82,7 @@ impl Mu {
             let peer = &self.peers[at];
             let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught | Status::Unkept));
             let joins = reign.is_leading() && holds && self.roster.is_wished(peer.process);
-            // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
+            // A process may have been added to the group without our knowledge, and the other members may be gone.
             let may_belong = !reign.is_leading() && holds && self.roster.lists(peer.process);
             if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
                 continue;
@@ -134,7 +135,7 @@ impl Mu {
             self_granted: self.permission.self_granted,
             outbid: self.outbid,
             stray_log: self.stray_log.map(|stray| stray.from),
-            // A process that lives and is in reach has answered by then.
+            // A process that is alive and in reach has answered by then.
             hopes: self.overrun_since.is_none_or(|since| now.since(since) <= self.config.silence_ns),
         };
         match act(reign, &mut cx) {
@@ -146,7 +147,7 @@ impl Mu {
         }
     }
 
-    /// Whatever let this process lead without preparing is over (TRAPS 11): the next reign begins from nothing.
+    /// Everything that let this process lead without preparing is dropped (TRAPS 11): the next reign starts from scratch.
     pub(super) fn end_reign<F: Fabric>(&mut self, reason: AbortReason, fabric: &F) {
         let Some(mut reign) = self.reign.take() else { return };
         if self.config.execution == Execution::Speculative {
@@ -190,7 +191,7 @@ impl Mu {
             self.log.void();
             self.overrun_since = None;
         }
-        // A change of the group that found no room is nothing that the machine shows: it is wished for again.
+        // The machine does not show a change of the group that found no room; that change is requested again.
         self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && self.backlog.has_commands());
         self.check_backlog();
         self.spare = record;

@@ -17,20 +17,20 @@ impl Mu {
         self.roster.view()
     }
 
-    /// A view has been decided. Numbers may skip; what is not newer is ignored. The replicas of the first view found the group; later views replace
-    /// whatever was wished for by [`add`](Self::add) and [`remove`](Self::remove).
+    /// A view has been decided. Numbers may skip; a view that is not newer is ignored. The replicas of the first view found the group. Later views replace all
+    /// requests by [`add`](Self::add) and [`remove`](Self::remove).
     pub fn handle_view(&mut self, view: &View) {
         if !self.roster.take(view, self.me, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
             return;
         }
-        // A process that has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a
-        // newcomer is.
+        // A process that has promised or accepted anything, or been taught, before it learned of that view was reached first by another founder. It is taught
+        // like a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.log.min_proposal() == 0 && !self.lesson_begun;
         let founders = self.roster.founders(view, self.me).filter(|_| untouched && self.log.group().is_none() && !self.listed);
         if let Some(group) = founders {
             self.found(group);
         }
-        // A process that is listed as come back goes by the name of an earlier life, whose connection may not have been seen to end.
+        // A process that is listed as recovered goes by the name of an earlier life, whose connection may not have been seen to end.
         for at in 0..self.peers.len() {
             let name = self.peers[at].process;
             if self.peers[at + 1..].iter().any(|later| later.process == name) {
@@ -40,7 +40,7 @@ impl Mu {
         self.follow_roster();
     }
 
-    /// The group begins with this process in it, which holds the empty state.
+    /// Founds the group, with this process in it, which holds the empty state.
     fn found(&mut self, group: Group) {
         let journal = self.log.journal.take();
         self.log = Log::new(self.config.log_ring_bytes, Some(group));
@@ -52,7 +52,7 @@ impl Mu {
         self.published = false;
     }
 
-    /// What is to change about the group, by the newest view and by what is known of the dead.
+    /// Determines how the group should change, from the newest view and from what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         if let Some(group) = self.log.group() {
             self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
@@ -76,37 +76,37 @@ impl Mu {
         }
     }
 
-    /// Whether this leader is to stay, and the group does not say so.
+    /// Whether this leader should stay leader, but the group does not say so yet.
     pub(super) fn names_itself(&self) -> bool {
         self.config.leader_stays && !self.is_handing_over() && self.log.group().is_some_and(|group| group.first() != Some(self.me))
     }
 
     #[cold]
     fn change_group_as_wished(&mut self) {
-        // As soon as it is taken in the group may need its state, and may need it to come back, which it can't before it has a snapshot. What it was when its
-        // permission was asked for may have been overrun since.
+        // As soon as a process is added, the group may need its state, and may need it to recover, which it cannot do before it has a snapshot. The status that
+        // it had when it was asked for its permission may be out of date, since the log may have overrun it.
         let holds = |id: ProcessId| {
             latest(&self.peers, id).is_some_and(|p| matches!(p.watch.status, Some(Status::Follower | Status::Leader | Status::Taught)))
         };
         let names_itself = self.names_itself();
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
-        // A leader that has taken itself out goes on leading up to where that is committed, and changes nothing more: nobody else would hear of it.
+        // A leader that has removed itself leads until that is committed, and changes nothing more, because no other process would learn of such a change.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         let committed = self.log.committed().index;
-        // With `sync` the group would wait for its disk as soon as it counts.
+        // With `sync` the group would wait for that process's disk as soon as it counts.
         let keeps = |f: &Follower| self.config.durability != Durability::Sync || f.stable.is_some();
         let level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
         let next = self.roster.next_group(group, |id| level(id) && holds(id));
-        // Under load a follower that is a little slower would never be level at any moment; what it lacks is at most what its lane holds.
+        // Under load a slightly slower follower would never be fully up to date; what it lacks is at most what its lane holds.
         let follows = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some() && keeps(f));
         if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
-            // The choice of a leader is no wish of membership's, which knows this group's view.
+            // The choice of a leader is not a request by membership, which has the view of this group already.
             reign.propose_group(&group.clone().led_by(to));
             return;
         }
         if names_itself {
-            // Before one joins that has a lower id. One that was named and lives would lead.
+            // This happens before a process with a lower id joins. If a living process were named, it would lead.
             reign.propose_group(&group.clone().led_by(self.me));
             return;
         }

@@ -1,8 +1,8 @@
-//! The state's way from one replica to another (Mu section 5.4: from a follower, so that the leader does not pause).
+//! State transfer from one replica to another (Mu section 5.4: from a follower, so that the leader does not pause).
 //!
-//! A replica that does not hold the state asks a replica that does. That one sends a *begin*, then the entries as it applies them and, between them,
-//! parts of its state: each part shows exactly the entries before it in the lane. An *end* follows the last part; then come entries only,
-//! until the learner has enough to go on from its own log or from the leader's.
+//! A replica that does not hold the state asks a replica that does, its teacher. The teacher sends a *begin*, then the entries as it applies them and, between
+//! them, parts of its state: each part shows exactly the entries before it in the lane. An *end* follows the last part. After that only entries follow, until
+//! the learner has enough to continue from its own log or from the leader's.
 
 use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
@@ -31,7 +31,7 @@ pub(super) struct Teaching {
     ended: bool,
     /// What was last said to be committed.
     told: LogIndex,
-    /// [`Log::breaks`] when it began: what was sent is worth nothing once the machine has ceased to show it, even if it shows the state again.
+    /// [`Log::breaks`] when it began: what was sent is worthless once the machine has stopped showing the state, even if it shows the state again later.
     breaks: u64,
 }
 
@@ -72,9 +72,9 @@ impl Lesson {
 struct Desk<'a> {
     log: &'a Log,
     config: &'a Config,
-    /// Whether the machine shows the log's entries and nothing else: a leader that executes first may have more.
+    /// Whether the machine shows the log's entries and nothing else: that of a leader that executes first may show more.
     exact: bool,
-    /// Whether the state was lately found to be one that cannot be taught.
+    /// Whether the state was recently found to be unteachable.
     rests: bool,
     record: &'a mut Record,
     buffer: &'a mut Vec<u8>,
@@ -93,11 +93,11 @@ impl Desk<'_> {
 impl Mu {
     /// Teaches whoever has asked. Returns whether anything was sent.
     ///
-    /// A state with a part that is too long for any learner is taught to nobody. A learner that has asked for it hears nothing more, and asks somebody else
-    /// when its patience is over; no part of the state is made for it in vain meanwhile.
+    /// A state with a part that is too long for any learner is taught to no process. A learner that has asked for it gets no answer, and asks another process
+    /// when its patience is over. Meanwhile no part of the state is made in vain.
     ///
-    /// With a journal nobody is taught by a process that could not come back itself if the power went now: the learner might, with the log of a group that nobody can
-    /// come back with.
+    /// With a journal, a process teaches only if it could itself recover if the power failed now. Otherwise a learner might recover with the log of a group
+    /// from which no other process can recover.
     pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
         if !self.is_kept() {
             return false;
@@ -129,7 +129,7 @@ impl Peer {
         let wish = word_from(fabric, self.id, permission::TEACH);
         let lesson = &mut self.lesson;
         if wish != lesson.heard {
-            // It told the salt before its first wish. A process that did not is not written to.
+            // It tells the salt before its first request. A process that did not is not written to.
             if !lesson.writer.is_salted() {
                 lesson.writer = lesson.writer.with_salt(word_from(fabric, self.id, permission::STATE_SALT));
                 if !lesson.writer.is_salted() {
@@ -150,7 +150,7 @@ impl Peer {
         }
         let Some(mut teaching) = lesson.under_way.take().filter(|_| !desk.rests) else { return Ok(false) };
         let before = lesson.writer.tail();
-        // A teacher that holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        // A teacher that no longer holds the state, or has lost an entry that the learner still lacks, cannot continue.
         let begun_so = teaching.breaks == desk.log.breaks() && desk.log.retains(teaching.sent.position);
         let able = desk.log.is_complete() && (!teaching.begun || begun_so);
         if able {
@@ -182,7 +182,7 @@ impl Teaching {
     ) -> Result<(), Oversized> {
         if !self.begun {
             (self.sent, self.breaks) = (desk.log.applied(), desk.log.breaks());
-            // That of what the state shows, which may be ahead of what is committed, or of which the log knows nothing yet.
+            // The group as of what the state shows, which may be ahead of what is committed, or not yet known to the log.
             let Some(group) = desk.log.group_at(self.sent.index) else { return Ok(()) };
             let mut body = Vec::new();
             layout::begin_body(self.sent.position, lesson.heard >> 1, group, &mut body);
@@ -192,7 +192,7 @@ impl Teaching {
                 basics::Mark::MuTeaches.reach();
             }
         }
-        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole lesson.
+        // The budget is for the state only. Entries are always sent at once, because an entry that is overwritten before it is sent costs the whole lesson.
         let mut budget = desk.config.transfer_budget_bytes;
         while self.begun && budget > 0 {
             if self.posted < self.part.len() {
@@ -229,7 +229,7 @@ impl Teaching {
                     self.posted = 0;
                     self.cursor = part::transfer(machine, cursor, budget, &mut self.part)?;
                 }
-                // What has been sent becomes final when it is committed: that has to be told, like the end itself.
+                // What has been sent becomes final when it is committed, which has to be told, like the end itself.
                 None if self.ended && self.told >= desk.log.committed().index => return Ok(()),
                 None => {
                     let (kind, committed) = (if self.ended { Kind::Flush } else { Kind::End }, desk.log.committed().index);

@@ -1,4 +1,4 @@
-//! What a reign writes once it may (Mu sections 4.1, accept phase, and 4.2): what its followers lack, and then each record once into each log.
+//! What a reign writes once it has permission (Mu sections 4.1, accept phase, and 4.2): what its followers lack, and then each record once into each log.
 
 use martlet_fabric::{Fabric, Memory, invariant, pulse, ring};
 
@@ -13,17 +13,17 @@ use super::leading::{Context, Reign, Stage, ring_of};
 use super::log::{Log, Mark};
 use super::{AbortReason, Event, Mu};
 
-/// At most so much of the next record is fetched ahead: more lines than that the processor does not fetch at one time.
+/// How much of the next record is prefetched, at most: the processor does not fetch more lines at one time.
 const EXPECTED_BYTES: usize = 512;
 
 impl Reign {
-    /// Brings followers up to date, writes what is new, and sees what a majority holds.
+    /// Brings followers up to date, writes what is new, and determines what a majority holds.
     pub(super) fn write<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
         self.write_ballots(cx)?;
         let mut moved = false;
         for at in 0..self.followers.len() {
             if let Phase::Preparing(numbers) = self.followers[at].phase {
-                // Whether its machine holds the state does not matter: it accepts all the same.
+                // Whether its machine holds the state does not matter here: it accepts entries all the same.
                 let base = numbers.committed;
                 let reaches = cx.log.retains(base.position) && base.index <= cx.log.committed().index;
                 self.start(at, reaches.then_some(base), cx);
@@ -39,11 +39,11 @@ impl Reign {
         Ok(moved)
     }
 
-    /// Listing 4: the follower's log will be ours behind `base`. All at once or not at all: entries that it holds and that may be committed must
-    /// not be gone before their copies are there. Without a base that our log reaches it begins anew at what is committed.
+    /// Listing 4: replaces the follower's log after `base` by ours, all at once or not at all. Entries that the follower holds and that may be committed must
+    /// not be gone before their copies are there. Without a base that our log reaches, the follower's log restarts at what is committed.
     fn start<F: Fabric, S: StateMachine>(&mut self, at: usize, base: Option<Mark>, cx: &mut Context<F, S>) {
         let ring = ring_of(cx.fabric);
-        // The base is what its owner says: it may be none.
+        // The base is what the follower says, and may not be a valid one.
         let reached = base.and_then(|base| Some((Kind::Start, base, cx.log.records_behind(ring, base.position)?)));
         let (kind, base, count) = reached.unwrap_or_else(|| {
             let base = cx.log.committed();
@@ -88,8 +88,8 @@ impl Reign {
         told
     }
 
-    /// Posts what a follower does not have, from the log, as far as there is room. A follower that is slow is not waited for: it gets what it
-    /// lacks later, or is taught when the log has overrun it (TRAPS 15).
+    /// Posts what a follower does not have, from the log, as far as there is room. The leader does not wait for a slow follower, which gets what it lacks
+    /// later, or is taught when the log has overrun it (TRAPS 15).
     fn feed<F: Fabric, S: StateMachine>(&mut self, at: usize, cx: &mut Context<F, S>) -> bool {
         let mut moved = false;
         while self.followers[at].cursor < cx.log.tail().position {
@@ -121,14 +121,14 @@ impl Reign {
         moved
     }
 
-    /// The common path: each batch becomes one record, in our log and in each follower's, by one write each.
+    /// The common path: each batch becomes one record, in our log and, by one write each, in each follower's.
     pub fn post<F: Fabric, S: StateMachine>(&mut self, turn: u64, cx: &mut Context<F, S>) -> bool {
         if !self.is_leading() {
             return false;
         }
         let mut posted = false;
         if !self.backlog.is_empty() {
-            // Their readers look at these lines all the time; while the record is made they come back.
+            // The readers poll these cache lines all the time. Prefetched now, the lines come back while the record is made.
             self.followers.iter().for_each(|f| f.lane.writer().expect(cx.fabric, 0, 64));
         }
         while let Some(batch) = self.backlog.front() {
@@ -158,12 +158,12 @@ impl Reign {
                     follower.note_told(committed);
                     pulse::moved(cx.fabric, Mu::hearts(), len);
                     if cx.config.durability == Durability::Sync {
-                        // It is committed when it stands on disks, to which its followers bring it.
+                        // It is committed when it is on disks, to which the followers write it.
                         cx.nudges.at_once(follower.peer);
                     }
                 }
             }
-            // The next record will be like this one. Its first line is looked at until it is there, the others can be had ahead.
+            // The next record will be like this one. Its first line is polled until the record is there; the others can be prefetched.
             let next = ring::record_bytes(len).min(EXPECTED_BYTES);
             self.followers.iter().for_each(|f| f.lane.writer().expect(cx.fabric, 64, next));
             ring::expect_place(ring_of(cx.fabric), end, next);
@@ -181,7 +181,7 @@ impl Reign {
         posted
     }
 
-    /// The reign ends: what was executed goes into our own log at least, as far as there is room. It is ours until somebody else may write there.
+    /// The reign ends: what was executed is at least added to our own log, as far as there is room. The log is ours until another process may write there.
     pub fn keep_executed(&mut self, ring: &Memory, log: &mut Log, config: &Config) {
         let leads = self.is_leading();
         while let Some(batch) = self.backlog.front() {
@@ -199,7 +199,7 @@ impl Reign {
         }
     }
 
-    /// Sees to it that every follower is asked after the end of this turn whether it still gives its permission.
+    /// Makes sure that, after the end of this turn, every follower is checked for still giving its permission.
     pub fn probe<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Following) && follower.asked() < turn {
@@ -209,7 +209,7 @@ impl Reign {
         }
     }
 
-    /// The last entry is committed without a next one (TRAPS 13): nothing has been posted for so long that it has to be told by itself.
+    /// The last entry is committed and no other follows (TRAPS 13): nothing has been posted for so long that the commit index has to be sent on its own.
     #[inline(never)]
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (tail, committed) = (cx.log.tail().position, cx.log.committed().index);
@@ -218,7 +218,7 @@ impl Reign {
             if !matches!(follower.phase, Phase::Following) || follower.cursor != tail || follower.told() >= committed {
                 continue;
             }
-            // Without room its reader's progress is asked for, and this is tried again.
+            // Without room, the reader's progress is requested, and this is tried again.
             follower.lane.set_full(!follower.lane.writer().fits(layout::HEADER_BYTES));
             if !follower.lane.is_full() {
                 basics::Mark::MuFlushed.reach();
@@ -239,7 +239,7 @@ impl Reign {
         };
         if let Stage::TakingOver { last, recovered } = self.stage {
             let Some(group) = cx.log.group() else { return false };
-            // Also a log without a single entry has to be accepted by a majority under our number.
+            // Even a log without a single entry has to be accepted by a majority under our number.
             let own = !stable || self.own_stable(cx.log).is_some();
             let started = self.count(group, own, |f| f.held().is_some() && (!stable || f.stable.is_some()));
             if held < last || started < group.majority() {
