@@ -1,9 +1,9 @@
-//! Which server may write into this one's log (DARE section 3.2.1), and what was written there.
+//! Which server may write into this server's log (DARE section 3.2.1), and what was written there.
 //!
-//! At any time one process may: the leader that this server supports, or the candidate that it has voted for. *Exclusive local access* is taken by revoking the lane of that
-//! process. When that has completed, everything that it wrote successfully is there (promise 6 of the fabric). The server then reads the lane's tail for the last time, takes
-//! what lies before it into its log, and never looks at that lane under that grant again. So whatever a leader has counted on stands in the log before anybody else may write,
-//! or the server answers a vote request.
+//! At any time one process may: the leader that this server supports, or the candidate for which it has voted. The server takes *exclusive local access* by
+//! revoking that process's lane. When that has completed, everything that the process wrote successfully is there (promise 6 of the fabric). The server then
+//! reads the lane's tail for the last time, takes everything before it into its log, and never looks at that lane under that grant again. So everything that a
+//! leader has counted on is in the log before another process may write, and before the server answers a vote request.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::Reader;
@@ -30,13 +30,13 @@ pub(super) enum Purpose {
     Join,
 }
 
-/// Which server may write here, and how far what was written has been taken.
+/// Which server may write here, and how much of what was written has been taken.
 #[derive(Debug, Default)]
 pub(super) struct Access {
     pub holder: Option<PeerId>,
     /// Under which grant.
     pub grant: u64,
-    /// The log has been adjusted, and what stands in the lane follows it.
+    /// Whether the log has been adjusted, so that the lane's records follow it.
     adjusted: bool,
     reader: Reader,
     /// The holder's access is being taken away.
@@ -44,21 +44,21 @@ pub(super) struct Access {
     /// Revocations that have not completed.
     pub revoking: u32,
     pub purpose: Option<Purpose>,
-    /// What stood in the lane made no sense. Its writer counts on it all the same, so nobody else is given access.
+    /// Whether the lane's content made no sense. Its writer counts on it all the same, so no other process is given access.
     pub broken: bool,
-    /// Up to where the holder has been told that this server has applied.
+    /// Up to where this server has told the holder that it has applied.
     consumed: u64,
 }
 
 impl Access {
-    /// Whether exclusive access has been got, and nothing has come of it yet.
+    /// Whether exclusive access has been obtained and not been used yet.
     pub fn is_exclusive(&self) -> bool {
         self.purpose.is_some() && self.revoking == 0 && !self.broken
     }
 }
 
 impl Dare {
-    /// Wants exclusive access to the log. What it was wanted for before is given up.
+    /// Requests exclusive access to the log, and gives up the purpose of an earlier request.
     pub(super) fn close_log<F: Fabric>(&mut self, purpose: Purpose, fabric: &mut F) {
         self.access.purpose = Some(purpose);
         if let Some(holder) = self.access.holder.filter(|_| !self.access.closing) {
@@ -69,7 +69,7 @@ impl Dare {
         }
     }
 
-    /// Goes on with what exclusive access was wanted for, once it is there. Returns whether anything has moved.
+    /// Uses exclusive access for its purpose, once it has been obtained. Returns whether anything has moved.
     pub(super) fn use_access<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let early = Canary::DareEarlyVote.is_planted();
         let Some(purpose) = self.access.purpose.filter(|_| (self.access.revoking == 0 || early) && !self.access.broken) else {
@@ -80,7 +80,7 @@ impl Dare {
             return true;
         }
         if let Some(holder) = self.access.holder.take() {
-            // As leader it has to ask anew; as candidate or as one whose reign is over it does not care.
+            // A leader has to ask again; a candidate, or a process whose reign is over, ignores this.
             tell(fabric, holder, control::RENEW, self.access.grant);
             self.nudges.at_once(holder);
         }
@@ -95,7 +95,7 @@ impl Dare {
         true
     }
 
-    /// Gives a peer access to the log, and tells it so: a vote, or support (DARE section 3.2.2). What it has to know of the log stands in memory before.
+    /// Gives a peer access to the log, and tells it so: a vote, or support (DARE section 3.2.2). What the peer has to know of the log is in memory before that.
     pub(super) fn give_access<F: Fabric>(&mut self, peer: PeerId, grant: u64, fabric: &mut F) {
         let Some(at) = self.peers.iter().position(|p| p.id == peer && !p.watch.dead) else { return };
         let Some(determinants) = self.log.determinants(grant) else {
@@ -158,7 +158,7 @@ impl Dare {
         let Some(words) = fabric.memory(LocalRegion::Lane { writer: holder, name: LOG_LANE }) else { return Ok(false) };
         let ring = fabric.memory(LocalRegion::Public(LOG)).expect("every process offers its log");
         let Dare { access, log, buffer, .. } = self;
-        // The grant first: what was written before it counts under it.
+        // The grant first: the words that were written before it count under it.
         let word = |at: usize| words[at].load(Ordering::Acquire);
         if word(lane::GRANT) != access.grant && !(Canary::DareStaleTail.is_planted() && word(lane::GRANT) > 0) {
             return Ok(false);

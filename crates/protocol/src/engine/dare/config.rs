@@ -8,19 +8,19 @@ use crate::replica::{ConfigError, Settings};
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 2048;
 
-/// Settings of the engine: those that it [shares](Settings) with others, which are read and set as if they were its own, and those that are.
+/// Settings of the engine: those that it [shares](Settings) with other engines, which are read and set like its own, and its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What engines with a log and a leader share.
     pub shared: Settings,
-    /// For how long a candidate waits for votes, at least, and a voter for the leader that it has voted for. In nanoseconds; at least 1.
+    /// The least time that a candidate waits for votes, and a voter for the candidate for which it has voted. In nanoseconds; at least 1.
     pub election_ns: u64,
-    /// So much later a server stands for each one that is rather to lead. In nanoseconds.
+    /// How much longer a server waits before it stands, for each server that should rather lead. In nanoseconds.
     pub rank_ns: u64,
     /// How many places a new group has (DARE section 3.4); 0: as many as members. At most 16.
     pub places: usize,
-    /// For how long a server that is dead for certain counts for log writes as a zombie (DARE section 5), by the leader's clock, since the leader has seen that. In nanoseconds;
-    /// 0: not at all. Only where [the memory of the dead answers](martlet_fabric::Fabric::ZOMBIES_REACHABLE).
+    /// How long a server that is certainly dead counts for log writes as a zombie (DARE section 5), by the leader's clock, from when the leader noticed the
+    /// death. In nanoseconds; 0: not at all. Only where [the memory of the dead answers](martlet_fabric::Fabric::ZOMBIES_REACHABLE).
     pub zombies_ns: u64,
 }
 
@@ -61,7 +61,7 @@ impl Config {
         }
     }
 
-    /// Commands take at most this much of the log behind its head: the rest is for what a leader has to say itself.
+    /// The most bytes of the log after its head that commands may take; the rest is for a leader's own entries.
     pub(super) fn command_bytes(&self) -> u64 {
         self.log_ring_bytes as u64 / 4 * 3
     }

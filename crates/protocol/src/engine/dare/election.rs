@@ -1,5 +1,6 @@
-//! Leader election (DARE section 3.2): a server that hears no leader looks whether a majority hears none either, takes exclusive access to its log, and proposes itself for the
-//! next term. A server that is asked compares logs, under exclusive access too, makes its decision durable at a majority, and only then answers.
+//! Leader election (DARE section 3.2): a server that hears no leader checks that a majority hears none either, takes exclusive access to its log, and proposes
+//! itself for the next term. A server that is asked for its vote compares logs, also under exclusive access, makes its decision durable at a majority, and only
+//! then answers.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote};
@@ -16,12 +17,12 @@ use crate::replica::handover::Deference;
 /// How often the time that a candidate waits is doubled, at most.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// What this server knows of the election that is, or is not, under way.
+/// What this server knows of an election, under way or not.
 #[derive(Debug, Default)]
 pub(super) struct Election {
     /// The leader that it hears, and its term.
     pub leader: Option<(PeerId, u64)>,
-    /// Leaders of terms up to this one reign no more, for certain: they have said so, or are dead.
+    /// Leaders of terms up to this one certainly no longer reign: they have said so, or are dead.
     pub lost_term: u64,
     /// The highest term that any peer has shown.
     pub seen_term: u64,
@@ -31,13 +32,13 @@ pub(super) struct Election {
     pub deference: Deference,
     /// Before that it does not look, nor stand.
     retry: Time,
-    /// Attempts that have come to nothing since a leader was last heard.
+    /// Failed attempts since a leader was last heard.
     pub failures: u32,
     look: Option<Look>,
     deciding: Option<Decision>,
     decisions: u64,
     looks: u64,
-    /// Its last decision by which it has voted, or asked for votes.
+    /// Its last decision on which it has voted or asked for votes.
     pub answered: Option<Answered>,
 }
 
@@ -47,21 +48,20 @@ impl Election {
         self.leader.is_some() && self.look.is_none() && self.deciding.is_none()
     }
 
-    /// When there is something to do by itself.
-    /// `deference`: until when it holds back for another one.
+    /// When there is something to do without input. `deference`: until when this server holds back for another one.
     pub fn deadline(&self, deference: Option<Time>) -> Time {
         let waits = self.silent_since.is_some() && self.look.is_none();
         if waits { deference.map_or(self.retry, |until| until.max(self.retry)) } else { Time(u64::MAX) }
     }
 
-    /// A process was stalled, and has heard nothing for that long.
+    /// This process was itself stalled for `gap_ns`, during which it heard nothing.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         self.deference.discount(gap_ns);
         self.silent_since = self.silent_since.map(|since| crate::replica::patience::discounted(since, gap_ns, now));
     }
 }
 
-/// What others say of themselves, as it is being read before a vote.
+/// What the others report of themselves, while it is being read before a vote.
 #[derive(Debug)]
 struct Look {
     number: u64,
@@ -76,7 +76,7 @@ struct Look {
 pub struct Answered {
     /// As it stands in the others' memory, in [`PRIVATE`](control::PRIVATE).
     pub word: u64,
-    /// In how many memories it had to stand, the decider's included.
+    /// How many memories had to hold it, the decider's included.
     pub quorum: usize,
 }
 
@@ -88,14 +88,14 @@ struct Decision {
     /// [`PeerId::SELF`] for oneself.
     choice: PeerId,
     since: Time,
-    /// In how many memories it has to stand, this server's included.
+    /// How many memories have to hold it, this server's included.
     quorum: usize,
     /// In whose it stands.
     at: Vec<ProcessId>,
 }
 
 impl Dare {
-    /// Takes what the others have written into the control lanes: who reigns and asks for access, who stands, and who has a higher term.
+    /// Takes what the others have written into the control lanes: which of them reign and ask for access, which stand, and which know a higher term.
     pub(super) fn hear<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let removed = self.is_removed();
         let (mut leader, mut request, mut outdated) = (None::<(u64, PeerId, u64)>, None::<(Request, PeerId)>, 0);
@@ -158,7 +158,7 @@ impl Dare {
         }
         if let Some((term, id, ask)) = leader.filter(|_| !reigns) {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
-            // The wait was for the one that this server has voted for, which leads by now.
+            // This server waited for the candidate for which it voted, which leads by now.
             self.election.retry = Time(0);
             self.election.deference.end();
             let news = self.peer(id).is_some_and(|peer| ask > peer.granted);
@@ -207,7 +207,7 @@ impl Dare {
         self.give_access(peer, grant, fabric);
     }
 
-    /// A vote request has been found, and the log is ours alone (DARE section 3.2.3).
+    /// Considers a vote request, with exclusive access to the log (DARE section 3.2.3).
     pub(super) fn consider<F: Fabric>(&mut self, peer: PeerId, request: Request, fabric: &mut F) {
         if request.term <= self.term && !self.may_vote_again(request.term, peer) {
             return;
@@ -218,21 +218,21 @@ impl Dare {
         let is_older = if Canary::DareShortLog.is_planted() { theirs.0 < own.0 } else { theirs < own };
         if is_older && !Canary::DareOldLog.is_planted() {
             Mark::DareRefuses.reach();
-            // Its own log is better: it stands as soon as nobody is heard.
+            // This server's own log is better, so it stands as soon as no leader is heard.
             self.election.retry = Time(0);
             return;
         }
         self.decide(request.term, peer, request.quorum, fabric);
     }
 
-    /// Whether it votes for one more candidate of its term, as no server should.
+    /// Whether it votes for a second candidate of its term, which no server should do.
     fn may_vote_again(&self, term: u64, candidate: PeerId) -> bool {
         Canary::DareDoubleVote.is_planted()
             && term == self.term
             && self.peer(candidate).is_some_and(|peer| peer.granted < layout::vote_of(term))
     }
 
-    /// The log is ours alone: this server proposes itself for the next term. Its own vote is as durable as any (DARE section 3.2.3).
+    /// With exclusive access to its log, this server proposes itself for the next term. Its own vote is made as durable as any other (DARE section 3.2.3).
     pub(super) fn stand<F: Fabric>(&mut self, fabric: &mut F) {
         let term = self.term.max(self.election.seen_term) + 1;
         if !self.may_stand() || term > layout::MAX_TERM {
@@ -245,14 +245,15 @@ impl Dare {
         self.decide(term, PeerId::SELF, quorum, fabric);
     }
 
-    /// The term rises in this server's memory before anybody can see what it does in it.
+    /// Raises the term in this server's memory, before any action of this server in that term can be seen.
     fn raise_term<F: Fabric>(&mut self, term: u64, fabric: &F) {
         self.term = self.term.max(term);
         self.published = false;
         self.publish(fabric);
     }
 
-    /// Writes a decision into the memory of the others. A candidate knows which; the log of a voter may be older, and its group another one: it turns to all.
+    /// Writes a decision into the memory of the others. A candidate knows which others are needed. A voter's log may be older, and its group another one, so it
+    /// writes to all.
     fn decide<F: Fabric>(&mut self, term: u64, choice: PeerId, quorum: usize, fabric: &mut F) {
         self.election.decisions += 1;
         let number = self.election.decisions;
@@ -265,7 +266,7 @@ impl Dare {
         self.election.deciding = Some(Decision { number, term, choice, since: self.now, quorum, at: Vec::new() });
     }
 
-    /// A decision stands at a peer, or cannot be known to.
+    /// A decision is in a peer's memory, or writing it there has failed.
     pub(super) fn handle_private(&mut self, round: u64, peer: PeerId, result: Result<u64, OpError>) {
         let Some(process) = self.peer(peer).map(|peer| peer.process) else { return };
         if let Some(decision) = &mut self.election.deciding
@@ -277,11 +278,11 @@ impl Dare {
         }
     }
 
-    /// Answers, once the decision stands at a majority. Returns whether anything has moved.
+    /// Answers, once the decision is at a majority. Returns whether anything has moved.
     pub(super) fn act_on_decision<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> bool {
         let Some(decision) = &self.election.deciding else { return false };
         let (term, choice, late) = (decision.term, decision.choice, now.since(decision.since) > self.config.silence_ns);
-        // A candidate knows whose majorities it takes, and a voter how many at least.
+        // A candidate knows the groups whose majorities are needed; a voter knows only how many servers are needed at least.
         let stands = |id: ProcessId| decision.at.contains(&id) || self.votes_as_zombie(id);
         let zombies = self.peers.iter().filter(|p| self.votes_as_zombie(p.process)).count();
         let is_durable = decision.at.len() + zombies + 1 >= decision.quorum && (choice != PeerId::SELF || self.is_majority(true, stands));
@@ -308,33 +309,34 @@ impl Dare {
         true
     }
 
-    /// Whether a majority of the group in force, this server included if `me`, is what `yes` asks for.
+    /// Whether `yes` holds for a majority of the group in force, counting this server if `me`.
     pub(super) fn is_majority(&self, me: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
         self.log.group().is_some_and(|group| is_majority_of(group, self.me, me, yes))
     }
 
-    /// Whether this server could lead: it belongs to the group in force, or [goes](Dare::goes_by), holds the state, and gets somewhere.
+    /// Whether this server could lead: it belongs to the group in force, or [is leaving](Dare::goes_by), holds the state, and makes progress.
     pub(super) fn may_stand(&self) -> bool {
         let belongs = self.log.groups().any(|group| group.contains(self.me));
         belongs && self.log.is_complete() && !self.is_removed() && !self.access.broken
     }
 
-    /// The entry that leaves this server out of the group, as long as it is not known to be committed: its term and index. The server may be the only one that has it and lives. Those
-    /// that stay could not be elected against its log, so it stands then too, does not count itself, and leads until that entry is committed.
+    /// The entry that removes this server from the group, by its term and index, as long as it is not known to be committed. This server may be the only living
+    /// one that has the entry. Then the remaining servers could not be elected against its log, so it stands as well, does not count itself, and leads until
+    /// that entry is committed.
     fn goes_by(&self) -> Option<(u64, LogIndex)> {
         let goes = !self.is_removed() && self.log.group().is_some_and(|group| !group.contains(self.me));
         let index = self.log.group_since().filter(|_| goes)?;
         Some((self.log.term_at(index)?, index))
     }
 
-    /// How long a candidate waits for votes, and a voter for its leader: at random, and longer the longer nothing comes of it (DARE section 3.2.2).
+    /// How long a candidate waits for votes, and a voter for its candidate to lead: a random time, which grows with each failure (DARE section 3.2.2).
     fn wait_ns(&self) -> u64 {
         let span_ns = self.config.election_ns << self.election.failures.min(MOST_DOUBLINGS);
         let seed = u64::from(self.me.node.0) << 48 ^ self.term << 20 ^ self.me.incarnation.0;
         span_ns + fastrand::Rng::with_seed(seed).u64(..span_ns)
     }
 
-    /// A server that hears no leader looks whether a majority hears none, and stands when its turn has come.
+    /// A server that hears no leader checks whether a majority hears none, and stands when its turn has come.
     pub(super) fn mind_election<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         if self.election.leader.is_some() || self.reign.is_some() || !self.may_stand() {
             (self.election.silent_since, self.election.look) = (None, None);
@@ -354,7 +356,8 @@ impl Dare {
         }
     }
 
-    /// Until when this process holds back for another one that is to lead: as long as that is not known to be dead: one whose heart stands still for a moment waits for a processor.
+    /// Until when this process holds back for another one that is to lead, as long as that one is not known to be dead: if its heart stands still for a moment,
+    /// it may be waiting for a processor.
     pub(super) fn defers_until(&self) -> Option<Time> {
         self.election.deference.until(self.term, |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
     }
@@ -391,12 +394,13 @@ impl Dare {
         }
     }
 
-    /// A false suspicion of one server's deposes nobody: a majority has to hear no leader. Of those that could lead, the one with the best log stands first, and of equal ones
-    /// that with the lowest id; where a death is certain all see it at one time, and would all stand.
+    /// One server's false suspicion deposes no leader, because a majority has to hear none. Of the servers that could lead, the one with the best log stands
+    /// first, and among equal logs the one with the lowest id. Without this order, all would stand at once after a certain death, which all see at the same
+    /// time.
     fn conclude_look<F: Fabric>(&mut self, now: Time, since: Time, look: &Look, fabric: &mut F) {
         let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
         let own = (self.log.last_term(), self.log.tail().index);
-        // One that goes leads only where none of those that stay could.
+        // A server that is leaving leads only if none of the remaining ones could.
         let goes_by = self.goes_by();
         let stays = |process| goes_by.is_some() && self.log.group().is_some_and(|group| group.contains(process));
         let (mut rank, mut hear_none, mut seen) = (0u64, Vec::new(), self.election.seen_term);
@@ -443,7 +447,7 @@ impl Dare {
         }
     }
 
-    /// The last decision by which this server has voted, or asked for votes.
+    /// The last decision on which this server has voted or asked for votes.
     pub fn answered(&self) -> Option<Answered> {
         self.election.answered
     }
@@ -454,13 +458,13 @@ impl Dare {
         self.peer(id).map(|peer| peer.process)
     }
 
-    /// Whether a peer votes for this candidate, or supports this leader, by the grant that it was asked for.
+    /// Whether a peer votes for this candidate, or supports this leader, with the requested grant.
     pub(super) fn has_granted<F: Fabric>(fabric: &F, peer: PeerId, grant: u64) -> bool {
         word_from(fabric, peer, control::VOTE) == grant
     }
 }
 
-/// Whether a majority of the group is what `yes` asks for, with the server `me` if `counts` and it belongs to it.
+/// Whether `yes` holds for a majority of the group, counting the server `me` if `counts` and it is a member.
 pub(super) fn is_majority_of(group: &Group, me: ProcessId, counts: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
     let adds_itself = counts && Canary::DareRemovedLeads.is_planted();
     group.electorates().all(|(members, quorum)| {

@@ -52,7 +52,7 @@ impl Engine for Dare {
         !self.signs.has_stopped()
     }
 
-    /// An entry is no longer than its log, and copied in no time.
+    /// An entry is no longer than the log, and so is copied quickly.
     fn keep_alive(&mut self, _: Pulse) {}
 
     fn standing(&self) -> Standing {
@@ -67,7 +67,7 @@ impl Engine for Dare {
         self.reigns
     }
 
-    /// Its term: one process leads in it, and a later reign has a higher one.
+    /// Its term: only one process leads in it, and a later reign has a higher one.
     fn fencing_token(&self) -> Option<u64> {
         self.reign.as_ref().filter(|reign| reign.is_leading()).map(|reign| reign.term)
     }
@@ -180,7 +180,7 @@ impl Engine for Dare {
         self.post_all(now, fabric, machine)
     }
 
-    /// Whether a view is active makes no difference: a majority's terms entitle to lead.
+    /// Whether a view is active makes no difference: a majority's terms give the right to lead.
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
         self.conclude(now, fabric, machine);
     }
@@ -201,7 +201,7 @@ impl Engine for Dare {
         self.hand_over.state()
     }
 
-    /// Whatever was acknowledged, and stands here at all, stands in the log or in the lane of the leader that had access. All of it is taken for committed.
+    /// Everything acknowledged that is here at all is in the log or in the lane of the leader that had access. All of that is taken as committed.
     fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
         while self.drain(usize::MAX, fabric, machine) {}
         let Mark { index, position } = self.log.tail();
@@ -233,5 +233,5 @@ impl Engine for Dare {
     }
 }
 
-/// It keeps its log in memory only: raw replication (DARE section 3.1.1).
+/// The log is kept in memory only: raw replication (DARE section 3.1.1).
 impl Durable for Dare {}

@@ -9,18 +9,18 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::lane::LaneWriter;
 
-/// How far it has come under the grant that it was asked for.
+/// How far a follower has come under the requested grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It has been asked for access.
     Asked,
-    /// It has given it, and its determinants are being read (DARE section 3.3.1, step a).
+    /// It has given the grant, and its determinants are being read (DARE section 3.3.1, step a).
     Inspecting,
-    /// Its log is adjusted, and gets entries from its cursor on.
+    /// Its log is adjusted, and it gets entries from its cursor on.
     Following,
-    /// It lacks what is no longer in the leader's log: it has to recover, and asks to be asked anew then.
+    /// It lacks entries that are no longer in the leader's log: it has to recover, and then requests to be asked again.
     Overrun,
-    /// It has taken its access back, and is to be asked anew.
+    /// It has taken its access back, and is to be asked again.
     Revoked,
     /// It is out of reach.
     Lost,
@@ -39,29 +39,29 @@ pub(super) struct Follower {
     pub process: ProcessId,
     pub peer: PeerId,
     pub phase: Phase,
-    /// The grant that it was asked for last. What was posted under an earlier one counts for nothing.
+    /// The grant that was last requested. Operations posted under an earlier one do not count.
     pub grant: u64,
     /// Tells operations under that grant from others.
     pub session: u64,
     /// The lane that it keeps for us.
     pub lane: LaneWriter<Sent>,
-    /// Where in the leader's log the next record for it begins.
+    /// The place in the leader's log of the next record for it.
     pub cursor: Mark,
     /// The tail pointer stands there so far.
     pub acked: Option<LogIndex>,
-    /// Whether its machine shows the state, so that what it has counts for what is committed.
+    /// Whether its machine shows the state, so that its entries count for commits.
     pub holds: bool,
     /// Of a [zombie](super::zombie): until when it may count.
     pub zombie_until: Option<Time>,
-    /// Whether what it has counts. A zombie's does only as long as those that live do not suffice.
+    /// Whether its entries count. A zombie's do only as long as the living servers do not suffice.
     pub counts: bool,
-    /// In which of the groups that decide it votes, a bit each: see [`Quorums`](super::quorums::Quorums).
+    /// In which of the deciding groups it votes, one bit each: see [`Quorums`](super::quorums::Quorums).
     pub groups: u8,
     /// The last turn after whose execution it still had no higher term.
     pub vouched: u64,
     /// Where the tail pointer stands that was posted last.
     tail: Mark,
-    /// What was last said to it to be committed, and by which operation.
+    /// What it was last told is committed, and by which operation.
     told: LogIndex,
     told_op: u64,
     /// Turns for which its term is being read, in order.
@@ -92,7 +92,7 @@ impl Follower {
         }
     }
 
-    /// It is asked anew: nothing of what was posted to it counts any more.
+    /// It is asked again: nothing that was posted to it counts any more.
     pub fn ask_anew(&mut self, session: u64, log_ring_bytes: usize) {
         let vouched = self.vouched;
         let groups = self.groups;
@@ -111,7 +111,7 @@ impl Follower {
         self.zombie_until.is_some()
     }
 
-    /// What it holds in its log, and can lead with: what counts for the majority.
+    /// The last entry that it holds in its log and could lead with, which counts for the majority.
     #[inline]
     pub fn held(&self) -> Option<LogIndex> {
         self.acked.filter(|_| self.holds)
@@ -130,13 +130,13 @@ impl Follower {
         fabric.read(from, into, RUNS_BYTES, Op::Runs.token(self.session, self.peer));
     }
 
-    /// Cuts its log off at `to`, where it parts from the leader's (DARE section 3.3.1, step b).
+    /// Cuts its log off at `to`, where it diverges from the leader's (DARE section 3.3.1, step b).
     pub fn adjust<F: Fabric>(&mut self, to: Mark, theirs: &Determinants, committed: LogIndex, fabric: &mut F) {
         let mut writer =
             Writer::new(Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: 0 }, self.lane.writer().capacity() as usize);
         writer.move_to(to.position, theirs.kept.min(to.position));
         self.lane = LaneWriter::new(writer);
-        // The cut and the pointers before the grant by which they count.
+        // The cut and the pointers are written before the grant, under which they count.
         let committed = if Canary::DareHastyCommit.is_planted() { committed } else { committed.min(to.index) };
         let pointers = [to.position, to.index.0, to.position, committed.0].map(u64::to_le_bytes);
         fabric.write(self.at(lane::CUT), pointers.as_flattened(), Op::Log.token(self.session, self.peer));
@@ -164,7 +164,7 @@ impl Follower {
         Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: word * 8 }
     }
 
-    /// Posts a record at its cursor, if there is room. It counts once the tail pointer is behind it.
+    /// Posts a record at its cursor, if there is room. The record counts once the tail pointer has moved past it.
     #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, end: Mark) -> bool {
         let posted = self.lane.push(fabric, record, Op::Log.token(self.session, self.peer), None);
@@ -174,7 +174,7 @@ impl Follower {
         posted
     }
 
-    /// Moves its tail pointer to where its records end, and the commit pointer with it (DARE section 3.3.1, steps d and e).
+    /// Moves its tail pointer to the end of its records, and the commit pointer with it (DARE section 3.3.1, steps d and e).
     #[inline]
     pub fn move_tail<F: Fabric>(&mut self, committed: LogIndex, turn: u64, fabric: &mut F) {
         let pointers = [self.cursor.position, committed.0].map(u64::to_le_bytes);
@@ -197,19 +197,19 @@ impl Follower {
         self.told
     }
 
-    /// Whether it stands in its memory that this entry is committed, for it to read before it answers any candidate.
+    /// Whether its memory says that this entry is committed; it reads that before it answers any candidate.
     pub fn has_heard_of(&self, index: LogIndex) -> bool {
         self.told >= index && self.lane.is_done(self.told_op) && self.is_following()
     }
 
-    /// The last turn for which an operation has been posted that vouches for it.
+    /// The last turn for which an operation has been posted whose success vouches for it.
     pub fn asked(&self) -> u64 {
         let posted = self.lane.last_mark().map_or(0, |sent| sent.turn);
         posted.max(self.checks.back().copied().unwrap_or(0)).max(self.vouched)
     }
 
-    /// Reads its term, to learn whether a leader of a later one may have been elected (DARE section 3.3, read requests). A zombie's term says nothing any more: what vouches there
-    /// is a log write, as in a turn that has written.
+    /// Reads its term, to learn whether a leader of a later one may have been elected (DARE section 3.3, read requests). A zombie's term no longer means
+    /// anything; there a log write vouches instead, as in a turn that has written.
     pub fn check<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         if self.is_zombie() {
             if self.is_following() {

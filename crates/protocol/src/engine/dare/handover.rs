@@ -1,5 +1,6 @@
-//! Leadership handed over to another server: the leader takes nothing more, waits until its successor has everything and knows that it is committed, ends its reign so that
-//! nobody hears it any more, and has the successor stand at once. The others hold back for it as long as it lives, and vote for it as for anybody.
+//! Handing leadership over to another server: the leader accepts no further proposals, waits until its successor has everything and knows that it is committed,
+//! ends its reign so that no server hears it any more, and has the successor stand at once. The others hold back for the successor as long as it lives, and
+//! vote for it as for any candidate.
 
 use martlet_fabric::{Fabric, NodeId};
 
@@ -10,19 +11,19 @@ use crate::basics::{Mark, Time};
 use crate::replica::HandOverError;
 
 impl Dare {
-    /// Hands leadership over: to the replica of this node, or to the one whose log has come the furthest.
+    /// Hands leadership over: to the replica of this node, or to the one with the longest log.
     ///
     /// # Errors
-    /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
+    /// When this process does not lead, no requested process can succeed it, or a hand-over to another one is under way.
     pub(super) fn begin_hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
         let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_leading()) else { return Err(HandOverError::NotLeading) };
-        // Those that live would not suffice to elect anybody: the leader that counts zombies is the last one that can lead.
+        // While the leader counts zombies, the living servers would not suffice to elect another leader.
         let able = reign.followers.iter().filter(|f| !reign.counts_zombies() && f.votes() && f.holds && f.is_following());
         let able = able.filter(|f| self.peers.iter().any(|p| p.id == f.peer && p.watch.is_alive()));
         self.hand_over.begin(to, able.map(|f| (f.process, f.acked)))
     }
 
-    /// Goes on with a hand-over, and sees what has come of the last one.
+    /// Continues a hand-over, and determines the outcome of the last one.
     pub(super) fn mind_hand_over<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let (me, leader) = (self.is_leading().then_some(self.me), self.leader());
         self.hand_over.judge(now, self.config.patience_ns(), me, leader, |id| id);

@@ -1,4 +1,4 @@
-//! The words and records of the engine: what stands where, who writes it, which way it may move (DARE section 3.1.1).
+//! The words and records of the engine: where each one is, which process writes it, and in which direction it may change (DARE section 3.1.1).
 //!
 //! Beside the [`LOG_LANE`] that every engine has, a process offers
 //!
@@ -11,11 +11,11 @@
 //! | [`SCRATCH`] | public | where its own reads land |
 //! | [`CONTROL_LANE`] | lane for a member | that member's words to us, see [`control`]; never revoked |
 //!
-//! Only the [`LOG_LANE`] is ever revoked: it stands for the paper's log queue pair, the control lane for its control queue pair. A leader writes records into it at the
-//! positions that they have in its own log, and says how far they go in words of its header, see [`lane`].
+//! Only the [`LOG_LANE`] is ever revoked: it corresponds to the paper's log queue pair, the control lane to its control queue pair. A leader writes records
+//! into the log lane at the positions that they have in its own log, and says in words of the lane's header how far they go, see [`lane`].
 //!
-//! The payload of each record is a [header](record) and a body. The header's number is the term in which it was made, of parts of the state that of the entry before them;
-//! beside stands, in a log, the term of the entry before it, and on the way to a learner what is known to be committed.
+//! The payload of each record is a [header](record) and a body. The header's number is the term in which the record was made, or, for a part of the state, the
+//! term of the entry before it. The header's last word is, in a log, the term of the entry before, and in records for a learner what is known to be committed.
 
 use martlet_fabric::{NodeId, RegionName, RegionSpec, ring};
 
@@ -41,7 +41,7 @@ pub const WORDS: RegionName = RegionName(40);
 pub const LOG: RegionName = RegionName(41);
 /// Where the owner's own reads land.
 pub const SCRATCH: RegionName = RegionName(42);
-/// The terms of the owner's entries that it does not know to be committed.
+/// The terms of those of the owner's entries that it does not know to be committed.
 pub const RUNS: RegionName = RegionName(43);
 /// Parts of the owner's state.
 pub const SNAPSHOT: RegionName = RegionName(44);
@@ -84,7 +84,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What a word says; a peer's nonsense is the least that it could mean.
+    /// The status that a word encodes; an invalid word from a peer counts as the lowest status.
     pub fn of(word: u64) -> Status {
         match word {
             1 => Status::Idle,
@@ -99,43 +99,44 @@ impl Status {
     }
 }
 
-/// Words of a [`CONTROL_LANE`], by index: the paper's control data, an entry of each array. Each is written by the peer that the lane is kept for, and, if nothing else is
-/// said, only moves upwards.
+/// Words of a [`CONTROL_LANE`], by index: the paper's control data, an entry of each array. Each is written by the peer for which the lane is kept, and only
+/// increases unless stated otherwise.
 pub mod control {
     /// That peer's vote request (DARE section 3.2.2): a [sealed](crate::basics::sealed) record of its term, its last entry's term and
     /// index, and how many servers make a majority of its group.
     pub const REQUEST: usize = 0;
     /// Words of a request.
     pub const REQUEST_WORDS: usize = 7;
-    /// Under which grant the peer gives *us* access to its log: a vote if we stand, support if we lead, and the paper's notification after a recovery.
+    /// The grant under which the peer gives *us* access to its log: a vote if we stand, support if we lead, and the paper's notification after a recovery.
     pub const VOTE: usize = 7;
-    /// As leader or not any more: twice its term, plus one while it reigns (the heartbeat array; the count stands in
-    /// [`HEARTBEAT`](super::words::HEARTBEAT)).
+    /// Whether the peer leads: twice its term, plus one while it reigns (the heartbeat array; the count is in [`HEARTBEAT`](super::words::HEARTBEAT)).
     pub const BEAT: usize = 8;
     /// The grant that the peer asks us for as leader.
     pub const ASK: usize = 9;
     /// The grant that the peer had given us, and has taken back.
     pub const RENEW: usize = 10;
-    /// The peer's latest decision in an election: 2^16 times the term, plus one more than the node of its choice (the private data array, section 3.2.3).
+    /// The peer's latest decision in an election: 2^16 times the term, plus one more than the number of the node that it chose (the private data array, section
+    /// 3.2.3).
     pub const PRIVATE: usize = 11;
-    /// The term of the peer that we, as leader of an earlier one, should know of (section 4.2.2).
+    /// The term of the peer, which we should know if we lead in an earlier one (section 4.2.2).
     pub const OUTDATED: usize = 12;
-    /// Twice the number of the peer's latest wish to read our state, plus one while it has it.
+    /// Twice the number of the peer's latest request to read our state, plus one while that is open.
     pub const RECOVER: usize = 13;
     /// Up to where the peer has read [`SNAPSHOT`](super::SNAPSHOT).
     pub const TAKEN: usize = 14;
-    /// Where in its snapshot ring the peer begins with our wish. Written before [`SERVES`].
+    /// Where in its snapshot ring the peer begins to serve our request. Written before [`SERVES`].
     pub const SERVES_FROM: usize = 15;
-    /// The number of the wish *of ours* that the peer serves.
+    /// The number of *our* request that the peer serves.
     pub const SERVES: usize = 16;
-    /// The peer has led, and hands over: 2^16 times the next term, plus one more than the node that is to lead then. That one stands at once, and the others hold
-    /// back for it.
+    /// The peer has led, and hands over: 2^16 times the next term, plus one more than the number of the node that is to lead then. That node stands at once,
+    /// and the others hold back for it.
     pub const STAND: usize = 17;
     /// The lane's bytes.
     pub const BYTES: usize = 192;
 }
 
-/// Words of a log lane's header, by index. The first is the ring's: up to where the owner has applied what came, so that a leader may write a lap further.
+/// Words of a log lane's header, by index. The first belongs to the ring: up to where the owner has applied records, so that a leader may write up to one lap
+/// further.
 pub mod lane {
     /// Where the owner's log is to be cut off, as the leader found by its determinants (DARE section 3.3.1). The next three words are written with it.
     pub const CUT: usize = 2;
@@ -151,7 +152,7 @@ pub mod lane {
     pub const OVERRUN: usize = 7;
 }
 
-/// How many bits of a grant tell those of one term apart.
+/// How many bits of a grant tell the grants of one term apart.
 pub const GRANT_BITS: u32 = 16;
 
 /// The first grant of a term: a vote.
@@ -175,22 +176,22 @@ pub const fn term_of(grant: u64) -> u64 {
     grant >> GRANT_BITS
 }
 
-/// The highest term that a process leads in: a grant of it is a number.
+/// The highest term in which a process leads: its grants still fit the range of numbers.
 pub const MAX_TERM: u64 = (1 << 45) - 1;
-/// A process never takes a term for one that is so far beyond what it knows: each attempt takes one, so that this is years of nothing but elections.
+/// How far beyond the terms that it knows a process believes a term: each attempt takes one, so this is years of nothing but elections.
 const LEAP: u64 = 1 << 40;
 
-/// Whether another's term can be one, where `known` is: it would be an end of all elections else, if it were believed.
+/// Whether another process's term is plausible, given that `known` is known here. If an implausible term were believed, elections could end for good.
 pub fn is_plausible(term: u64, known: u64) -> bool {
     term <= MAX_TERM && (known == 0 || term <= known.saturating_add(LEAP))
 }
 
-/// Where in a peer's log the record is sought in [`SCRATCH`]: a slot for each peer, and then a copy of a snapshot ring.
+/// Bytes of a peer's slot in [`SCRATCH`], which has a slot for each peer, and then a copy of a snapshot ring.
 pub const SLOT_BYTES: usize = RUNS_BYTES;
 /// Bytes of [`SCRATCH`] for slots.
 pub const SLOTS_BYTES: usize = MAX_PEERS * SLOT_BYTES;
 
-/// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
+/// Adds what a process offers for this engine, besides the regions of [`crate::basics::layout::regions`].
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     let (log, state) = (ring::lane_bytes(config.log_ring_bytes), ring::lane_bytes(config.state_ring_bytes));
     spec.own([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SLOTS_BYTES + state), (RUNS, RUNS_BYTES), (SNAPSHOT, state)]);
@@ -204,13 +205,13 @@ pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
 pub enum Kind {
     /// An entry without an operation, by which a new leader commits what it has found (DARE section 3.3).
     Noop = 1,
-    /// `count` commands, from `index` on, each behind its length in four bytes.
+    /// `count` commands, from `index` on, each preceded by its length in four bytes.
     Commands = 2,
     /// A new group: one entry that the state machine does not see (the paper's CONFIG). Body: see [`Group`](crate::replica::group::Group).
     Group = 3,
     /// A new head (section 3.3.2). Body: the position before which nothing is needed any more.
     Head = 4,
-    /// The owner of a snapshot begins. Body: the position after the last entry that its state shows, the wish's number, the group.
+    /// The owner of a snapshot begins. Body: the position after the last entry that its state shows, the request's number, the group.
     Begin = 5,
     /// A part of the state; `count` is 1 when more fragments of the same part follow, else 0.
     Part = 6,
@@ -283,18 +284,18 @@ pub struct Request {
     pub last_term: u64,
     /// The index of it.
     pub last: LogIndex,
-    /// How many servers make a majority of the candidate's group, which the voter may not know: its own log may be older.
+    /// How many servers make a majority of the candidate's group. The voter may not know that, since its own log may be older.
     pub quorum: usize,
 }
 
 impl Request {
-    /// Puts it into `out`, as it goes into a control lane.
+    /// Encodes the request into `out`, in the form used in a control lane.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let payload = [self.last.0, self.quorum as u64].map(u64::to_le_bytes);
         sealed::encode(self.term, self.last_term, payload.as_flattened(), out);
     }
 
-    /// The request that stands in these words, if a whole one does and makes sense to one who knows of `term`.
+    /// The request in these words, if there is a complete one that is plausible given that `term` is known here.
     pub fn read(words: &martlet_fabric::Memory, term: u64) -> Option<Request> {
         let Sealed { subject, ballot, payload } = sealed::read(words)?;
         let (&[last, quorum], []) = payload.as_chunks::<8>() else { return None };
@@ -304,15 +305,15 @@ impl Request {
     }
 }
 
-/// Runs of equal terms that fit into [`RUNS`]. A log with more among its uncommitted entries, after as many elections that came to nothing, grants nobody: its owner
-/// starts over.
+/// Runs of equal terms that fit into [`RUNS`]. The owner of a log with more among its uncommitted entries, after as many failed elections, gives access to no
+/// server, and starts over.
 pub const MAX_RUNS: usize = 128;
 const DETERMINANT_WORDS: usize = 8;
 /// Bytes of [`RUNS`].
 pub const RUNS_BYTES: usize = (sealed::HEADER_BYTES + (DETERMINANT_WORDS + 3 * MAX_RUNS) * 8).next_multiple_of(64);
 
-/// What a leader has to know of a log to adjust it: not its entries but the runs of equal terms among those that are not known to be committed (DARE section 3.3.1, "a
-/// buffer with only the index and the term").
+/// What a leader has to know of a log to adjust it: not the entries themselves, but the runs of equal terms among those not known to be committed (DARE section
+/// 3.3.1, "a buffer with only the index and the term").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Determinants {
     /// The grant that they belong to.
@@ -323,7 +324,7 @@ pub struct Determinants {
     pub base: Mark,
     /// The term of that entry.
     pub base_term: u64,
-    /// Up to which entry the owner's machine shows the log; one more than the log has, if it shows what is not in it.
+    /// Up to which entry the owner's machine shows the log; one more than the log's last if the machine shows something that is not in the log.
     pub applied: LogIndex,
     /// Up to which position the log may be overwritten.
     pub kept: u64,
@@ -351,7 +352,7 @@ impl Determinants {
         sealed::encode(self.grant, self.runs.len() as u64, &payload, out);
     }
 
-    /// Those that stand in these words, if whole ones do that make sense.
+    /// The determinants in these words, if they are complete and make sense.
     pub fn read(words: &martlet_fabric::Memory) -> Option<Determinants> {
         let Sealed { subject: grant, ballot: count, payload } = sealed::read(words)?;
         let (words, rest) = payload.as_chunks::<8>();

@@ -1,4 +1,5 @@
-//! What a leader does (DARE section 3.3): it adjusts the logs of those who give it access, writes its entries into them, and commits what stands at a majority.
+//! What a leader does (DARE section 3.3): it adjusts the logs of the servers that give it access, writes its entries into them, and commits what a majority
+//! has.
 
 use std::collections::VecDeque;
 
@@ -29,9 +30,9 @@ use super::{Dare, Ending, Event};
 pub(super) enum Stage {
     /// A candidate: it waits for votes.
     Electing,
-    /// It is elected, and waits until the entry without operation by which its term begins is committed.
+    /// It is elected, and waits until the entry without an operation that begins its term is committed.
     Adjusting { noop: LogIndex, recovered: u64 },
-    /// Every proposal is a record and a tail pointer to each follower.
+    /// Every proposal is a record and a tail pointer for each follower.
     Leading,
 }
 
@@ -57,9 +58,9 @@ pub(super) struct Reign {
     read: Vec<PeerId>,
     pub(super) quorums: Quorums,
     pub(super) zombies: Zombies,
-    /// Where the head was, when it was last found that it could not move although the log was nearly full.
+    /// Where the head was, and when it was first found unable to move although the log was nearly full.
     pub head_stuck: Option<(u64, Time)>,
-    /// Whose apply pointer the head waits for, as of the last look, if not for its own.
+    /// The server whose apply pointer the head waits for, as of the last check, unless it is this one's own.
     pub head_waits_for: Option<ProcessId>,
     /// The head as of its last HEAD entry.
     head_told: u64,
@@ -132,7 +133,7 @@ impl Reign {
         self.is_elected() && (!self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty())
     }
 
-    /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
+    /// Whether another command of `bytes`, together with everything waiting, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
         self.is_leading() && log.tail().position - log.head() + self.backlog.log_bytes_with(bytes) <= config.command_bytes()
     }
@@ -141,7 +142,7 @@ impl Reign {
         (self.record, self.backlog)
     }
 
-    /// The peer is gone: what it holds counts for nothing any more.
+    /// The peer is gone, and what it holds no longer counts.
     pub fn lose(&mut self, peer: PeerId) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) {
             (follower.phase, follower.acked, follower.zombie_until) = (Phase::Lost, None, None);
@@ -155,7 +156,7 @@ impl Reign {
         let counts = !matches!(follower.phase, Phase::Lost | Phase::Overrun | Phase::Revoked);
         match (op, result) {
             (_, Err(OpError::PeerLost)) => (follower.phase, follower.acked) = (Phase::Lost, None),
-            // It has taken its access back. If it has a later term it says so; if not, it is asked anew.
+            // The follower has taken its access back. If it knows a later term it says so; otherwise it is asked again.
             (Op::Log, Err(OpError::AccessLost)) if counts && Canary::DareCountsRefused.is_planted() => follower.handle_done(),
             (_, Err(OpError::AccessLost)) if follower.phase != Phase::Lost => {
                 basics::Mark::DareAccessLost.reach();
@@ -201,7 +202,7 @@ impl Reign {
         self.quorums.reached(self.me, log, &mut self.followers, mine, of)
     }
 
-    /// Adds those peers to whom it has yet to turn, and asks those anew that have taken their access back.
+    /// Adds peers that have not been asked yet, and asks those again that have taken their access back.
     fn ask<F: Fabric, S>(&mut self, cx: &mut Context<F, S>, is_wanted: &impl Fn(&Peer, &Log) -> bool) {
         self.followers.retain(|f| f.phase != Phase::Lost || cx.log.group().is_some_and(|group| group.contains(f.process)));
         for at in 0..cx.peers.len() {
@@ -243,7 +244,7 @@ impl Reign {
 
     /// Does what can be done now. `Err` ends the reign.
     ///
-    /// `whole`: everybody is looked at, and not only what has come of what was posted.
+    /// `whole`: checks all followers, not only the results of what was posted.
     pub fn step<F: Fabric, S: StateMachine>(
         &mut self,
         whole: bool,
@@ -283,7 +284,7 @@ impl Reign {
         Ok(moved)
     }
 
-    /// A candidate that a majority has voted for, itself included, becomes leader of its term (DARE section 3.2).
+    /// A candidate with the votes of a majority, its own included, becomes leader of its term (DARE section 3.2).
     fn count_votes<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let Some(group) = cx.log.group() else { return false };
         let votes: Vec<ProcessId> =
@@ -298,7 +299,7 @@ impl Reign {
         self.open = cx.log.open(ring_of(cx.fabric));
         let recovered = cx.log.tail().index.0 - cx.log.committed().index.0;
         self.head_told = cx.log.head();
-        // A leader counts only entries of its own term: this one, and everything before it with it (DARE section 3.3; docs/dare.md).
+        // A leader counts only entries of its own term: with this one, everything before it is committed too (DARE section 3.3; docs/dare.md).
         self.place(Kind::Noop, &[], cx);
         self.last = LogIndex(cx.log.tail().index.0 + self.backlog.entries());
         self.stage = Stage::Adjusting { noop: cx.log.tail().index, recovered };
@@ -309,7 +310,7 @@ impl Reign {
             cx.nudges.at_once(peer.id);
         }
         for at in 0..self.followers.len() {
-            // A server that has voted has given access already; the others are asked as leader.
+            // A server that has voted has given access already; this process asks the others as leader.
             if !Dare::has_granted(cx.fabric, self.followers[at].peer, self.followers[at].grant) {
                 self.followers[at].phase = Phase::Revoked;
             }
@@ -317,7 +318,7 @@ impl Reign {
         true
     }
 
-    /// Appends an entry of the engine's own. There is room for it: commands leave some.
+    /// Appends one of the engine's own entries, for which commands always leave room.
     fn place<F: Fabric, S>(&mut self, kind: Kind, body: &[u8], cx: &mut Context<F, S>) {
         let header = cx.log.next_header(kind, 1, self.term);
         self.record.fill(|bytes| {
@@ -333,7 +334,7 @@ impl Reign {
         self.open.push_back(cx.log.tail());
     }
 
-    /// Those that have given access are adjusted (DARE section 3.3.1): their determinants are read, and their logs cut off where they part from this one.
+    /// Adjusts the logs to which access has been given (DARE section 3.3.1): reads their determinants, and cuts them off where they diverge from this log.
     fn take_grants<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let mut moved = false;
         for follower in &mut self.followers {
@@ -357,7 +358,7 @@ impl Reign {
             let follower = &mut self.followers[at];
             moved = true;
             let Some(theirs) = read else {
-                // It has given access under another grant meanwhile, or its memory makes no sense: it is asked anew if it says so.
+                // The follower has given access under another grant meanwhile, or its memory makes no sense. It is asked again if it requests that.
                 follower.phase = Phase::Overrun;
                 continue;
             };
@@ -379,7 +380,7 @@ impl Reign {
         moved
     }
 
-    /// Posts what a follower does not have, as far as there is room, and then moves its tail pointer. A follower that is slow is not waited for (TRAPS 15).
+    /// Posts what a follower does not have, as far as there is room, and then moves its tail pointer. The leader does not wait for a slow follower (TRAPS 15).
     fn feed<F: Fabric, S: StateMachine>(&mut self, at: usize, cx: &mut Context<F, S>) -> bool {
         let tail = cx.log.tail().position;
         while self.followers[at].cursor.position < tail {
@@ -408,7 +409,8 @@ impl Reign {
         moves
     }
 
-    /// The common path: each batch becomes one record in each log, and each follower gets one tail pointer for all of a turn's (DARE section 3.3, batches).
+    /// The common path: each batch becomes one record in each log, and each follower gets one tail pointer for all records of a turn (DARE section 3.3,
+    /// batches).
     pub fn post<F: Fabric, S: StateMachine>(&mut self, turn: u64, cx: &mut Context<F, S>) -> bool {
         if !self.is_leading() {
             return false;
@@ -454,7 +456,8 @@ impl Reign {
         posted
     }
 
-    /// Moves the head: what all servers have applied that are not suspected is needed no more (DARE section 3.3.2). It moves for good once the HEAD entry is committed.
+    /// Moves the head: entries that all unsuspected servers have applied are no longer needed (DARE section 3.3.2). The move is final once the HEAD entry is
+    /// committed.
     fn prune<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (head, tail, size) = (cx.log.head(), cx.log.tail().position, cx.config.log_ring_bytes as u64);
         self.head_waits_for = None;
@@ -483,7 +486,8 @@ impl Reign {
         }
     }
 
-    /// The HEAD entry, by which the others, and so all later leaders, learn of the head. What has been proposed has its place in the log: it goes before.
+    /// Appends the HEAD entry, by which the others, and so all later leaders, learn of the head. Earlier proposals already have their places in the log and go
+    /// first.
     fn tell_head<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) {
         let (head, size) = (cx.log.head(), cx.config.log_ring_bytes as u64);
         if !self.backlog.is_empty() || cx.log.is_head_moving() || head - self.head_told < size / 8 {
@@ -496,7 +500,7 @@ impl Reign {
         invariant!(self.last == cx.log.tail().index, "{} has been proposed of {}", self.last, cx.log.tail().index);
     }
 
-    /// Sees to it that every follower shows its term after the end of this turn (DARE section 3.3, read requests).
+    /// Makes sure that every follower's term is read after the end of this turn (DARE section 3.3, read requests).
     pub fn check<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         for follower in self.followers.iter_mut().filter(|f| f.phase != Phase::Lost && f.votes()) {
             if follower.asked() < turn {
@@ -506,7 +510,7 @@ impl Reign {
         }
     }
 
-    /// The commit pointer travels without an entry when nothing has been posted for a while (TRAPS 13).
+    /// Sends the commit pointer without an entry when nothing has been posted for a while (TRAPS 13).
     #[inline(never)]
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (tail, committed) = (cx.log.tail(), cx.log.committed().index);
@@ -519,7 +523,7 @@ impl Reign {
         }
     }
 
-    /// What the tail pointers of a majority have reached is committed, once that is an entry of this term.
+    /// Commits what the tail pointers of a majority have reached, once that is an entry of this term.
     fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |held| held.0)));
         let held = if Canary::DareFastestFollower.is_planted() {
@@ -553,7 +557,7 @@ impl Reign {
         true
     }
 
-    /// The reign ends: what was executed goes into our own log at least, as far as there is room. It is ours until somebody else may write there.
+    /// The reign ends: what was executed is at least added to our own log, as far as there is room. The log is ours until another process may write there.
     pub fn keep_executed(&mut self, ring: &Memory, log: &mut Log) {
         let leads = self.is_leading();
         while let Some(batch) = self.backlog.front() {
@@ -569,7 +573,7 @@ impl Reign {
         }
     }
 
-    /// Releases the replies of turns that are committed and vouched for.
+    /// Releases the replies of turns whose proposals are committed and for which a majority has since vouched.
     #[inline]
     pub fn release(&mut self, releases: &mut Releases, log: &Log) {
         if releases.is_waiting() {

@@ -1,7 +1,7 @@
 //! A server's log (DARE section 3.1.1): entries at absolute positions, and its four pointers.
 //!
-//! What is the same in the logs of all engines stands in [`Entries`]. Beside the entries the owner keeps the *runs* of equal terms among them: two logs that have
-//! an entry of the same term and index have everything before it in common (log matching, section 4.1), so runs are all that it takes to find where two logs part.
+//! [`Entries`] has what the logs of all engines share. Besides the entries, the owner keeps the *runs* of equal terms among them. Two logs that have an entry
+//! of the same term and index have everything before it in common (log matching, section 4.1), so the runs are enough to find where two logs diverge.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -47,11 +47,11 @@ pub struct Shown<'a> {
 #[derive(Debug)]
 pub struct Log {
     entries: Entries<Kind>,
-    /// Before this position nothing is needed by anybody: as of the last committed HEAD entry.
+    /// No server needs anything before this position, according to the last committed HEAD entry.
     head: u64,
-    /// HEAD entries that are not known to be committed, and the heads that they bring.
+    /// HEAD entries that are not known to be committed, and the heads that they set.
     heads: VecDeque<(LogIndex, u64)>,
-    /// The runs of what is still here, and of the entry before that.
+    /// The runs of the entries that are still here, and of the one before them.
     runs: VecDeque<Run>,
 }
 
@@ -66,12 +66,12 @@ impl Deref for Log {
 }
 
 impl Log {
-    /// The empty log of a machine in its first state, or with no group of one that has to recover.
+    /// The empty log of a machine in its first state; or, without a group, of a machine that has to recover.
     pub fn new(capacity: usize, group: Option<Group>) -> Log {
         Log { entries: Entries::new(capacity, group), head: 0, heads: VecDeque::new(), runs: VecDeque::new() }
     }
 
-    /// The log of a machine that shows everything up to `mark`, an entry of `term`, of a group that begins there.
+    /// The log of a machine that shows everything up to `mark`, an entry of `term`; its group begins there.
     pub fn behind(capacity: usize, group: Group, mark: Mark, term: u64) -> Log {
         let mut log = Log::new(capacity, None);
         log.begin_anew(mark, term, group);
@@ -88,7 +88,7 @@ impl Log {
         self.runs.back().map_or(0, |run| run.term)
     }
 
-    /// The term of an entry that is still here, or of the one before those.
+    /// The term of an entry that is still here, or of the one before them.
     pub fn term_at(&self, index: LogIndex) -> Option<u64> {
         if index == LogIndex(0) {
             return Some(0);
@@ -107,7 +107,7 @@ impl Log {
         !self.heads.is_empty()
     }
 
-    /// Bytes from the head on, with one more record of this payload.
+    /// The bytes from the head on, including one more record of this payload.
     pub fn bytes_with(&self, payload: usize) -> u64 {
         self.position_with(payload) - self.head
     }
@@ -117,7 +117,7 @@ impl Log {
         Header { kind, count, number: term, index: self.tail().index.next(), beside: self.last_term() }
     }
 
-    /// Appends an entry of ours, which has been filled with a header and a body.
+    /// Appends one of this server's own entries, which has been filled with a header and a body.
     pub fn place(&mut self, header: &Header, record: &Record, ring: &Memory) -> Result<(), LaneFault> {
         self.admit(header, record.payload())?;
         self.extend(header, ring::place(ring, self.tail().position, record));
@@ -135,7 +135,7 @@ impl Log {
         Ok(())
     }
 
-    /// There is room for a record, and what it brings makes sense.
+    /// Checks that there is room for a record, and that its content makes sense.
     fn admit(&mut self, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
         self.entries.admit(header, payload)?;
         if header.kind == Kind::Head {
@@ -162,7 +162,7 @@ impl Log {
         open
     }
 
-    /// Cuts off what stands behind `to` (DARE section 3.3.1). When the machine shows something of that, it is void.
+    /// Cuts off everything after `to` (DARE section 3.3.1). If the machine shows some of that, its state is void.
     ///
     /// # Errors
     /// When no entry ends there, or what is cut off is known to be committed.
@@ -176,13 +176,13 @@ impl Log {
         Ok(())
     }
 
-    /// The machine shows everything in the log, since the leader executed it.
+    /// The machine shows everything in the log, because the leader executed it.
     #[inline]
     pub fn note_executed(&mut self) {
         self.entries.note_executed();
     }
 
-    /// The machine shows what is not in the log, or has missed what was: it has to be recovered.
+    /// The machine shows something that is not in the log, or has missed something that was: it has to be recovered.
     pub fn void(&mut self) {
         self.entries.void();
     }
@@ -220,18 +220,18 @@ impl Log {
         is_here && self.entries.has(ring, at)
     }
 
-    /// Whether the log can go on from a state that was recovered: from its own entry, committed or not, or anew behind one that is committed.
+    /// Whether the log can continue from a recovered state: from its own copy of that entry, committed or not, or by restarting after a committed entry.
     pub fn can_join(&mut self, ring: &Memory, shown: &Shown<'_>) -> bool {
         let (at, own) = (shown.at, self.committed());
         // Positions grow with the entries.
         self.has(ring, shown) || (shown.is_committed && at.index >= own.index && at.position >= own.position)
     }
 
-    /// The machine has recovered this state. The log goes on from what it has, where it has that entry, and begins anew behind it elsewhere: whatever stands here
-    /// instead follows what was never committed. `false`: it [can do neither](Log::can_join).
+    /// The machine has recovered this state. If the log has that entry, it continues with what it has. Otherwise it restarts after that entry, because whatever
+    /// is here instead follows something that was never committed. `false`: it [can do neither](Log::can_join).
     ///
-    /// An entry that stands here need not be committed. A leader that executes first shows what is not, and it may be that nothing is committed before others hold
-    /// the state.
+    /// An entry that is in this log need not be committed. A leader that executes first shows uncommitted entries, and possibly nothing can be committed before
+    /// others hold the state.
     pub fn join<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, shown: &Shown<'_>) -> bool {
         if !self.can_join(ring, shown) {
             return false;
@@ -258,7 +258,7 @@ impl Log {
         }
     }
 
-    /// What a leader has to know of this log; `None` when there are more runs than fit.
+    /// What a leader has to know of this log; `None` when there are too many runs.
     pub fn determinants(&self, grant: u64) -> Option<Determinants> {
         let base = self.committed();
         let runs = self.runs.iter().enumerate().filter_map(|(at, run)| {
@@ -282,8 +282,8 @@ impl Log {
         })
     }
 
-    /// The last entry that another log has in common with this one, as its determinants tell: where that log is to be cut off. What is known to be committed there is in
-    /// the log of any leader; `None`: it is not, or what follows it is no longer here.
+    /// The last entry that another log has in common with this one, according to its determinants; that log is to be cut off there. What is known to be
+    /// committed in it should be in any leader's log. `None`: it is not, or what follows it is no longer here.
     pub fn last_in_common(&self, theirs: &Determinants) -> Option<Mark> {
         let ends = theirs.runs.iter().skip(1).map(|next| Mark { index: LogIndex(next.first.0 - 1), position: next.position });
         let ends: Vec<Mark> = ends.chain([theirs.tail]).collect();
@@ -352,7 +352,8 @@ mod tests {
         a.terms.iter().zip(&b.terms).take_while(|(a, b)| a == b).count() as u64
     }
 
-    /// A log is one that leaders can have written: each took the log that it had, cut others' where they parted from it, and wrote some of its own entries behind.
+    /// Each log is one that leaders could have written: each leader took the log that it had, cut others' logs where they diverged from it, and appended some
+    /// entries of its own.
     #[test]
     fn dare_3_3_1_what_two_logs_have_in_common_is_found_by_runs_of_terms() {
         let mut found = [0u32; 6];
@@ -391,7 +392,7 @@ mod tests {
                     }
                     assert_eq!(servers[other].log.last_term(), servers[other].terms.last().copied().unwrap_or(0));
                 }
-                // What all have is committed at some, as lazily as that is told.
+                // What all have is committed at some, since commits are reported lazily.
                 let all = (1..servers.len()).map(|other| common(&servers[0], &servers[other])).min().unwrap_or(0);
                 for server in servers.iter_mut().filter(|_| rng.bool()) {
                     server.commit(all);
@@ -457,7 +458,7 @@ mod tests {
         log.void();
         assert!(log.join(ring, &mut NoState, &shown(third, 2, true)) && log.tail() == sixth, "nothing is lost by that");
         log.void();
-        // Of another term: what stands here from there on was never committed.
+        // Of another term: what is here from there on was never committed.
         let fifth = Mark { index: LogIndex(5), position: third.position + 160 };
         assert!(!log.join(ring, &mut NoState, &shown(fifth, 3, false)), "it may be that it is not committed either");
         assert!(log.join(ring, &mut NoState, &shown(fifth, 3, true)));
@@ -465,8 +466,8 @@ mod tests {
         assert!(!log.join(ring, &mut NoState, &shown(Mark { index: LogIndex(1), position: 80 }, 2, true)), "too far back");
     }
 
-    /// Where the only server that holds the state shows what is not committed, and nothing can be committed before others hold it, the others go on from what stands
-    /// in their logs.
+    /// If the only server that holds the state shows uncommitted entries, and nothing can be committed before others hold the state, the others continue from
+    /// what is in their logs.
     #[test]
     fn dare_3_4_a_state_that_shows_what_is_not_committed_is_joined_where_the_log_has_it() {
         let group = Group::new(vec![crate::basics::ProcessId::default()]);
@@ -480,7 +481,7 @@ mod tests {
         assert_eq!((log.tail(), log.committed(), log.applied(), log.is_complete()), (sixth, second, fifth, true));
         log.advance(ring, &mut NoState, LogIndex(6));
         assert_eq!((log.committed(), log.applied()), (sixth, sixth), "each is applied once");
-        // What was shown and is cut off has to be recovered.
+        // A state that shows entries that are cut off has to be recovered.
         let mut server = Server::new();
         (0..6).for_each(|_| server.append(2, 20));
         server.commit(2);

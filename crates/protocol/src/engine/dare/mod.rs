@@ -1,8 +1,9 @@
-//! The `dare` engine: state machine replication by terms and direct access to logs (DARE, HPDC'15), with what its authors left out.
+//! The `dare` engine: state machine replication by terms and direct access to logs (DARE, HPDC'15), with the parts that its authors left out.
 //!
-//! A leader is elected for a term by a majority, each of which takes its log away from the old leader before it answers, and makes its vote durable. The leader then adjusts
-//! each log by its determinants, writes entries straight into it, and moves its tail pointer; what the tail pointers of a majority have reached in the leader's own term is
-//! committed. No follower's processor is waited for. `docs/dare.md` has the protocol, with the argument why nothing committed is lost, and says where it departs from the paper.
+//! A majority elects a leader for a term. Each voter first takes away the old leader's access to its log, and makes its vote durable. The leader then adjusts
+//! each log by its determinants, writes entries directly into it, and moves its tail pointer. What the tail pointers of a majority have reached in the leader's
+//! own term is committed. The leader waits for no follower's processor. `docs/dare.md` has the protocol, the argument that nothing committed is lost, and the
+//! differences from the paper.
 
 mod access;
 mod background;
@@ -54,7 +55,7 @@ use log::Log;
 use peers::{Peer, at_control, tell};
 use recover::{Learning, Serving};
 
-/// So many turns in a row that replicate something put off the rest, at most.
+/// The most turns in a row that put off everything else because they replicated something.
 const MOST_PUT_OFF: u32 = 16;
 /// Bytes that a follower takes from its leader's lane in one turn.
 const DRAIN_BYTES: usize = 256 << 10;
@@ -92,7 +93,7 @@ pub struct Dare {
     reign: Option<Reign>,
     /// What the next reign begins with, empty.
     spare: (Record, Backlog),
-    /// When a leader looks after everything but replication next, and how many turns in a row have put that off.
+    /// When a leader next does everything other than replication, and how many turns in a row have put that off.
     background: Time,
     put_off: u32,
     hand_over: HandOver,
@@ -101,7 +102,7 @@ pub struct Dare {
     signs: Signs,
     learning: Option<Learning>,
     serving: Option<Serving>,
-    /// The peer that was served last: the others come before it.
+    /// The peer that was served last; the others come first.
     served: Option<PeerId>,
     serving_record: Record,
     serving_buffer: Vec<u8>,
@@ -109,17 +110,17 @@ pub struct Dare {
     snapshot_tail: u64,
     /// Pieces of others' snapshots that are on their way.
     snapshot_reads: u32,
-    /// Whether a snapshot has ever been read here: the machine is not the empty one of a founder then.
+    /// Whether a snapshot has ever been read here; if so, the machine is not a founder's empty one.
     lesson_begun: bool,
-    /// When the state was last found to be one that cannot be given to anybody, if that is not long ago.
+    /// When the state was last found to be unteachable, if that is not long ago.
     unteachable_since: Option<Time>,
-    /// Since when it has looked for the state, and has yet to find out that what it learned is recent enough.
+    /// Since when it has looked for the state, without knowing yet that what it learned is recent enough.
     incomplete_since: Option<Time>,
     wishes: u64,
     roster: Roster,
-    /// How many places an operator has asked for, as long as that stands in no entry; 0: as many as members.
+    /// How many places an operator has asked for, as long as no entry says so; 0: as many as members.
     resizing: Option<u8>,
-    /// Somebody has been found to be gone since the last look at who leads.
+    /// Whether a process has been found to be gone since the leader was last determined.
     suspects_anew: bool,
     /// Whether a group that this process knew has listed it.
     listed: bool,
@@ -132,8 +133,8 @@ pub struct Dare {
 }
 
 impl Dare {
-    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others; without, it holds nothing, and waits until
-    /// a leader takes it in.
+    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others. Without one it holds nothing, and
+    /// waits until a leader adds it.
     ///
     /// Panics when `config` does not [validate](Config::validate), or the group does not list `me`.
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Dare {
@@ -205,7 +206,7 @@ impl Dare {
         self.log.group()
     }
 
-    /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
+    /// The entry that introduced the group in force, as far as this process knows; 0 for the first group.
     pub fn group_since(&self) -> Option<LogIndex> {
         self.log.group_since()
     }
@@ -223,7 +224,7 @@ impl Dare {
         }
     }
 
-    /// How it stands, in a line, for somebody who looks for a mistake.
+    /// Its state in one line, for debugging.
     pub fn in_words(&self) -> String {
         let reign = self.reign.as_ref().map(|reign| {
             let followers = reign.followers.iter().map(|f| format!("{} {:?} {:x} {:?}", f.process, f.phase, f.grant, f.held()));
@@ -263,7 +264,7 @@ impl Dare {
                     reign.handle_completion(op, round, peer, result, &mut self.nudges);
                 }
             }
-            // One that can no longer be reached is found out by its counter.
+            // A peer that can no longer be reached is detected through its counter.
             Op::Control => {}
             Op::Private => self.handle_private(round, peer, result),
             Op::Revoke => self.access.revoking -= 1,
@@ -278,7 +279,7 @@ impl Dare {
     fn post_all<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         self.now = now;
         let led = self.is_leading();
-        // What has been proposed goes first. A leader is on the common path in every turn, and looks after the rest now and then.
+        // Proposals go first. A leader takes the common path in every turn, and does the rest now and then.
         let mut moved = led && self.lead(fabric, machine);
         let put_off = moved && self.put_off < MOST_PUT_OFF;
         let steady = led && (put_off || now < self.background);
@@ -298,7 +299,7 @@ impl Dare {
     fn conclude<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         self.now = now;
         if std::mem::take(&mut self.suspects_anew) {
-            // A server whose turn it is stands now, and not when it next looks.
+            // A server whose turn it is stands now, not when it next checks.
             self.hear(now, fabric);
         }
         if !self.is_leading() {
@@ -311,7 +312,7 @@ impl Dare {
         self.nudges.send(now, self.config.nudge_gap_ns, fabric);
     }
 
-    /// Replicates what has been proposed, and has terms read where a reply waits for that. Whether anything was posted.
+    /// Replicates what has been proposed, and has terms read where a reply waits for that. Returns whether anything was posted.
     fn lead<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let (turn, asked) = (self.releases.turn(), self.releases.is_asked());
         let mut posted = false;
@@ -351,7 +352,7 @@ impl Dare {
         moved
     }
 
-    /// Learns and serves, and shows the others what has come of this turn.
+    /// Learns and serves, and shows the others the result of this turn.
     #[inline(never)]
     fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S, moved: bool) -> bool {
         let now = self.now;
@@ -370,7 +371,7 @@ impl Dare {
         moved
     }
 
-    /// Tells those that have come up since how this process stands as leader.
+    /// Tells newly connected peers whether this process leads.
     fn show_reign<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_elected()) else { return };
         let beat = reign.term << 1 | 1;
@@ -384,7 +385,7 @@ impl Dare {
         let was = self.is_leading();
         let is_candidate = self.reign.as_ref().is_some_and(|reign| !reign.is_elected());
         if is_candidate && self.is_removed() {
-            // It stood since it did not know that to be committed.
+            // It stood because it did not know that its removal was committed.
             self.end_reign(Ending::Removed, fabric);
         }
         let members = std::mem::take(&mut self.roster);
@@ -451,7 +452,7 @@ impl Dare {
         self.reign = Some(Reign::new(self.me, term, until, record, backlog));
     }
 
-    /// Nothing of a reign outlives it but the log (TRAPS 11).
+    /// Only the log outlives a reign (TRAPS 11).
     fn end_reign<F: Fabric>(&mut self, ending: Ending, fabric: &mut F) {
         let Some(mut reign) = self.reign.take() else { return };
         let (term, led, elected) = (reign.term, reign.is_leading(), reign.is_elected());
@@ -460,7 +461,7 @@ impl Dare {
             Ending::Outdated => Some(Mark::DareOutdated),
             Ending::Superseded => Some(Mark::DareSuperseded),
             Ending::Stuck => Some(Mark::DareStuck),
-            // No life comes by: a leader that leaves hands over first.
+            // No simulated life reaches this: a leader that leaves hands over first.
             Ending::Removed => None,
             Ending::HandedOver => Some(Mark::DareHandedOver),
         };

@@ -1,4 +1,4 @@
-//! The processes that this one is connected with, from the meeting to the last that is asked of them.
+//! The processes that this one is or was connected with, for as long as they matter.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
@@ -17,17 +17,17 @@ pub(super) struct Peer {
     pub watch: Watch<Status>,
     /// The last grant that we gave it.
     pub granted: u64,
-    /// The term that it was last told as one that it should know of.
+    /// The last term that it was told because it should know of it.
     pub outdated: u64,
     /// What it was last told of our reign: see [`BEAT`](super::layout::control::BEAT).
     pub beat: u64,
-    /// Its last wish to be served that has come to an end, or is being met.
+    /// Its last request for the state that has ended or is being served.
     pub heard: u64,
-    /// The number of our latest wish to read its state, since the last search for one has ended; 0: none.
+    /// The number of our latest request to read its state, since the last search for the state ended; 0: none.
     pub wished: u64,
-    /// Where our reads from it land, once there are any. Nobody else's do as long as it is here: what has been asked for earlier may land late.
+    /// Where our reads from it land, once there are any. No other peer uses the slot while this one is here, because an earlier read may land late.
     pub slot: Option<usize>,
-    /// Reads of more than a word that are on their way from it.
+    /// Outstanding reads of more than a word from it.
     pub reads: u32,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn word_from<F: Fabric>(fabric: &F, peer: PeerId, word: usize) -> u64
     control(fabric, peer).map_or(0, |lane| lane[word].load(Ordering::Acquire))
 }
 
-/// Where a word of the lane stands that `peer` keeps for us.
+/// Where a word of the lane is that `peer` keeps for us.
 pub(super) fn at_control(peer: PeerId, word: usize) -> Remote {
     Remote { peer, region: Region::Lane(CONTROL_LANE), offset: word * 8 }
 }
@@ -63,7 +63,8 @@ pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
 }
 
 impl Dare {
-    /// A member's process is connected; its lanes, in both directions, are fresh. It may be connected anew: nothing of an earlier connection lands in the new lanes.
+    /// A member's process is connected; its lanes, in both directions, are fresh. The process may be reconnecting: nothing of an earlier connection lands in
+    /// the new lanes.
     pub(super) fn meet<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
@@ -74,7 +75,7 @@ impl Dare {
                 self.note_death(at, false);
             }
         }
-        // A fresh lane is granted from the start; here nobody has access whom no vote has given it.
+        // A fresh lane is granted from the start, but in this engine no process has access before this server has given it.
         self.access.revoking += 1;
         fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
         self.peers.push(Peer {
@@ -104,7 +105,7 @@ impl Dare {
         latest(&self.peers, process)
     }
 
-    /// Where reads from a peer land: its slot, which it may have to be given. `None`: there are too many peers.
+    /// Where reads from a peer land: its slot, which is assigned now if it has none. `None`: there are too many peers.
     pub(super) fn slot_of(&mut self, at: usize) -> Option<usize> {
         if self.peers[at].slot.is_none() {
             let is_free = |slot: &usize| self.peers.iter().all(|p| p.slot != Some(*slot));
@@ -113,14 +114,14 @@ impl Dare {
         self.peers[at].slot
     }
 
-    /// A read of more than a word from a peer has come home.
+    /// A read of more than a word from a peer has completed.
     pub(super) fn note_read(&mut self, peer: PeerId) {
         if let Some(peer) = self.peer_mut(peer) {
             peer.reads -= 1;
         }
     }
 
-    /// Lets go of the dead that belong to nothing any more, neither to the group nor to the view, and of lost connections with a process that is connected anew.
+    /// Drops dead processes that belong to neither the group nor the view, and lost connections of processes that have reconnected.
     pub(super) fn forget_departed(&mut self) {
         if !self.peers.iter().any(|p| p.watch.dead) {
             return;
@@ -128,7 +129,7 @@ impl Dare {
         let Dare { peers, log, access, roster, events, reign, .. } = self;
         let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
         peers.retain(|p| {
-            // Membership has to be told of a listed one, once it is given up.
+            // Membership has to be told of a process that the view lists, once it is given up.
             let listed = log.group().is_none_or(|group| group.contains(p.process)) || roster.lists(p.process);
             let is_written = reign.as_ref().is_some_and(|reign| reign.followers.iter().any(|f| f.peer == p.id && f.is_zombie()));
             let keep =

@@ -1,4 +1,4 @@
-//! Whose majorities a leader needs: that of the group in force, or while the group's size changes those of two groups (DARE section 3.4).
+//! The majorities that a leader needs: that of the group in force, or, while the group's size changes, those of two groups (DARE section 3.4).
 
 use super::follower::Follower;
 use super::log::Log;
@@ -6,12 +6,12 @@ use crate::basics::{Canary, ProcessId};
 use crate::replica::electorate::{Needed, reached_by_majority};
 use crate::replica::group::Phase;
 
-/// The groups that decide, found out anew when the group in force changes.
+/// The groups that decide, determined again whenever the group in force changes.
 #[derive(Debug, Default)]
 pub(super) struct Quorums {
     /// As of which version of the log's group.
     called: Option<u64>,
-    /// What it takes in each group, the one before a change first.
+    /// What a majority takes in each group, the one before a change first.
     needed: [Option<Needed>; 2],
 }
 
@@ -21,8 +21,8 @@ impl Quorums {
         self.called = None;
     }
 
-    /// The highest value that a majority of each group has reached; `mine` is that of `me`, the leader, which no follower's exceeds. Each follower knows then in
-    /// which groups it votes.
+    /// The highest value that a majority of each group has reached; `mine` is that of `me`, the leader, which no follower's exceeds. Afterwards, each follower
+    /// is marked with the groups in which it votes.
     #[inline]
     pub fn reached(&mut self, me: ProcessId, log: &Log, followers: &mut [Follower], mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
         if self.called != Some(log.group_version()) {

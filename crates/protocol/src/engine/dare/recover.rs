@@ -1,9 +1,9 @@
-//! Recovery (DARE section 3.4): a server that does not hold the state reads it out of another one's memory.
+//! Recovery (DARE section 3.4): a server that does not hold the state reads it from another server's memory.
 //!
-//! The one that is asked, any but the leader if there is another, puts parts of its state into a ring of its own, and between them the entries as it applies them: each part
-//! shows exactly the entries before it, so that no copy of the whole is made and nothing is stopped. The learner reads how far the ring is filled, then what is new of it, and
-//! says how far it has come. Once it has the whole, as of an entry that is committed or stands in its own log, it takes exclusive access to its log, goes on from
-//! there, and has the leader ask it anew.
+//! The teacher, any server but the leader if there is another, puts parts of its state into a ring of its own, and between them the entries as it applies them.
+//! Each part shows exactly the entries before it, so that the whole state is never copied and nothing has to stop. The learner reads how far the ring is
+//! filled, then the new part of it, and reports how far it has come. Once it has the whole state, as of an entry that is committed or in its own log, it takes
+//! exclusive access to its log, continues from there, and has the leader ask it again.
 
 use std::cmp::Reverse;
 
@@ -25,12 +25,12 @@ use crate::replica::part::{self, Oversized, Part, REST_NS};
 use crate::replica::patience::discounted;
 use crate::replica::record::RecordKind as _;
 
-/// For how many heartbeats a server must have looked for another one to learn from, until it asks the leader.
+/// For how many heartbeats a server must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
-/// The bits of a wish's number that say whose it is.
+/// The bits of a request's number that name the learner.
 const NODE_BITS: u32 = 16;
 
-/// A wish to read the state, and how far it has been met.
+/// A request to read the state, and how far it has been fulfilled.
 #[derive(Debug)]
 pub(super) struct Learning {
     teacher: PeerId,
@@ -45,10 +45,10 @@ pub(super) struct Learning {
     asking: bool,
     /// Up to where it is known to be filled.
     filled: u64,
-    /// Pieces of the ring that are on their way, and up to where they go. What lies behind that in our copy may be of another teacher's ring.
+    /// Outstanding reads of pieces of the ring, and up to where they go. Anything after that in our copy may come from another teacher's ring.
     pieces: u32,
     upto: u64,
-    /// What the machine shows, once the transfer has begun, and the term of that entry.
+    /// Once the transfer has begun: the last entry that the machine shows, and its term.
     at: Option<Mark>,
     term: u64,
     group: Group,
@@ -58,17 +58,17 @@ pub(super) struct Learning {
     committed: LogIndex,
     /// The teacher has given up, or made no sense.
     broken: bool,
-    /// How many in a row have made no sense, this one and those before it.
+    /// How many transfers in a row have made no sense, up to and including this one.
     refusals: u32,
 }
 
 impl Learning {
-    /// This process was itself stalled for so long, and has waited for nothing.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
         self.heard = discounted(self.heard, gap_ns, now);
     }
 
-    /// What the log can be joined with, once the state has come as a whole.
+    /// What the log can be joined with, once the whole state has arrived.
     fn ready(&self) -> Option<Shown<'_>> {
         let at = self.at.filter(|_| self.whole && !self.broken && !self.part.is_open())?;
         Some(Shown { at, term: self.term, group: &self.group, is_committed: at.index <= self.committed })
@@ -114,7 +114,7 @@ impl Learning {
                     }
                     _ => {}
                 }
-                // Where it ends in every log that has it: it lies elsewhere in the ring.
+                // Where the record ends in every log that has it; in the ring it has another position.
                 *at = Mark { index: header.last(), position: ring::position_after(at.position, payload.len(), log_bytes) };
                 self.term = header.number;
             }
@@ -142,19 +142,19 @@ pub(super) struct Serving {
     ended: bool,
     /// What was last said to be committed.
     told: LogIndex,
-    /// [`Log::breaks`](super::log::Log::breaks) when it began: what was given is worth nothing once the machine has ceased to show it.
+    /// [`Log::breaks`](super::log::Log::breaks) when it began: what was sent is worthless once the machine has stopped showing the state.
     breaks: u64,
 }
 
 impl Dare {
-    /// Looks for the state when that is necessary, and takes what has been read. Returns whether anything came.
+    /// Looks for the state when that is necessary, and takes what has been read. Returns whether anything arrived.
     pub(super) fn learn<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        // A process that only renews leases has no use for the state, and nobody would keep it up to date.
+        // A process that only renews leases has no use for the state, and no leader would keep it up to date.
         let belongs = self.roster.lists(self.me) || self.log.group().is_some_and(|group| group.contains(self.me));
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        // What has been read is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        // Takes what has been read first: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.fetch(now, &mut learning, fabric, machine);
@@ -179,7 +179,7 @@ impl Dare {
         moved
     }
 
-    /// The log is ours alone: it goes on from the state that has been read.
+    /// With exclusive access, the log continues from the state that has been read.
     pub(super) fn join<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) {
         let Some(learning) = self.learning.take() else { return };
         let before = self.log.tail();
@@ -192,7 +192,8 @@ impl Dare {
         self.published = false;
     }
 
-    /// The leader writes on behind what was learned, or this server leads itself: the state was recent enough. Next time any other one is asked before the leader again.
+    /// The leader writes on from what was learned, or this server leads itself, so the state was recent enough. Next time, any other server is again asked
+    /// before the leader.
     #[inline]
     pub(super) fn end_search(&mut self) {
         if self.incomplete_since.take().is_some() {
@@ -200,10 +201,10 @@ impl Dare {
         }
     }
 
-    /// Asks somebody: any server but the leader, and each of those that there are, the leader too, before the same again. Some may lag for ever, such as those that the leader does
-    /// not reach: what they teach the leader does not follow up, and it has to be learned anew.
+    /// Picks a teacher and asks it: preferably not the leader, and none twice before each of them, the leader too, has been asked. Some teachers may lag for
+    /// ever, such as those that the leader does not reach. The leader cannot continue from what they teach, so it has to be learned again.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        // What an earlier wish has asked for would land among what this one reads.
+        // Outstanding reads of an earlier request would land among those of this one.
         if self.snapshot_reads > 0 {
             return;
         }
@@ -218,7 +219,7 @@ impl Dare {
         let able = self.peers.iter().filter(|p| p.watch.is_alive() && belongs(p.process));
         let best = able.filter(|p| rank(p) > 0).max_by_key(|p| (Reverse(p.wished), rank(p), p.process));
         let teacher = best.map(|p| p.id);
-        // Where nobody makes sense, they are not asked at the speed of the fabric.
+        // If no teacher makes sense, requests are slowed down, so that they are not repeated at the speed of the fabric.
         let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
         if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
             return;
@@ -236,7 +237,7 @@ impl Dare {
         if let Some(peer) = self.peer_mut(teacher) {
             peer.wished = number;
         }
-        // Nobody else's has this number: what stands behind ours in the ring may be for another learner.
+        // No other learner's request has this number: what follows ours in the ring may be for another learner.
         let wish = self.wishes << NODE_BITS | u64::from(self.me.node.0);
         tell(fabric, teacher, control::RECOVER, wish << 1 | 1);
         self.nudges.at_once(teacher);
@@ -262,7 +263,7 @@ impl Dare {
         });
     }
 
-    /// Takes what has been read of the teacher's ring, and reads on.
+    /// Takes what has been read from the teacher's ring, and reads on.
     fn fetch<F: Fabric, S: StateMachine>(&mut self, now: Time, learning: &mut Learning, fabric: &mut F, machine: &mut S) -> bool {
         let teacher = learning.teacher;
         if learning.broken {
@@ -355,9 +356,9 @@ impl Dare {
         }
     }
 
-    /// Gives the state to a server that has asked for it, one at a time. Returns whether anything was given.
+    /// Sends the state to servers that have asked for it, one at a time. Returns whether anything was sent.
     ///
-    /// A state with a part that is too long for any learner is given to nobody, and not looked at again for a while.
+    /// A state with a part that is too long for any learner is sent to no server, and not tried again for a while.
     pub(super) fn serve<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         if self.serving.is_none() && self.log.is_complete() && self.unteachable_since.is_none() {
@@ -376,7 +377,7 @@ impl Dare {
             return false;
         }
         let before = self.snapshot_tail;
-        // A server that holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        // A server that no longer holds the state, or has lost an entry that the learner still lacks, cannot continue.
         let begun_so = serving.breaks == self.log.breaks() && self.log.retains(serving.sent.position);
         if self.log.is_complete() && (!serving.begun || begun_so) {
             match self.give(&mut serving, fabric, machine) {
@@ -405,7 +406,7 @@ impl Dare {
 
     fn begin_to_serve<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let tail = self.snapshot_tail;
-        // In turn: a learner that can take nothing now, and wishes again and again, keeps the state from no other.
+        // In turn: so a learner that can take nothing now, but asks again and again, keeps the state from no other.
         let first = self.peers.iter().position(|p| Some(p.id) == self.served).map_or(0, |at| at + 1);
         for at in 0..self.peers.len() {
             let turn = (first + at) % self.peers.len();
@@ -440,7 +441,7 @@ impl Dare {
         }
     }
 
-    /// Puts a record into the snapshot ring, if the learner has taken enough of what stands there.
+    /// Puts a record into the snapshot ring, if the learner has taken enough of its content.
     fn put<F: Fabric>(&mut self, serving: &Serving, kind: Kind, count: u32, index: LogIndex, body: &[u8], fabric: &F) -> bool {
         let term = self.log.term_at(index).unwrap_or(0);
         let header = Header { kind, count, number: term, index, beside: self.log.committed().index.0 };
@@ -462,7 +463,7 @@ impl Dare {
     }
 
     fn give<F: Fabric, S: StateMachine>(&mut self, serving: &mut Serving, fabric: &F, machine: &S) -> Result<(), Oversized> {
-        // A leader that executes first may show more than stands in its log.
+        // A leader that executes first may show more than is in its log.
         let exact = !self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands());
         if !serving.begun {
             (serving.sent, serving.breaks) = (self.log.applied(), self.log.breaks());
@@ -474,7 +475,7 @@ impl Dare {
                 basics::Mark::DareServes.reach();
             }
         }
-        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole recovery.
+        // The budget is for the state only. Entries are always sent at once, because an entry that is overwritten before it is sent costs the whole recovery.
         let mut budget = self.config.transfer_budget_bytes;
         while serving.begun && budget > 0 {
             if serving.posted < serving.part.len() {
@@ -511,7 +512,7 @@ impl Dare {
                     serving.posted = 0;
                     serving.cursor = part::transfer(machine, cursor, budget, &mut serving.part)?;
                 }
-                // What has been given becomes final when it is committed: that has to be told, like the end itself.
+                // What has been sent becomes final when it is committed, which has to be told, like the end itself.
                 None if serving.ended && serving.told >= self.log.committed().index => return Ok(()),
                 None => {
                     let kind = if serving.ended { Kind::Flush } else { Kind::End };

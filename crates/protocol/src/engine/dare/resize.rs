@@ -1,8 +1,8 @@
 //! Which phase of a reconfiguration comes next (DARE section 3.4): removing a process, adding one to a group with a place for it, adding one to a full group in
 //! three phases, and decreasing the number of places in two.
 //!
-//! Each phase is an entry, in force from the moment it stands in a log; the next one begins once it is committed. A place is filled only after its emptying
-//! is committed: else the new process would count where the old one still does.
+//! Each phase is an entry, in force from the moment it is in a log; the next one begins once it is committed. A place is filled only after its vacating is
+//! committed; otherwise the new process would count while the old one still does.
 
 use super::Dare;
 use crate::basics::layout::MAX_MEMBERS;
@@ -21,7 +21,7 @@ pub(super) struct Wishes<'a> {
     pub adding: &'a [ProcessId],
 }
 
-/// The next phase for the leader `me`, if there is one to begin. `ready`: the process holds the state, and has the log as far as it is committed.
+/// The next phase for the leader `me`, if there is one to begin. `ready`: the process holds the state, and has the log up to what is committed.
 pub(super) fn next_phase(group: &Group, me: ProcessId, wishes: &Wishes<'_>, ready: impl Fn(ProcessId) -> bool) -> Option<Group> {
     let Wishes { wanted, removing, adding } = *wishes;
     match group.phase() {
@@ -30,7 +30,7 @@ pub(super) fn next_phase(group: &Group, me: ProcessId, wishes: &Wishes<'_>, read
             return group.stabilised();
         }
         Phase::Extended(process) => {
-            // Nothing depends on a process that takes part in nothing: whatever else is to be done is done first.
+            // Nothing depends on a process that takes part in nothing, so other changes go first.
             let better = adding.iter().any(|id| ready(*id)) && !ready(*process);
             if !adding.contains(process) || !removing.is_empty() || better || group.wanted() != wanted {
                 Mark::DareGivesUpJoiner.reach();
@@ -51,12 +51,12 @@ pub(super) fn next_phase(group: &Group, me: ProcessId, wishes: &Wishes<'_>, read
     if group.has_places()
         && let Some(next) = group.decreased(wanted, me)
     {
-        // Those that stay have to suffice, or it would never end.
+        // The remaining processes have to suffice, or the change would never complete.
         return next.is_majority(|id| id == me || ready(id)).then_some(next);
     }
     let joiner = adding.iter().find(|id| ready(**id));
     if group.has_places() && group.members().len() < group.places() {
-        // There is a place: it counts at once, so it has to hold the state.
+        // There is a place for the joiner. It counts at once, so it has to hold the state.
         let next = group.with(*joiner?)?;
         Mark::DareGrows.reach();
         return Some(next);
@@ -69,16 +69,16 @@ pub(super) fn next_phase(group: &Group, me: ProcessId, wishes: &Wishes<'_>, read
     Some(next)
 }
 
-/// The group without a process, unless what is left could decide nothing: then nothing is gained, and whoever might come could not.
+/// The group without a process, unless the remaining members could decide nothing: then nothing is gained, and no process could join either.
 fn without(group: &Group, process: ProcessId) -> Option<Group> {
     group.without(process).filter(|next| next.is_majority(|id| next.contains(id)))
 }
 
 impl Dare {
-    /// An operator wants the group to have so many places, or as many as members if that is 0.
+    /// An operator asks for a group of `places` places, or of as many as members if that is 0.
     ///
     /// # Errors
-    /// When this process does not lead, or there are never so many.
+    /// When this process does not lead, or that many places are not allowed.
     pub(super) fn begin_resize(&mut self, places: usize) -> Result<(), ResizeError> {
         if places > MAX_MEMBERS {
             return Err(ResizeError::TooMany { places, most: MAX_MEMBERS });

@@ -1,7 +1,7 @@
-//! What comes of views of membership (DARE section 3.4): see [`Roster`](crate::replica::roster::Roster).
+//! How the group follows the views of membership (DARE section 3.4): see [`Roster`](crate::replica::roster::Roster).
 //!
-//! A leader changes nothing before an entry of its own term is committed: two leaders in turn could each change what the other does not know of, and the majorities of their
-//! groups need not meet.
+//! A leader changes nothing before an entry of its own term is committed. Otherwise two successive leaders could each make a change that the other does not
+//! know of, and the majorities of their groups need not meet.
 
 use martlet_fabric::Fabric;
 
@@ -22,7 +22,7 @@ impl Dare {
         if !self.roster.take(view, self.me, std::iter::empty()) {
             return;
         }
-        // A process that has voted, supported or learned before it heard of that view was found first by another founder: it is a newcomer.
+        // A process that has voted, supported or learned before it learned of that view was reached first by another founder. It is treated like a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.term == 0 && !self.lesson_begun;
         let founders = self.roster.founders(view, self.me).filter(|_| untouched && self.log.group().is_none() && !self.listed);
         if let Some(group) = founders {
@@ -33,7 +33,7 @@ impl Dare {
         self.follow_roster();
     }
 
-    /// What is to change about the group, by the newest view and by what is known of the dead.
+    /// Determines how the group should change, from the newest view and from what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         let Some(group) = self.log.group().filter(|_| self.roster.view() > ViewNumber(0)) else { return };
         self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
@@ -42,7 +42,7 @@ impl Dare {
         }
     }
 
-    /// The server for which the log cannot be pruned, if it has been in the others' way for too long and they suffice without it (DARE section 3.3.2).
+    /// The server that keeps the log from being pruned, if it has done so for too long and the others suffice without it (DARE section 3.3.2).
     fn laggard(&self) -> Option<ProcessId> {
         let reign = self.reign.as_ref().filter(|reign| reign.is_leading())?;
         let (head, since) = reign.head_stuck?;
@@ -81,7 +81,7 @@ impl Dare {
         }
         let may_change = |reign: &&mut Reign| reign.may_change(&self.log) && !self.hand_over.yields();
         let Some(reign) = self.reign.as_mut().filter(may_change) else { return };
-        // A leader that has taken itself out leads on up to where that is committed, and changes nothing more: nobody else would hear of it.
+        // A leader that has removed itself leads until that is committed, and changes nothing more, because no other process would learn of such a change.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         let committed = self.log.committed().index;
         let is_level = |id: ProcessId| {
@@ -97,12 +97,12 @@ impl Dare {
         reign.propose_group(&next.as_of(view));
     }
 
-    /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.
+    /// Checks whether this process belongs to the committed group, and stops leading once it does not.
     pub(super) fn watch_group<F: Fabric>(&mut self, fabric: &mut F) {
         let Some((since, group)) = self.log.committed_group() else { return };
         self.listed |= group.contains(self.me);
         let since = *since;
-        // The others have to hear that it is committed without it: a majority of them has the entry, and whoever leads next commits it.
+        // Another voter has to know that the group without this process is committed. A majority of the others has the entry, and the next leader commits it.
         let told = self.reign.as_ref().is_none_or(|reign| {
             !reign.is_leading() || reign.followers.iter().any(|f| f.votes() && !f.is_zombie() && f.has_heard_of(since))
         });
@@ -111,7 +111,7 @@ impl Dare {
         }
     }
 
-    /// Whether it has been removed from the group, and so stopped.
+    /// Whether it has been removed from the group, and has therefore stopped.
     pub(super) fn is_removed(&self) -> bool {
         self.listed && self.log.committed_group().is_some_and(|(_, group)| !group.contains(self.me))
     }

@@ -106,7 +106,7 @@ impl Mu {
             return;
         }
         if names_itself {
-            // This happens before a process with a lower id joins. If a living process were named, it would lead.
+            // This happens before a process with a lower id joins. A living process that was named before would be leading instead.
             reign.propose_group(&group.clone().led_by(self.me));
             return;
         }
