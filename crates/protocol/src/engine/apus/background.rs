@@ -1,8 +1,8 @@
 //! Signs of life: whether others live, and whether our own heart may beat.
 //!
-//! The paper's leader writes heartbeats into the others' memory (APUS section 4.4). Here each process reads a counter in the others' instead, so that a heartbeat that was written
-//! once does not count for ever, and delays of the network are no silence; and looks at their death words, which their kernel writes. Whose life matters is said by
-//! [`REIGN`](super::layout::control::REIGN).
+//! The paper's leader writes heartbeats into the others' memory (APUS section 4.4). Here each process reads a counter in the others' memory instead, so that a
+//! heartbeat that was written once does not count for ever, and a delay of the network is not taken for silence. It also reads the others' death words, which
+//! their kernel writes. [`REIGN`](super::layout::control::REIGN) says whose life matters.
 
 use martlet_fabric::{Fabric, OpError, PeerId};
 
@@ -13,7 +13,7 @@ use super::{Apus, Ending};
 use crate::basics::{Mark, Time};
 use crate::replica::signs::{Layout, News};
 
-/// Where the signs of life stand, and how they are read.
+/// Where the signs of life are, and how they are read.
 pub(super) static SIGNS: Layout = Layout {
     words: WORDS,
     heartbeat: words::HEARTBEAT,
@@ -74,7 +74,7 @@ impl Apus {
         }
     }
 
-    /// A peer is gone, for good if that is `certain`; or its connection is.
+    /// A peer is gone, for good if that is `certain`; otherwise perhaps only its connection.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
         let peer = &mut self.peers[at];
         let (id, was_dead) = (peer.id, peer.watch.dead);

@@ -1,7 +1,7 @@
 //! What a backup does (APUS section 4.1, B1 to B3): it takes the entries of its leader, keeps them, acknowledges them into the leader's reply words, and applies what is committed.
 //!
-//! A backup takes entries of one leader at a time, that of the view it takes part in. Before it takes part in another view it closes the old leader's lane, and waits until that is
-//! so; then it reads what stands there to the end, and only then looks at its log, or answers anybody (TRAPS 41).
+//! A backup takes entries from one leader at a time, that of the view in which it takes part. Before it takes part in another view it closes the old leader's
+//! lane, and waits until the lane is closed. Then it reads the lane to the end, and only then looks at its log or answers any process (TRAPS 41).
 
 use martlet_fabric::{Fabric, LocalRegion, PeerId, pulse};
 
@@ -20,7 +20,7 @@ use super::{Apus, Event};
 /// What the leader's lane is closed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To take the entries of this leader, as it asks by the request of this number.
+    /// To take the entries of this leader, as asked by its request of this number.
     Follow { peer: PeerId, view: u64, ask: u64 },
     /// To answer a process that proposes this view, with a log of this rank.
     Vote { peer: PeerId, view: u64, rank: (u64, LogIndex) },
@@ -28,12 +28,12 @@ pub(super) enum Purpose {
     Stand,
 }
 
-/// Records on their way into the log, all at once or not at all.
+/// Records that enter the log all at once or not at all.
 #[derive(Debug)]
 struct Staging {
     staged: Staged,
     due: u32,
-    /// Where the log begins anew, and the group there, if the start is a jump.
+    /// Where the log restarts, and the group there, if the start is a jump.
     jump: Option<(Place, Group)>,
 }
 
@@ -48,16 +48,16 @@ pub(super) struct Inbound {
     pub view: u64,
     /// Its request that was granted.
     ask: u64,
-    /// Its start has taken effect: this log is the beginning of its log.
+    /// Whether its start has taken effect, so that this log is a prefix of the leader's.
     started: bool,
     staging: Option<Staging>,
-    /// What came next made no sense. The writer may count on it all the same.
+    /// Whether the next record made no sense. Its writer may count on it all the same.
     pub broken: bool,
     /// What it is being closed for.
     pub purpose: Option<Purpose>,
     /// Revocations that have not completed.
     pub revoking: u32,
-    /// One more than the entry that was last acknowledged, and under which view; 0 for none.
+    /// One more than the last acknowledged entry, 0 for none; and under which view.
     acked: (u64, u64),
 }
 
@@ -112,7 +112,7 @@ impl Inbound {
             }
             (kind, None) if kind.is_entry() && self.started => {
                 record::check_entries(&header, body, false)?;
-                // What it tells to be committed was in the log before it: that makes room.
+                // What the record reports as committed was in the log before it. Applying that makes room.
                 log.advance(machine, header.committed());
                 // What was learned is no news.
                 if header.last() > log.committed().index {
@@ -130,7 +130,7 @@ impl Inbound {
         }
     }
 
-    /// The leader's start is here as a whole: the log is the beginning of its log from now on.
+    /// The leader's whole start is here: from now on this log is a prefix of the leader's.
     fn take_over<S: StateMachine>(&mut self, committed: LogIndex, log: &mut Log, machine: &mut S) -> Result<(), LaneFault> {
         let Some(Staging { staged, jump, .. }) = self.staging.take() else { return Ok(()) };
         // What has been learned here meanwhile needs no jump.
@@ -167,7 +167,7 @@ impl Apus {
         any
     }
 
-    /// Up to where what is here may be acknowledged: it is kept as durability asks for, and this process could lead with it one day.
+    /// The last entry that may be acknowledged: the log up to it is kept as durability requires, and this process could later lead with it.
     pub(super) fn acknowledgeable(&self) -> Option<LogIndex> {
         if !self.log.is_complete() {
             return None;
@@ -178,8 +178,8 @@ impl Apus {
         }
     }
 
-    /// Persist, then acknowledge (APUS section 4.1, B2): writes into the leader's reply words up to where its log is kept here. A new leader is told anew, of whatever has been kept
-    /// before (TRAPS 21).
+    /// Persist, then acknowledge (APUS section 4.1, B2): writes into the leader's reply words up to where its log is kept here. A new leader is told again,
+    /// including what was kept before (TRAPS 21).
     pub(super) fn acknowledge<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(leader) = self.inbound.from.filter(|_| self.inbound.open || Canary::ApusLateClose.is_planted()) else { return };
         let last = self.acknowledgeable().filter(|_| self.inbound.started && self.log.accepted() == self.inbound.view);
@@ -192,7 +192,7 @@ impl Apus {
         self.nudges.at_once(leader);
     }
 
-    /// Closes the lane of the leader whose entries are taken, if there is one, for what is to be done then.
+    /// Closes the lane of the leader whose entries are taken, if there is one, for a purpose that has to wait for that.
     pub(super) fn close<F: Fabric>(&mut self, purpose: Purpose, fabric: &mut F) {
         if let Some(leader) = self.inbound.from.filter(|_| self.inbound.open) {
             Mark::ApusCloses.reach();
@@ -206,12 +206,12 @@ impl Apus {
         self.inbound.purpose = Some(purpose);
     }
 
-    /// Does what the lane was closed for, once it is. Returns whether anything was done.
+    /// Fulfils the purpose for which the lane was closed, once it is. Returns whether anything was done.
     pub(super) fn act_on_closed<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let Some(purpose) = self.inbound.purpose.filter(|_| self.inbound.revoking == 0) else { return false };
-        // What its leader has written successfully stands in the lane by now.
+        // Everything that its leader wrote successfully is in the lane by now.
         while self.drain(usize::MAX, fabric, machine) {}
-        // A process that looked at this log would miss what the leader may count on.
+        // A process that relied on this log would miss what the leader may count on.
         if self.inbound.broken {
             return false;
         }
@@ -225,7 +225,7 @@ impl Apus {
         true
     }
 
-    /// Takes the entries of a leader from here on, as it asks.
+    /// From here on takes the entries of a leader, as it asked.
     fn follow_leader<F: Fabric>(&mut self, id: PeerId, view: u64, ask: u64, fabric: &mut F) {
         if view < self.log.promised() {
             return;
@@ -253,7 +253,7 @@ impl Apus {
         (self.inbound.from, self.inbound.open, self.inbound.view, self.inbound.ask) = (Some(id), true, view, ask);
         fabric.grant(id, LOG_LANE);
         let (base, knows) = (self.log.committed(), self.log.group().is_some());
-        // What was acknowledged under an earlier view is nothing to this one (TRAPS 21, 40).
+        // Acknowledgements under an earlier view mean nothing to this one (TRAPS 21, 40).
         self.inbound.acked = (acked, view);
         tell(fabric, id, control::ACK, 0);
         tell(fabric, id, control::ACK_VIEW, view);
@@ -264,7 +264,7 @@ impl Apus {
         self.nudges.at_once(id);
     }
 
-    /// A view is promised: nothing is taken any more from the leader of an earlier one.
+    /// A view is promised, so nothing more is taken from the leader of an earlier one.
     pub(super) fn leave_leader(&mut self) {
         if !Canary::ApusLateClose.is_planted() {
             self.inbound.leave();

@@ -7,18 +7,18 @@ use crate::replica::{ConfigError, Durability, Settings};
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 1024;
 
-/// Settings of the engine: those that it [shares](Settings) with others, which are read and set as if they were its own, and those that are.
+/// Settings of the engine: those that it [shares](Settings) with other engines, which are read and set like its own, and its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What engines with a log and a leader share.
     pub shared: Settings,
-    /// Chance of which nobody outside the cluster knows: the salts of the lanes that this process keeps come from it. Each process draws its own.
+    /// A random number that is unknown outside the cluster, from which the salts of this process's lanes are derived. Each process draws its own.
     pub secret: u64,
     /// What an acknowledgement means; the same at every replica.
     pub durability: Durability,
-    /// For how long a candidate waits for votes, at least. In nanoseconds; at least 1.
+    /// The least time that a candidate waits for votes. In nanoseconds; at least 1.
     pub election_ns: u64,
-    /// So much later a backup stands for each one that is rather to lead. In nanoseconds.
+    /// How much longer a backup waits before it stands, for each process that should rather lead. In nanoseconds.
     pub rank_ns: u64,
 }
 

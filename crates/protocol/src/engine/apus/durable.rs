@@ -1,4 +1,4 @@
-//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
+//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it recovers.
 
 use martlet_fabric::{Fabric, invariant};
 
@@ -52,14 +52,14 @@ impl Durable for Apus {
         self.stable_of(self.log.accepted())
     }
 
-    /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
+    /// Whether it holds the state, but nothing on its disk continues to the present log. Nothing of it counts as stable until there is a snapshot.
     fn lacks_snapshot(&self) -> bool {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
     }
 
-    /// Begins a snapshot, in place of one that is not finished. `false`: there is no whole state.
+    /// Begins a snapshot, which replaces an unfinished one. `false`: there is no whole state.
     ///
-    /// Panics when something is pending: it would stand before the base, and be taken for what followed by a process that comes back.
+    /// Panics when something is pending: it would precede the base, and a recovering process would take it for what followed.
     fn begin_snapshot<F: Fabric>(&mut self, _: &F) -> bool {
         let pending = self.journal().len();
         invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
@@ -91,8 +91,8 @@ impl Durable for Apus {
                 }
                 SnapshotStep::Part
             }
-            // It should be final, so that it is good whatever becomes of the log. But without one that its log goes on from this process counts for nothing, and what is committed
-            // may wait for just that.
+            // The snapshot should show only committed entries, so that it stays valid whatever becomes of the log. But without a snapshot that its log
+            // continues this process does not count, and the commit may wait for just that.
             None if committed < snapshot.shown && !self.lacks_snapshot() => SnapshotStep::Wait,
             None => {
                 out.extend_from_slice(&committed.0.to_le_bytes());
@@ -107,7 +107,7 @@ impl Durable for Apus {
         step
     }
 
-    /// The last snapshot that was whole is stable, and so is the journal up to its last words.
+    /// The last complete snapshot is stable, and so is the journal up to the snapshot's last words.
     fn handle_snapshot_stable(&mut self) {
         if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
             journal.note_snapshot(chain);
@@ -115,7 +115,7 @@ impl Durable for Apus {
         }
     }
 
-    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
+    /// Whether it has been added to the group and its own disk says so, so that older data of its node no longer matters.
     fn is_settled(&self) -> bool {
         let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
         let stable = || self.stable_of(self.log.accepted());
@@ -128,7 +128,7 @@ impl Durable for Apus {
 
     fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
-        // A member that is on its way out still does, as long as that is not known to be committed.
+        // A member that is being removed still belongs, as long as the removal is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
     }
@@ -154,12 +154,12 @@ impl Durable for Apus {
             let reach = Reach { promised: log.promised(), accepted: log.accepted(), last: log.tail().index };
             let mut journal = Journal::after_recovery(reach, log.is_complete() && !broken_off);
             if log.applied().index > log.committed().index {
-                // The last words of the snapshot may be the last that was written.
+                // The snapshot's last words may be the last thing that was written.
                 journal.note_shown(log.applied().index);
             }
             log.journal = Some(Box::new(journal));
         }
-        // By what is committed: a process on its way into the group has not been removed from it.
+        // By the committed group: a process that is being added to the group has not been removed from it.
         apus.listed = log.committed_group().is_some_and(|(_, group)| group.contains(apus.me));
         apus.log = log;
         Ok(Some(apus))
@@ -172,19 +172,19 @@ impl Apus {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(view))
     }
 
-    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    /// Whether this process could recover if the power failed now: it has a snapshot on disk, whatever has become of its log since.
     pub(super) fn is_kept(&self) -> bool {
         self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
     }
 
     /// Whether the machine may show entries that are not in the log.
     pub(super) fn is_ahead_of_log(&self) -> bool {
-        // A change of the group is nothing that a machine shows.
+        // Commands only, because a machine does not show changes of the group.
         self.config.execution == Execution::Speculative && self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands())
     }
 }
 
-/// What a log is to a process that founds the cluster again with it.
+/// Describes a log for a process that founds the cluster again with it.
 pub(super) fn returned(log: &Log) -> Option<Returned> {
     let group = log.group()?;
     let (ballot, last) = log.rank();
@@ -198,14 +198,15 @@ pub(super) struct Replayed {
     pub log: Log,
     /// What its owner has promised.
     pub promised: u64,
-    /// Whether the log ceased to follow from the snapshot. Its owner has acknowledged nothing since.
+    /// Whether the log stopped continuing the snapshot. Since then its owner has acknowledged nothing.
     pub broken_off: bool,
 }
 
-/// What a journal describes. `machine` is empty, and shows afterwards what is committed, or what the snapshot shows if that is more.
+/// What a journal describes. `machine` is empty; afterwards it shows what is committed, or what the snapshot shows if that is more.
 ///
-/// The log may have ceased to follow from the snapshot, and its owner have lost its power before it had the next one. What came since can't be gone on from. As long as there was no
-/// other snapshot its owner has acknowledged nothing; so to everybody else it is as if its disk had been slower, and the replay ends there. Promises count all the same.
+/// The log may have stopped continuing the snapshot, and its owner may have lost power before it had the next one. Later entries cannot be restored. As long as
+/// there was no other snapshot the owner acknowledged nothing, so to the others it is as if its disk had been slower. Therefore the replay ends there. Later
+/// promises count all the same.
 pub(super) fn replay<S: StateMachine>(
     config: &Config,
     parts: &[Vec<u8>],

@@ -1,8 +1,9 @@
 //! Leader election (APUS section 4.4), on the queues and words of the normal case: each process writes into its own element of the others' `elect` array.
 //!
-//! In three steps. A process that hears no leader first reads what the others say of themselves: only if a majority hears none does anybody stand, and the one with the most
-//! up-to-date log goes first. Then it proposes itself, with a view id that nobody else can propose and the rank of its log; a process agrees whose log is not more up to date, once
-//! it has closed the old leader's lane, and its promise is kept. A majority that agrees makes it the leader, and it tells the others so.
+//! An election has three steps. A process that hears no leader first reads what the others report of themselves. A process stands only if a majority hears no
+//! leader, and the one with the most up-to-date log goes first. Then it proposes itself, with a view id that no other process can propose and the rank of its
+//! log. A process whose log is not more up to date agrees, once it has closed the old leader's lane and its promise is kept. When a majority has agreed, the
+//! candidate leads, and tells the others so.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, NodeId, OpError, PeerId, Region, Remote};
@@ -19,15 +20,15 @@ use crate::replica::patience::discounted;
 
 /// How often the time that a candidate waits is doubled, at most.
 const MOST_DOUBLINGS: u32 = 6;
-/// The bits of a [`Op::Look`]'s round that say which word is read.
+/// The bits of an [`Op::Look`]'s round that say which word is read.
 const WORD_BITS: u32 = 3;
 
-/// What this process knows of the election that is, or is not, under way.
+/// What this process knows of an election, under way or not.
 #[derive(Debug, Default)]
 pub(super) struct Election {
     /// The leader that it hears, and its view.
     pub leader: Option<(PeerId, u64)>,
-    /// Leaders of views up to this one reign no more, for certain: they have said so, or are dead.
+    /// Leaders of views up to this one certainly no longer reign: they have said so, or are dead.
     pub lost_view: u64,
     /// The highest view id that any peer has shown.
     pub seen_view: u64,
@@ -37,49 +38,48 @@ pub(super) struct Election {
     pub deference: Deference,
     /// Before that it does not look, nor stand.
     pub retry: Time,
-    /// Attempts that have come to nothing since a leader was last heard.
+    /// Failed attempts since a leader was last heard.
     pub failures: u32,
     look: Option<Look>,
     looks: u64,
-    /// The highest view id whose proposer's log was found not to be as up to date as this one's.
+    /// The highest view id whose proposer's log was less up to date than this one's.
     refused: u64,
-    /// A promise on its way to the disk, and to whom it is then told; [`PeerId::SELF`]: it is what this process stands with.
+    /// A promise on its way to the disk, and the peer that is then told; [`PeerId::SELF`]: this process stands with it.
     pledge: Option<(PeerId, u64)>,
 }
 
 impl Election {
-    /// When there is something to do by itself.
-    /// `deference`: until when it holds back for another one.
+    /// When there is something to do without input. `deference`: until when this process holds back for another one.
     pub fn deadline(&self, deference: Option<Time>) -> Time {
         let waits = self.silent_since.is_some() && self.look.is_none() && self.pledge.is_none();
         if waits { deference.map_or(self.retry, |until| until.max(self.retry)) } else { Time(u64::MAX) }
     }
 
-    /// This process was stalled, and has heard nothing for that long.
+    /// This process was itself stalled for `gap_ns`, during which it heard nothing.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
         self.deference.discount(gap_ns);
         self.silent_since = self.silent_since.map(|since| discounted(since, gap_ns, now));
     }
 }
 
-/// What others say of themselves, as it is being read before a process stands.
+/// What the others report of themselves, while it is being read before a process stands.
 #[derive(Debug)]
 struct Look {
     number: u64,
     begun: Time,
-    /// Of each peer that was asked, the words that have been read.
+    /// For each peer that was asked, the words that have been read.
     answers: Vec<(PeerId, [Option<u64>; words::LOOK])>,
 }
 
 impl Look {
-    /// Whether all have answered that may yet; of each `is_gone` says whether it will not.
+    /// Whether all peers that still may answer have; `is_gone` tells which will not.
     fn is_whole(&self, is_gone: impl Fn(PeerId) -> bool) -> bool {
         self.answers.iter().all(|(id, words)| words.iter().all(Option::is_some) || is_gone(*id))
     }
 }
 
 impl Apus {
-    /// Takes what the others have written into the control lanes: who leads and asks to be followed, who stands, and who has promised a later view.
+    /// Takes what the others have written into the control lanes: which of them lead and ask to be followed, which stand, and which have promised a later view.
     pub(super) fn hear<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let promised = self.log.promised();
         let (mut leader, mut request) = (None::<(u64, PeerId, u64)>, None::<(u64, PeerId, (u64, LogIndex))>);
@@ -120,10 +120,10 @@ impl Apus {
                     node => self.election.deference.begin(named, node, now.after(self.config.silence_ns)),
                 }
             }
-            // The proposal before the log's rank: that of a later one is no lower.
+            // The proposal is read before the log's rank: a later proposal's rank is no lower.
             let proposed = word(control::ELECT);
             let rank = (word(control::ELECT_ACCEPTED), LogIndex(word(control::ELECT_LAST)));
-            // A process that was removed is nobody's leader, unless it alone has what follows: see `is_heir`.
+            // A removed process cannot be the leader, unless it alone has what follows: see `is_heir`.
             let is_removed = self.log.group().is_some_and(|group| group.has_removed(self.peers[at].process)) && rank <= self.log.rank();
             if proposed > promised.max(self.election.refused)
                 && plausible(proposed)
@@ -146,7 +146,7 @@ impl Apus {
         }
         if let Some((view, id, ask)) = leader {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
-            // The wait was for the one to which this backup has agreed, which leads by now.
+            // This backup waited for the candidate to which it agreed, which leads by now.
             self.election.retry = Time(0);
             self.election.deference.end();
             let purpose = Purpose::Follow { peer: id, view, ask };
@@ -184,7 +184,8 @@ impl Apus {
         }
     }
 
-    /// A proposal has been found, and the log is at its end: this process agrees, unless its own log is more up to date (APUS section 4.4). It says so when its promise is kept.
+    /// Considers a proposal, once the old leader's lane has been read to its end: agrees, unless this process's own log is more up to date (APUS section 4.4).
+    /// The proposer is told when the promise is kept.
     pub(super) fn consider(&mut self, peer: PeerId, view: u64, rank: (u64, LogIndex)) {
         if view <= self.log.promised() {
             return;
@@ -201,7 +202,7 @@ impl Apus {
         self.election.pledge = Some((peer, view));
     }
 
-    /// The log is at its end: this process proposes itself, once its own promise is kept.
+    /// The old leader's lane has been read to its end: this process proposes itself, once its own promise is kept.
     pub(super) fn stand(&mut self) {
         let known = self.log.promised().max(self.election.seen_view);
         let Some(view) = layout::next_view(known, self.me.node.0).filter(|_| self.may_stand()) else { return };
@@ -212,7 +213,7 @@ impl Apus {
         self.election.pledge = Some((PeerId::SELF, view));
     }
 
-    /// Tells of a promise once it is kept: it survives whatever this process's log does. Returns whether anything was told.
+    /// Reports a promise once it is kept, that is, once it survives as long as this process's log. Returns whether anything was told.
     pub(super) fn act_on_pledge<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> bool {
         let Some((to, view)) = self.election.pledge else { return false };
         if view != self.log.promised() || self.inbound.purpose.is_some() {
@@ -237,29 +238,32 @@ impl Apus {
         true
     }
 
-    /// Whether this process could lead: it belongs to the group in force, or to the one that is known to be committed, holds the state, and gets somewhere. A leader that has taken
-    /// itself out may be the only one that has that entry, and then no other log is as up to date. So may a process that was [removed before](Self::is_heir).
+    /// Whether this process could lead: it belongs to the group in force, or to the one that is known to be committed, holds the state, and makes progress. A
+    /// leader that has removed itself may be the only process that has the entry which does so, and then no other log is as up to date. A process that was
+    /// [removed before](Self::is_heir) may stand as well.
     pub(super) fn may_stand(&self) -> bool {
         let committed = self.log.committed_group().map(|(_, group)| group);
         let belongs = self.log.group().into_iter().chain(committed).any(|group| group.contains(self.me));
         (belongs || self.is_heir()) && self.log.is_complete() && !self.is_removed() && !self.inbound.broken
     }
 
-    /// Whether this process, though the committed group is one that it was removed from, holds a later change of the group, and the newest view lists it, as after a start of all from
-    /// their disks. Those that are left may lack that change, and be too few without it: so it stands, and leads up to where the change is committed.
+    /// Whether this process, although removed from the committed group, holds a later change of the group and is listed in the newest view, as can happen after
+    /// all have restarted from their disks. The remaining members may lack that change, and be too few without it. So this process stands, and leads until the
+    /// change is committed.
     pub(super) fn is_heir(&self) -> bool {
         let was_removed = self.log.committed_group().is_some_and(|(_, group)| group.has_removed(self.me));
         was_removed && self.log.is_group_changing() && self.roster.lists(self.me)
     }
 
-    /// How long a candidate waits for the others, and one that has agreed for its leader: at random, and longer the longer nothing comes of it (APUS section 4.4).
+    /// How long a candidate waits for the others, and a process that has agreed for its candidate to lead: a random time, which grows with each failure (APUS
+    /// section 4.4).
     fn wait_ns(&self) -> u64 {
         let span_ns = self.config.election_ns << self.election.failures.min(MOST_DOUBLINGS);
         let seed = u64::from(self.me.node.0) << 48 ^ self.log.promised() << 4 ^ self.me.incarnation.0;
         span_ns + fastrand::Rng::with_seed(seed).u64(..span_ns)
     }
 
-    /// A process that hears no leader looks whether a majority hears none, and stands when its turn has come.
+    /// A process that hears no leader checks whether a majority hears none, and stands when its turn has come.
     pub(super) fn mind_election<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         if self.election.leader.is_some() || self.reign.is_some() || !self.may_stand() {
             (self.election.silent_since, self.election.look) = (None, None);
@@ -279,19 +283,20 @@ impl Apus {
         }
     }
 
-    /// Until when this process holds back for another one that is to lead: as long as that is not known to be dead: one whose heart stands still for a moment waits for a processor.
+    /// Until when this process holds back for another one that is to lead, as long as that one is not known to be dead: if its heart stands still for a moment,
+    /// it may be waiting for a processor.
     pub(super) fn defers_until(&self) -> Option<Time> {
         self.election.deference.until(self.log.promised(), |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
     }
 
-    /// Whether it has asked the others what they say of themselves, and waits for answers.
+    /// Whether it is reading what the others report of themselves, and waits for answers.
     #[cfg(test)]
     pub(super) fn is_looking(&self) -> bool {
         self.election.look.is_some()
     }
 
-    /// Whether nothing more will come of a look. A process that has been found to be gone since it began answers no more, and is not waited for: where several hosts are lost at one
-    /// time, they are not found out at one time.
+    /// Whether a look will bring nothing more. A process that was found to be gone since the look began no longer answers, and is not waited for: when several
+    /// hosts are lost at the same time, their losses are not all noticed at the same time.
     fn is_over(&self, look: &Look) -> bool {
         look.is_whole(|id| self.peer(id).is_none_or(|peer| peer.watch.dead))
     }
@@ -312,7 +317,7 @@ impl Apus {
         self.election.look = Some(Look { number, begun: now, answers });
     }
 
-    /// A word that a peer says of itself has been read.
+    /// A word that a peer reports of itself has been read.
     pub(super) fn handle_look(&mut self, round: u64, peer: PeerId, result: Result<u64, OpError>) {
         let (number, word) = (round >> WORD_BITS, (round & ((1 << WORD_BITS) - 1)) as usize);
         let Some(look) = self.election.look.as_mut().filter(|look| (look.number << WORD_BITS & 0xffff) >> WORD_BITS == number) else {
@@ -325,8 +330,9 @@ impl Apus {
         }
     }
 
-    /// A false suspicion of one process deposes nobody: a majority has to hear no leader. Of those that could lead, the one with the most up-to-date log stands first, and of equal
-    /// ones that with the lowest id; where a death is certain all see it at one time, and would all stand.
+    /// One process's false suspicion deposes no leader, because a majority has to hear none. Of the processes that could lead, the one with the most up-to-date
+    /// log stands first, and among equal logs the one with the lowest id. Without this order, all would stand at once after a certain death, which all see at
+    /// the same time.
     fn conclude_look<F: Fabric>(&mut self, now: Time, since: Time, look: &Look, fabric: &mut F) {
         let own = self.log.rank();
         let (mut rank, mut hear_none, mut hear_some) = (0u64, Vec::new(), Vec::new());
@@ -362,7 +368,7 @@ impl Apus {
         self.close(Purpose::Stand, fabric);
     }
 
-    /// Whether a majority of the group in force is what `yes` asks for.
+    /// Whether `yes` holds for a majority of the group in force.
     fn is_majority(&self, yes: impl Fn(ProcessId) -> bool) -> bool {
         let Some(group) = self.log.group() else { return false };
         group.members().iter().filter(|id| yes(**id)).count() >= group.majority()
@@ -375,7 +381,7 @@ impl Apus {
         }
     }
 
-    /// The promise is kept: this process proposes itself to the group.
+    /// The promise is kept, so this process proposes itself to the group.
     fn begin_reign<F: Fabric>(&mut self, view: u64, until: Time, fabric: &mut F) {
         let (accepted, last) = self.log.rank();
         let group = self.log.group();

@@ -52,7 +52,7 @@ impl Engine for Apus {
         !self.signs.has_stopped()
     }
 
-    /// An entry is no longer than its log, and copied in no time.
+    /// An entry is no longer than the log, and so is copied quickly.
     fn keep_alive(&mut self, _: Pulse) {}
 
     fn standing(&self) -> Standing {
@@ -67,7 +67,7 @@ impl Engine for Apus {
         self.reigns
     }
 
-    /// Its view id: one process leads under it, and a later reign has a higher one.
+    /// Its view id: only one process leads under it, and a later reign has a higher one.
     fn fencing_token(&self) -> Option<u64> {
         self.reign.as_ref().filter(|reign| reign.is_leading()).map(|reign| reign.view)
     }
@@ -180,7 +180,7 @@ impl Engine for Apus {
         self.post_all(now, fabric, machine)
     }
 
-    /// Whether a view of membership's is active makes no difference: a majority's promises entitle to lead.
+    /// Whether one of membership's views is active makes no difference: a majority's promises give the right to lead.
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
         self.conclude(now, fabric, machine);
     }
@@ -193,12 +193,12 @@ impl Engine for Apus {
         self.hand_over.state()
     }
 
-    /// Whatever was acknowledged, and stands here at all, stands in the log or in the leader's lane. All of it is taken for committed.
+    /// Everything acknowledged that is here at all is in the log or in the leader's lane. All of that is taken as committed.
     fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
         while self.drain(usize::MAX, fabric, machine) {}
         let Mark { index, position } = self.log.tail();
         self.log.advance(machine, index);
-        // Come back from its disk, it has heard of no view but by its group.
+        // A process that has recovered from its disk knows of no view except through its group.
         let view = self.roster.view().max(self.log.group().map_or(ViewNumber(0), Group::view));
         self.log.is_complete().then_some(Gathered { last: index, position, number: self.log.promised(), view })
     }

@@ -16,13 +16,13 @@ pub(super) enum Phase {
     Asked,
     /// It gets the log, record by record, from its cursor on.
     Following,
-    /// It has closed its lane, or lacks what is no longer in this leader's log, and is to be asked anew.
+    /// It has closed its lane, or lacks entries that are no longer in this leader's log, and is to be asked again.
     Closed,
     /// It is out of reach.
     Lost,
 }
 
-/// What the completion of an operation stands for: the turn of which everything had been executed before, and the lane was open afterwards.
+/// What the completion of an operation means: everything up to this turn had been executed before the operation was posted, and the lane was open after that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     turn: u64,
@@ -34,11 +34,11 @@ pub(super) struct Follower {
     pub process: ProcessId,
     pub peer: PeerId,
     pub phase: Phase,
-    /// The request that it was sent last. What was posted before that one counts for nothing.
+    /// The request that was last sent to it. Operations posted before that do not count.
     pub ask: u64,
     /// The lane that it keeps for us.
     pub lane: LaneWriter<Sent>,
-    /// Where in the leader's log the next record for it begins.
+    /// The position in the leader's log of the next record for it.
     pub cursor: u64,
     /// Its reply words: one more than the last entry that it acknowledges under this leader's view; 0 for none.
     pub acked: u64,
@@ -46,7 +46,7 @@ pub(super) struct Follower {
     pub votes: bool,
     /// The last turn after whose execution its lane was still open.
     pub vouched: u64,
-    /// What was last said to it to be committed, and by which operation.
+    /// What it was last told is committed, and by which operation.
     told: LogIndex,
     told_op: u64,
 }
@@ -78,7 +78,7 @@ impl Follower {
         }
     }
 
-    /// It is asked anew: nothing of what was posted to it counts any more, and nothing of what stands in its lane.
+    /// It is asked again: nothing that was posted to it or is in its lane counts any more.
     pub fn ask_anew(self, ask: u64) -> Follower {
         let Follower { process, peer, votes, vouched, acked, .. } = self;
         let mut writer = self.lane.into_writer();
@@ -117,7 +117,7 @@ impl Follower {
         self.told
     }
 
-    /// Whether it stands in its memory that this entry is committed, for it to read before it agrees with anybody.
+    /// Whether its memory says that this entry is committed; it reads that before it agrees with any candidate.
     pub fn has_heard_of(&self, index: LogIndex) -> bool {
         self.told >= index && self.lane.is_done(self.told_op) && self.is_following()
     }
@@ -127,7 +127,7 @@ impl Follower {
         self.lane.last_mark().map_or(self.vouched, |sent| sent.turn.max(self.vouched))
     }
 
-    /// Writes a word that nobody reads, to learn whether its lane is still open.
+    /// Writes a word that is never read, to learn whether its lane is still open.
     pub fn probe<F: Fabric>(&mut self, fabric: &mut F, turn: u64) {
         let at = Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: PROBE_OFFSET };
         fabric.write(at, &turn.to_le_bytes(), Op::Log.token(self.ask, self.peer));

@@ -1,5 +1,6 @@
-//! Leadership handed over to another replica: the leader takes nothing more, waits until its successor acknowledges everything and knows that it is committed, ends its reign so that
-//! nobody hears it any more, and has the successor stand at once. The others hold back for it as long as it lives, and agree to it as to anybody.
+//! Handing leadership over to another replica: the leader accepts no further proposals, waits until its successor acknowledges everything and knows that it is
+//! committed, ends its reign so that no process hears it any more, and has the successor stand at once. The others hold back for the successor as long as it
+//! lives, and agree to it as to any candidate.
 
 use martlet_fabric::{Fabric, NodeId};
 
@@ -10,10 +11,10 @@ use crate::basics::{Mark, Time};
 use crate::replica::HandOverError;
 
 impl Apus {
-    /// Hands leadership over: to the replica of this node, or to the one whose log has come the furthest.
+    /// Hands leadership over: to the replica of this node, or to the one with the longest log.
     ///
     /// # Errors
-    /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
+    /// When this process does not lead, no requested process can succeed it, or a hand-over to another one is under way.
     pub(super) fn begin_hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
         let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_leading()) else { return Err(HandOverError::NotLeading) };
         let able = reign.followers.iter().filter(|f| f.votes && f.held().is_some());
@@ -21,7 +22,7 @@ impl Apus {
         self.hand_over.begin(to, able.map(|f| (f.process, f.held())))
     }
 
-    /// Goes on with a hand-over, and sees what has come of the last one.
+    /// Continues a hand-over, and determines the outcome of the last one.
     pub(super) fn mind_hand_over<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let (me, leader) = (self.is_leading().then_some(self.me), self.leader());
         self.hand_over.judge(now, self.config.patience_ns(), me, leader, |id| self.roster.listed_as(id));

@@ -1,7 +1,7 @@
-//! What has to be written down so that this replica can come back as what it was (`docs/durability.md`): the changes of its log, and its promises, in their order.
+//! What has to be written down so that this replica can recover as the same member (`docs/durability.md`): the changes of its log, and its promises, in order.
 //!
-//! The engine makes entries, the node takes them to a disk, which it does in its own time, and says up to where they are stable. An entry is a change as a whole: a start, with
-//! all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log was at some moment.
+//! The engine makes entries. The node takes them to a disk, in its own time, and reports up to where they are stable. An entry is a whole change; for example,
+//! a start with all its records is one entry. So any prefix of the journal that is left after a crash describes what this log was at some moment.
 //!
 //! How an entry is written is said by [`journal_encoding`](crate::replica::journal_encoding).
 
@@ -19,14 +19,15 @@ use super::log::Mark;
 pub(super) enum Entry<'a> {
     /// A record was appended.
     Append { committed: LogIndex, payload: &'a [u8] },
-    /// The log was taken over under `view`: what stands behind `keep` was replaced by these records. `committed` is what was known before that.
+    /// The log was taken over under `view`: everything after `keep` was replaced by these records. `committed` is what was known to be committed before that.
     Start { view: u64, committed: LogIndex, keep: Mark, payloads: Vec<&'a [u8]> },
-    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before. `ring_bytes`: the log's size, on which all
-    /// positions depend.
+    /// The whole log: everything after `mark`, with the group there. `anew`: it does not continue what was written before. `ring_bytes`: the log's size, on
+    /// which all positions depend.
     Base { anew: bool, ring_bytes: u64, mark: Mark, view: u64, group: Group, payloads: Vec<&'a [u8]> },
-    /// Its owner takes part in no view below this one any more.
+    /// Its owner no longer takes part in any view below this one.
     Promise(u64),
-    /// The snapshot that this journal goes on from shows entries up to this one, and they were not known to be committed: with any of them it is worth nothing.
+    /// The snapshot that this journal continues shows entries up to this one that were not known to be committed. If any of them is lost, the snapshot is
+    /// worthless.
     Shown(LogIndex),
 }
 
@@ -63,7 +64,8 @@ impl Entry<'_> {
         }
     }
 
-    /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
+    /// Whether with this entry the log stops continuing a snapshot that shows entries up to `shown`. What the log continues from then on is nowhere in the
+    /// journal.
     pub fn breaks_off(&self, shown: LogIndex) -> bool {
         match self {
             Entry::Base { anew, .. } => *anew,
@@ -72,7 +74,7 @@ impl Entry<'_> {
         }
     }
 
-    /// The view id that its owner has taken part in by it; 0 for none.
+    /// The view id in which its owner takes part by this entry; 0 for none.
     pub fn promises(&self) -> u64 {
         match self {
             Entry::Promise(view) | Entry::Start { view, .. } | Entry::Base { view, .. } => *view,
@@ -102,7 +104,7 @@ impl Entry<'_> {
     }
 }
 
-/// What a log is up to, at one place of its journal.
+/// How far a log reaches at one place of its journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     pub promised: u64,
@@ -129,7 +131,7 @@ impl DerefMut for Journal {
 }
 
 impl Journal {
-    /// Goes on after a recovery, whose log is up to this; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    /// Continues after a recovery, with a log up to `reach`; `anchored`: what is written now continues the snapshot that was recovered from.
     pub fn after_recovery(reach: Reach, anchored: bool) -> Journal {
         Journal(Ledger::after_recovery(reach, anchored))
     }
@@ -146,12 +148,12 @@ impl Journal {
         self.write(&Entry::Shown(index));
     }
 
-    /// The highest view id of which it is known, whatever happens, that its owner has promised it.
+    /// The highest view id whose promise by the owner will be remembered, whatever happens.
     pub fn promised(&self) -> u64 {
         self.0.stable().promised
     }
 
-    /// Up to which entry the log that was taken over under this view is stable, with the state that it goes on from. `None` when nothing of it is.
+    /// Up to which entry the log that was taken over under this view is stable, together with the state that it continues. `None` when nothing of it is.
     pub fn stable_under(&self, view: u64) -> Option<LogIndex> {
         let stable = self.0.stable();
         (self.0.is_anchored() && stable.accepted == view && view > 0).then_some(stable.last)

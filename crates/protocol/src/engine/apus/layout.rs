@@ -1,4 +1,4 @@
-//! The words and records of the engine: what stands where, who writes it, which way it may move.
+//! The words and records of the engine: where each one is, which process writes it, and in which direction it may change.
 //!
 //! Beside the [`LOG_LANE`] that every engine has, a process offers
 //!
@@ -8,11 +8,11 @@
 //! | [`CONTROL_LANE`] | lane for a member | that member's words to us, see [`control`]: among them its elements of the paper's `elect` and `reply` arrays; never revoked |
 //! | [`STATE_LANE`] | lane for a member | a ring by which that member sends us the state; never revoked |
 //!
-//! A log is its owner's alone: no other process reads or writes it. A leader writes into the [`LOG_LANE`] that each backup keeps for it, and the backup takes from there what it
-//! agrees with. Only that lane is ever revoked: it stands for the queue pair that the paper's backups close (APUS section 4.4).
+//! A log belongs to its owner alone: no other process reads or writes it. A leader writes into the [`LOG_LANE`] that each backup keeps for it, and the backup
+//! takes from there what it agrees with. Only that lane is ever revoked: it corresponds to the queue pair that the paper's backups close (APUS section 4.4).
 //!
-//! The payload of each record is a [header](crate::replica::record) and a body. Its number is the view id under which it was written, and beside stands what the writer knew to
-//! be committed: the paper's `vs` and `last_committed` (Figure 3). The seal of the ring is the canary (section 4.2).
+//! The payload of each record is a [header](crate::replica::record) and a body. The header's number is the view id under which the record was written, and its
+//! last word is what the writer knew to be committed: the paper's `vs` and `last_committed` (Figure 3). The seal of the ring is the canary (section 4.2).
 
 use martlet_fabric::{RegionName, RegionSpec, ring};
 
@@ -38,7 +38,7 @@ pub const STATE_LANE: RegionName = RegionName(50);
 pub mod words {
     /// The highest view id that the owner has taken part in. Only upwards.
     pub const PROMISED: usize = 0;
-    /// The view id of the leader that the owner hears, be it itself; 0 while it hears none.
+    /// The view id of the leader that the owner hears, possibly itself; 0 while it hears none.
     pub const HEARS: usize = 1;
     /// The view id under which the owner's log was last taken over. Only upwards.
     pub const ACCEPTED: usize = 2;
@@ -61,7 +61,7 @@ pub enum Status {
     /// It does not hold the whole state, or has been removed: it neither leads nor sends the state to others.
     #[default]
     Incomplete = 0,
-    /// It holds the state, and should the power go nothing would be left of it: it is not to be taken into the group yet.
+    /// It holds the state, but nothing of it would survive a power failure, so it must not be added to the group yet.
     Unkept = 1,
     /// It holds the state and does not lead.
     Backup = 2,
@@ -70,7 +70,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What a word says; a peer's nonsense is the least that it could mean.
+    /// The status that a word encodes; an invalid word from a peer counts as the lowest status.
     pub fn of(word: u64) -> Status {
         match word {
             1 => Status::Unkept,
@@ -86,7 +86,7 @@ impl Status {
     }
 }
 
-/// Words of a [`CONTROL_LANE`], by index; each is written by the peer that the lane is kept for, and, if nothing else is said, only moves upwards.
+/// Words of a [`CONTROL_LANE`], by index; each is written by the peer for which the lane is kept, and only increases unless stated otherwise.
 pub mod control {
     /// The salt of the log lane that the peer keeps for us. From 0 to that, before the first [`GRANTED`].
     pub const LOG_SALT: usize = 0;
@@ -98,7 +98,7 @@ pub mod control {
     pub const ELECT_LAST: usize = 3;
     /// The view id that the peer proposes.
     pub const ELECT: usize = 4;
-    /// The view id *of ours* that the peer has agreed to. It stands in no memory before the peer's promise is kept.
+    /// The view id *of ours* to which the peer has agreed. It is written only after the peer's promise is kept.
     pub const VOTE: usize = 5;
     /// Twice the view id of the peer's latest reign, plus one while that lasts.
     pub const REIGN: usize = 6;
@@ -114,16 +114,16 @@ pub mod control {
     pub const GRANT_KNOWS: usize = 11;
     /// The latest request *of ours* that the peer has granted.
     pub const GRANTED: usize = 12;
-    /// The request of ours, granted before, that the peer wants to have anew.
+    /// The request of ours, granted before, that the peer wants us to repeat.
     pub const RENEW: usize = 13;
     /// The peer's element of the `reply` array (APUS section 4.1): one more than the last entry of *our* log that it acknowledges; 0 for none. Entries are
-    /// acknowledged without a gap, so that the last one stands for all. Upwards under one [`ACK_VIEW`].
+    /// acknowledged without gaps, so the last one covers all before it. Upwards under one [`ACK_VIEW`].
     pub const ACK: usize = 14;
-    /// The view id of ours to which [`ACK`] belongs. [`ACK`] is 0 whenever it moves.
+    /// The view id of ours to which [`ACK`] belongs. [`ACK`] is 0 whenever this word changes.
     pub const ACK_VIEW: usize = 15;
-    /// The view id that we should know of, since the peer has promised it and we lead under an earlier one.
+    /// A view id that we should know, because the peer has promised it and we lead under an earlier one.
     pub const OUTDATED: usize = 16;
-    /// The peer has led, and hands over: the view id that its successor is to propose. That one stands at once, and the others hold back for it.
+    /// The peer has led, and hands over: the view id that its successor is to propose. The successor stands at once, and the others hold back for it.
     pub const STAND: usize = 17;
     /// Twice the number of the peer's latest learning request, plus one while it still has it.
     pub const TEACH: usize = 18;
@@ -134,7 +134,7 @@ pub mod control {
 /// A leader writes here, in the unused part of its log lane's header, to learn whether the lane is still open: bytes from the lane's start.
 pub const PROBE_OFFSET: usize = 16;
 
-/// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
+/// Adds what a process offers for this engine, besides the regions of [`crate::basics::layout::regions`].
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     spec.own([(WORDS, words::BYTES)]);
     spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
@@ -145,12 +145,12 @@ pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     ]);
 }
 
-/// The bits of a view id that tell its proposers apart; rounds stand above them. So one process at most leads in a view.
+/// The low bits of a view id, which tell its proposers apart; the round is above them. So at most one process leads in a view.
 const PROPOSER_BITS: u32 = 16;
-/// A process never takes a view id for one that is so far beyond what it knows: that is years of nothing but elections.
+/// How far beyond the view ids that it knows a process believes a view id: this is years of nothing but elections.
 const LEAP: u64 = 1 << 54;
 
-/// The view id that the node proposes behind all that it knows; `None` when there is none.
+/// The view id that the node proposes after all that it knows; `None` when there is none left.
 pub fn next_view(known: u64, node: u16) -> Option<u64> {
     let next = (((known >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(node);
     is_number(next).then_some(next)
@@ -161,8 +161,8 @@ pub fn proposer(view: u64) -> u16 {
     (view & ((1 << PROPOSER_BITS) - 1)) as u16
 }
 
-/// Whether another's view id can be one, where `known` is: it would be an end of all elections else, if it were believed. A process that knows none believes any but
-/// those with nothing behind them.
+/// Whether another process's view id is plausible, given that `known` is known here. If an implausible one were believed, elections could end for good. A
+/// process that knows none believes any, except those that leave no room for later ones.
 pub fn is_plausible(view: u64, known: u64) -> bool {
     if known == 0 { view <= MAX_NUMBER - LEAP } else { view <= known.saturating_add(LEAP).min(MAX_NUMBER) }
 }
@@ -171,9 +171,10 @@ pub fn is_plausible(view: u64, known: u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// `count` records with entries follow that replace everything behind the base, an entry that the reader knows to be committed. Index: the base. Body: where it ends.
+    /// `count` records with entries follow, which replace everything after the base, an entry that the reader knows to be committed. Index: the base. Body:
+    /// where it ends.
     Start = 1,
-    /// `count` commands, from `index` on, each behind its length in four bytes.
+    /// `count` commands, from `index` on, each preceded by its length in four bytes.
     Commands = 2,
     /// A new group: one entry that the state machine does not see. Body: see [`Group`](crate::replica::group::Group).
     Group = 3,
@@ -187,8 +188,8 @@ pub enum Kind {
     End = 7,
     /// Its sender cannot go on.
     Break = 8,
-    /// A start whose base is committed, but perhaps not here: the leader's log has overrun the reader's, or that has none. What lies before has to be learned. Body: where the base
-    /// ends, the group there.
+    /// A start whose base is committed, but perhaps not known to be at the reader: the leader's log has overrun the reader's, or the reader has none. What
+    /// precedes the base has to be learned. Body: where the base ends, the group there.
     Jump = 9,
 }
 
@@ -224,7 +225,7 @@ impl RecordKind for Kind {
 
 /// The header of a record.
 pub type Header = record::Header<Kind>;
-/// Why records whose seals hold make no sense. Their reader takes nothing more from that lane.
+/// Why records make no sense although their seals hold. The reader takes nothing more from that lane.
 pub type LaneFault = record::LaneFault<Kind>;
 
 operations! {
@@ -238,7 +239,7 @@ operations! {
         Control,
         /// The revocation of a peer's log lane.
         Revoke,
-        /// A word that a peer says of itself, before this process stands; the round is the look and the word.
+        /// A word that a peer reports of itself, read before this process stands; the round is the look and the word.
         Look,
         /// A peer's heartbeat.
         Heartbeat,

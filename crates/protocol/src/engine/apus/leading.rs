@@ -27,7 +27,7 @@ use super::{Apus, Event};
 pub(super) enum Stage {
     /// A candidate: it waits until a majority agrees.
     Electing,
-    /// It is elected, and waits until a majority acknowledges the whole log that it began with.
+    /// It is elected, and waits until a majority acknowledges the whole log with which it began.
     TakingOver { last: LogIndex, recovered: u64 },
     /// Every proposal is a record to each backup.
     Leading,
@@ -109,18 +109,18 @@ impl Reign {
         self.is_elected() && (!self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty())
     }
 
-    /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
+    /// Whether another command of `bytes`, together with everything waiting, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
         self.is_leading() && log.open_bytes() + self.backlog.log_bytes_with(bytes) <= config.open_bytes()
     }
 
-    /// Gives back what the next reign can use, and what it had of its peers.
+    /// Returns what the next reign can use, and the peers' writers.
     pub fn into_parts(self) -> (Record, Backlog, Vec<(PeerId, Writer)>) {
         let writers = self.followers.into_iter().map(|f| (f.peer, f.lane.into_writer())).collect();
         (self.record, self.backlog, writers)
     }
 
-    /// The peer is gone: what it holds counts for nothing any more.
+    /// The peer is gone, and what it holds no longer counts.
     pub fn lose(&mut self, peer: PeerId) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) {
             (follower.phase, follower.acked) = (Phase::Lost, 0);
@@ -133,7 +133,7 @@ impl Reign {
         let Some(follower) = self.followers.iter_mut().find(mine) else { return };
         match (op, result) {
             (_, Err(OpError::PeerLost)) => (follower.phase, follower.acked) = (Phase::Lost, 0),
-            // It has closed its lane. If it has promised a later view it says so; if not, it is asked anew.
+            // The backup has closed its lane. If it has promised a later view it says so; otherwise it is asked again.
             (_, Err(OpError::AccessLost)) => {
                 basics::Mark::ApusClosed.reach();
                 follower.phase = Phase::Closed;
@@ -167,13 +167,13 @@ impl Reign {
     #[inline]
     pub fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
         let needed = self.electorate.needed(self.me, log, &mut self.followers);
-        // The others may acknowledge what is not on this process's own disk yet.
+        // The others may acknowledge entries that are not on this process's own disk yet.
         reached_by_any_majority(needed, mine, self.followers.iter().filter(|f| f.votes).map(of))
     }
 
-    /// Asks those peers to take its entries to whom it has yet to turn, and those anew that have closed their lanes or learned what they lacked.
+    /// Asks peers that have not been asked yet to take its entries, and asks those again that have closed their lanes or have learned what they lacked.
     fn ask<F: Fabric, S>(&mut self, cx: &mut Context<F, S>, is_wanted: &impl Fn(&Peer, &Log) -> bool) {
-        // A lost one has a place in the electorate while it belongs to the group, unless it is connected anew.
+        // A lost follower keeps its place in the electorate while it belongs to the group, unless it has reconnected.
         let Context { peers, log, .. } = cx;
         let is_connected = |f: &Follower| peers.iter().any(|p| p.process == f.process && !p.watch.dead);
         let belongs = |f: &Follower| log.group().is_some_and(|group| group.contains(f.process));
@@ -209,7 +209,7 @@ impl Reign {
                     if !writer.is_salted() {
                         writer = writer.with_salt(word_from(cx.fabric, id, control::LOG_SALT));
                     }
-                    // It told the salt when it met us; until that is here it cannot be written to.
+                    // The backup tells the salt when it connects; until that has arrived, its lane cannot be written.
                     if !writer.is_salted() {
                         peer.writer = Some(writer);
                         continue;
@@ -232,7 +232,7 @@ impl Reign {
 
     /// Does what can be done now. Returns whether there was anything.
     ///
-    /// `whole`: everybody is looked at, and not only what has come of what was posted.
+    /// `whole`: checks all followers, not only the results of what was posted.
     pub fn step<F: Fabric, S: StateMachine>(
         &mut self,
         whole: bool,
@@ -262,7 +262,7 @@ impl Reign {
         moved | self.commit(cx)
     }
 
-    /// A candidate that a majority has agreed to, itself included, leads its view (APUS section 4.4).
+    /// A candidate to which a majority has agreed, itself included, leads its view (APUS section 4.4).
     fn count_votes<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let Some(group) = cx.log.group() else { return false };
         let agreed = |id: ProcessId| {
@@ -285,8 +285,8 @@ impl Reign {
         true
     }
 
-    /// A backup that has let this leader in gets its log behind what is committed there, or if this log does not reach back so far, behind what is committed here. All at once or not at all: entries that it holds and that may be committed must not be
-    /// gone before their copies are there.
+    /// A backup that has let this leader in gets the leader's log after what is committed there, or, if this log does not reach back that far, after what is
+    /// committed here. It gets that all at once or not at all: entries that it holds and that may be committed must not be gone before their copies are there.
     fn take_grant<F: Fabric, S: StateMachine>(&mut self, at: usize, cx: &mut Context<F, S>) -> bool {
         let (id, ask) = (self.followers[at].peer, self.followers[at].ask);
         if word_from(cx.fabric, id, control::GRANTED) != ask {
@@ -315,8 +315,8 @@ impl Reign {
         true
     }
 
-    /// Posts what a backup does not have, from the log, as far as there is room. One that is slow is not waited for: it gets what it lacks later, or learns it when the log has
-    /// overrun it (TRAPS 15).
+    /// Posts what a backup does not have, from the log, as far as there is room. The leader does not wait for a slow backup, which gets what it lacks later, or
+    /// learns it when the log has overrun it (TRAPS 15).
     fn feed<F: Fabric, S: StateMachine>(&mut self, at: usize, cx: &mut Context<F, S>) -> bool {
         let mut moved = false;
         while self.followers[at].cursor < cx.log.tail().position {
@@ -398,7 +398,7 @@ impl Reign {
         waits.then(|| self.last_post.after(config.flush_idle_ns))
     }
 
-    /// Sees to it that every backup that votes is written to after the end of this turn: whether its lane is still open says whether this process may still lead.
+    /// Makes sure that every voting backup is written to after the end of this turn: a lane that is still open shows that this process may still lead.
     pub fn probe<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         for follower in self.followers.iter_mut().filter(|f| f.votes && f.is_following()) {
             if follower.asked() < turn {
@@ -408,7 +408,7 @@ impl Reign {
         }
     }
 
-    /// What is committed travels without an entry when nothing has been posted for a while (TRAPS 13).
+    /// Sends the commit index without an entry when nothing has been posted for a while (TRAPS 13).
     #[inline(never)]
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (tail, committed) = (cx.log.tail(), cx.log.committed().index);
@@ -423,10 +423,10 @@ impl Reign {
         }
     }
 
-    /// L4: what a majority acknowledges under this view, this process by its own log, is committed.
+    /// L4: commits what a majority acknowledges under this view; this process counts with its own log.
     fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         for follower in self.followers.iter_mut().filter(|f| !f.is_lost()) {
-            // The backup says 0 before it names another view of ours.
+            // The backup sets `ACK` to 0 before it names another view of ours.
             let mine = word_from(cx.fabric, follower.peer, control::ACK_VIEW) == self.view;
             let last = word_from(cx.fabric, follower.peer, control::ACK);
             follower.acked = if mine { last.min(cx.log.tail().index.0 + 1) } else { 0 };
@@ -462,7 +462,7 @@ impl Reign {
         true
     }
 
-    /// The reign ends: what was executed goes into our own log at least, as far as there is room. It is ours until another leader's start replaces it.
+    /// The reign ends: what was executed is at least added to our own log, as far as there is room. The log is ours until another leader's start replaces it.
     pub fn keep_executed(&mut self, log: &mut Log) {
         while let Some(batch) = self.backlog.front() {
             if log.position_with(batch.record.len()) - log.kept() > log.capacity() {
@@ -478,7 +478,7 @@ impl Reign {
         }
     }
 
-    /// Releases the replies of turns that are committed, and after which a majority's lanes were still open.
+    /// Releases the replies of turns whose proposals are committed, and after which a majority's lanes were still open.
     #[inline]
     pub fn release(&mut self, releases: &mut Releases, log: &Log) {
         if releases.is_waiting() {

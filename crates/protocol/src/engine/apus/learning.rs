@@ -1,5 +1,5 @@
-//! How a replica gets the state that it does not hold (APUS section 4.1, learning requests): it was never in the group, its leader's log has overrun its own, or it has executed
-//! what was lost.
+//! How a replica obtains the state, if it does not hold it (APUS section 4.1, learning requests): because it was never in the group, its leader's log has
+//! overrun its own, or it has executed entries that were lost.
 
 use martlet_fabric::{Fabric, LocalRegion, PeerId, ring};
 
@@ -15,7 +15,7 @@ use super::log::Mark;
 use super::peers::{Peer, tell};
 use super::{Apus, Event};
 
-/// For how many heartbeats a replica must have looked for another one to learn from, until it asks the leader.
+/// For how many heartbeats a replica must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
 
 /// A learning request, and how far it has been met.
@@ -34,21 +34,21 @@ pub(super) struct Learning {
     committed: LogIndex,
     /// The view under which the teacher's log was taken over.
     view: u64,
-    /// The highest view id that was known here when it was asked for.
+    /// The highest view id that was known here when the request was made.
     known: u64,
     /// The teacher has given up, or made no sense.
     broken: bool,
-    /// How many in a row have made no sense, this one and those before it.
+    /// How many transfers in a row have made no sense, up to and including this one.
     refusals: u32,
 }
 
 impl Learning {
-    /// This process was itself stalled for so long, and has waited for nothing.
+    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
     pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
         self.heard = discounted(self.heard, gap_ns, now);
     }
 
-    /// What the log can be joined with, once that is so.
+    /// What the log can be joined with, once there is such an entry.
     fn ready(&self) -> Option<Mark> {
         self.at.filter(|at| self.whole && !self.broken && at.index <= self.committed)
     }
@@ -100,7 +100,7 @@ impl Learning {
                         machine.apply(LogIndex(index), command?);
                     }
                 }
-                // Where it ends in every log that has it: it lies elsewhere in the state lane.
+                // Where the record ends in every log that has it; in the state lane it has another position.
                 *at = Mark { index: header.last(), position: ring::position_after(at.position, payload.len(), log_bytes) };
             }
             kind => return Err(LaneFault::Order(kind)),
@@ -110,14 +110,14 @@ impl Learning {
 }
 
 impl Apus {
-    /// Asks for the state when that is necessary, and takes what is sent. Returns whether anything came.
+    /// Asks for the state when that is necessary, and takes what is sent. Returns whether anything arrived.
     pub(super) fn learn<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        // A process that only renews leases has no use for the state, and nobody would keep it up to date.
+        // A process that only renews leases has no use for the state, and no leader would keep it up to date.
         let belongs = self.roster.lists(self.me) || self.log.group().is_some_and(|group| group.contains(self.me));
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        // What has come is taken first. A process that was itself kept from running has waited for nothing, and it may be the whole of it.
+        // Takes what has arrived first: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.take_lesson(now, &mut learning, fabric, machine);
@@ -129,7 +129,7 @@ impl Apus {
                     self.end_lesson(&learning, fabric);
                     return true;
                 }
-                // It is too far back; or the log has to be taken over first, which is waited for.
+                // Either the state is too old, or the log has to be taken over first; this process waits for the latter.
                 learning.broken = at.index < self.log.committed().index;
             }
             self.learning = Some(learning);
@@ -151,7 +151,7 @@ impl Apus {
         }
     }
 
-    /// Asks somebody: a backup rather than the leader, so that that one does not have to, and not the same again if there is another.
+    /// Picks a teacher and asks it: a backup rather than the leader, to spare the leader, and not the same one again if there is another.
     fn request<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let last = self.learning.as_ref().map(|l| l.teacher);
         let since = *self.incomplete_since.get_or_insert(now);
@@ -164,7 +164,7 @@ impl Apus {
         let able = self.peers.iter().filter(|p| p.watch.is_alive());
         let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).filter(|(rank, ..)| *rank > 0);
         let teacher = best.max_by_key(|(rank, other, process, _)| (*other, *rank, *process)).map(|(.., teacher)| teacher);
-        // Where nobody makes sense, they are not asked at the speed of the fabric.
+        // If no teacher makes sense, requests are slowed down, so that they are not repeated at the speed of the fabric.
         let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
         if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
             return;

@@ -1,8 +1,8 @@
 //! A replica's log: sealed records at absolute positions, the view under which all of it was last taken over, and what its owner has promised.
 //!
-//! What is the same in the logs of all engines stands in [`Entries`]. A log of this engine lies in its owner's own memory, since no other process looks into it: its owner takes
-//! each record from a leader's lane, and puts it here before it acknowledges anything (APUS section 4.1). All of it counts as taken over under one view id, and so is the
-//! beginning of what that view's leader had: a new leader replaces at once what stands behind the last entry that is known to be committed.
+//! [`Entries`] has what the logs of all engines share. A log of this engine is in its owner's private memory, since no other process reads it: the owner takes
+//! each record from a leader's lane, and puts it here before it acknowledges anything (APUS section 4.1). The whole log counts as taken over under one view id,
+//! and so is a prefix of what that view's leader had. A new leader replaces, in one step, everything after the last entry that is known to be committed.
 
 use std::fmt;
 use std::ops::Deref;
@@ -23,7 +23,7 @@ use super::layout::{Header, Kind, LaneFault};
 
 pub use crate::replica::entries::Mark;
 
-/// Records with entries on their way into a log, as one.
+/// Records with entries that enter a log all together.
 #[derive(Debug, Default)]
 pub struct Staged {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Staged {
     }
 }
 
-/// The memory in which the records lie: always of one size.
+/// The memory that holds the records, of fixed size.
 struct Ring(Vec<AtomicU64>);
 
 impl fmt::Debug for Ring {
@@ -69,9 +69,9 @@ pub struct Log {
     ring: Ring,
     /// The view id under which it was last taken over.
     accepted: u64,
-    /// The highest view id that its owner has taken part in: it agrees with none below that.
+    /// The highest view id in which its owner has taken part: it agrees to none below that.
     promised: u64,
-    /// What has to be written down about it, if anything has to.
+    /// What has to be written down about this log, if anything has to be.
     pub journal: Option<Box<Journal>>,
     record: Record,
     buffer: Vec<u8>,
@@ -86,7 +86,7 @@ impl Deref for Log {
 }
 
 impl Log {
-    /// The empty log of a machine in its first state, or with no group of one that does not hold the state.
+    /// The empty log of a machine in its first state; or, without a group, of a machine that does not hold the state.
     pub fn new(capacity: usize, group: Option<Group>) -> Log {
         Log {
             entries: Entries::new(capacity, group),
@@ -99,7 +99,7 @@ impl Log {
         }
     }
 
-    /// The log of a machine that shows everything up to `mark`, taken over under `view`, of a group that begins there.
+    /// The log of a machine that shows everything up to `mark`, taken over under `view`; its group begins there.
     pub fn behind(capacity: usize, group: Group, mark: Mark, view: u64) -> Log {
         let mut log = Log::new(capacity, None);
         log.entries.begin_anew(mark, group);
@@ -117,12 +117,12 @@ impl Log {
         self.promised
     }
 
-    /// What is compared to find the log that has everything that may be committed (APUS section 4.4): the view id, then the index.
+    /// The key for finding the log that has everything that may be committed (APUS section 4.4): the view id, then the index.
     pub fn rank(&self) -> (u64, LogIndex) {
         (self.accepted, self.tail().index)
     }
 
-    /// Its owner takes part in this view from now on, and in none below it.
+    /// From now on its owner takes part in this view, and in none below it.
     pub fn promise(&mut self, view: u64) {
         invariant!(view > self.promised, "promised {view} after {}", self.promised);
         self.promised = view;
@@ -131,7 +131,7 @@ impl Log {
         }
     }
 
-    /// The log, as it is, is that of the leader of `view`: its owner.
+    /// The log, as it is, becomes that of the leader of `view`, its owner.
     pub fn lead(&mut self, view: u64) {
         let keep = self.tail();
         self.note_accepted(view);
@@ -184,12 +184,12 @@ impl Log {
         self.entries.read(&self.ring.0, position, into)
     }
 
-    /// Whether an entry ends there, and what follows it here is still here.
+    /// Whether an entry ends there, and everything after it is still in the ring.
     pub fn has(&mut self, at: Mark) -> bool {
         self.retains(at.position) && self.entries.has(&self.ring.0, at)
     }
 
-    /// The ends of the records behind `position`, at which one begins.
+    /// The ends of the records after `position`, at which one begins.
     pub fn marks_behind(&mut self, position: u64) -> Vec<Mark> {
         let mut marks = Vec::new();
         self.entries.each_from(&self.ring.0, position, |_, _, end| marks.push(end));
@@ -201,11 +201,11 @@ impl Log {
         self.tail().position - self.kept()
     }
 
-    /// Replaces everything behind what is committed by `staged`, as the leader of `view` has it. Entries that stand there already stay; when the machine shows one that goes,
-    /// it is void. Returns whether any was cut off.
+    /// Replaces everything after the committed prefix by `staged`, as the leader of `view` has it. Entries that are there already stay. If the machine shows
+    /// one that is removed, its state is void. Returns whether any was cut off.
     ///
     /// # Errors
-    /// When the records do not follow from each other. Then nothing has changed, but perhaps the end of what is not committed.
+    /// When the records do not follow each other. Then nothing has changed, except perhaps the end of the uncommitted part.
     pub fn take_over(&mut self, view: u64, staged: &Staged) -> Result<bool, LaneFault> {
         let committed = self.committed().index;
         // What is committed here already is the same there.
@@ -250,8 +250,8 @@ impl Log {
         done
     }
 
-    /// The same, where the leader's log does not reach back to this one, or there is none: the log begins anew behind `base`, which is committed, with the group there. What the
-    /// machine shows ends before it.
+    /// The same, if the leader's log does not reach back to this one, or there is none: the log restarts after `base`, which is committed, with the group
+    /// there. What the machine shows ends before it.
     ///
     /// # Errors
     /// When the records do not follow from each other.
@@ -269,13 +269,13 @@ impl Log {
         done
     }
 
-    /// The machine shows everything in the log, since the leader executed it.
+    /// The machine shows everything in the log, because the leader executed it.
     #[inline]
     pub fn note_executed(&mut self) {
         self.entries.note_executed();
     }
 
-    /// The machine shows what will never be in the log, or is to be emptied.
+    /// The machine shows something that will never be in the log, or is about to be emptied.
     pub fn void(&mut self) {
         self.entries.void();
     }
@@ -296,11 +296,11 @@ impl Log {
         self.entries.commit_to(mark);
     }
 
-    /// The machine has been sent everything up to `at`, which is committed, by a process whose log was taken over under `view`; `group` goes with it.
+    /// The machine has been sent everything up to `at`, which is committed, with the `group` there, by a process whose log was taken over under `view`.
     ///
-    /// A log that was taken over under the same view or a later one has that entry, if it reaches so far, and is gone on with. One that ends before it begins anew behind it. Its
-    /// view stays what it was: what the state brings says nothing of what that view's leader began with, which alone makes a log of that view more up to date than an earlier one.
-    /// `false`: neither is so; this log has to be taken over first, or the state is too far back.
+    /// A log that was taken over under the same view or a later one has that entry, if it reaches that far, and continues with its own copy. A log that ends
+    /// before that entry restarts after it. Its view stays what it was: the state says nothing about what that view's leader began with, and only that makes a
+    /// log of that view more up to date than an earlier one. `false`: neither applies. Either this log has to be taken over first, or the state is too old.
     pub fn learned<S: StateMachine>(&mut self, machine: &mut S, at: Mark, view: u64, group: &Group) -> bool {
         let known = at.index <= self.committed().index || self.accepted >= view;
         if known && at.index <= self.tail().index && self.has(at) {
@@ -338,9 +338,9 @@ impl Log {
         }
     }
 
-    /// Writes the log down as a whole, from what is committed on. `anew`: it does not follow from what has been written before.
+    /// Writes down the whole log, from the committed index on. `anew`: it does not continue what was written before.
     pub fn write_base(&mut self, anew: bool) {
-        // A replica that knows no group has nothing to come back with.
+        // A replica that knows no group has nothing to recover.
         let Some(group) = self.group_at(self.committed().index).cloned() else { return };
         let (mut records, mark) = (Vec::new(), self.committed());
         self.entries.each_from(&self.ring.0, mark.position, |_, payload, _| records.push(payload.to_vec()));
@@ -353,13 +353,13 @@ impl Log {
         }
     }
 
-    /// Begins to write down what happens to this log, which is empty.
+    /// Begins to write down the changes of this log, which is empty.
     pub fn begin_journal(&mut self, journal: Box<Journal>) {
         self.journal = Some(journal);
         self.write_base(true);
     }
 
-    /// The log as such an entry says; the machine shows what is before it.
+    /// Restores the log from such an entry; the machine shows everything before it.
     ///
     /// # Errors
     /// When it makes no sense.
@@ -378,7 +378,7 @@ impl Log {
         self.append_staged(payload)
     }
 
-    /// The log behind `keep` is these records now, taken over under `view`.
+    /// Restores a start: the log after `keep` now consists of these records, taken over under `view`.
     ///
     /// # Errors
     /// When they do not follow.
@@ -387,7 +387,7 @@ impl Log {
         if keep.index < committed.index || keep.index > tail.index || view < self.accepted {
             return Err(LaneFault::Index { expected: tail.index, found: keep.index });
         }
-        // The same entry at another place: it was written with a ring of another size. Nor does one between two others stand elsewhere.
+        // The same entry at another position was written with a ring of another size. An entry between two others cannot be elsewhere either.
         for known in [tail, committed] {
             if keep.index.cmp(&known.index) != keep.position.cmp(&known.position) {
                 return Err(LaneFault::Position { expected: known.position, found: keep.position });
@@ -425,7 +425,7 @@ mod tests {
         [&header.bytes()[..], &1u32.to_le_bytes(), &[command]].concat()
     }
 
-    /// These commands behind `from`, as a leader of that view sends them.
+    /// These commands after `from`, as a leader of that view sends them.
     fn staged(view: u64, from: u64, commands: &[u8]) -> Staged {
         let mut staged = Staged::default();
         commands.iter().zip(from + 1..).for_each(|(command, index)| staged.push(&record(view, index, *command)));
@@ -483,7 +483,7 @@ mod tests {
         backup.take_over(5, &staged(5, 0, b"abcdef")).expect("they follow");
         assert!(backup.learned(&mut NoState, third, 5, &group()) && backup.is_complete());
         assert_eq!((backup.committed(), backup.applied(), backup.tail()), (third, third, sixth));
-        // A log that ends before what the state shows begins anew behind it, in the view in which it was.
+        // A log that ends before what the state shows restarts after it, and keeps its view.
         let mut slow = log();
         slow.take_over(1, &staged(1, 0, b"ab")).expect("they follow");
         slow.void();

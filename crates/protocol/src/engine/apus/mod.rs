@@ -1,8 +1,8 @@
-//! The `apus` engine: persist, then acknowledge (APUS, SoCC'17, section 4), with what its authors left open.
+//! The `apus` engine: persist, then acknowledge (APUS, SoCC'17, section 4), with the parts that its authors left open.
 //!
-//! A leader writes each record once into a lane of each backup; a backup takes it into its own log, keeps it as durability asks for, and acknowledges it into the leader's reply
-//! words. What a majority acknowledges is committed. A new leader is elected under a view id, on the same queues and words, and its log replaces the others'. `docs/apus.md` has the
-//! protocol, with the argument why nothing committed is lost, and says where it departs from the paper.
+//! A leader writes each record once into a lane of each backup. The backup takes it into its own log, keeps it as durability requires, and acknowledges it in
+//! the leader's reply words. What a majority acknowledges is committed. A new leader is elected under a view id, on the same queues and words, and its log
+//! replaces the others' logs. `docs/apus.md` has the protocol, the argument that nothing committed is lost, and the differences from the paper.
 
 mod background;
 mod backup;
@@ -55,7 +55,7 @@ use learning::Learning;
 use log::Log;
 use peers::Peer;
 
-/// So many turns in a row that replicate something put off the rest, at most.
+/// The most turns in a row that put off everything else because they replicated something.
 const MOST_PUT_OFF: u32 = 16;
 /// Bytes that a backup takes from its leader's lane in one turn.
 const DRAIN_BYTES: usize = 256 << 10;
@@ -92,7 +92,7 @@ pub struct Apus {
     reign: Option<Reign>,
     /// What the next reign begins with, empty.
     spare: (Record, Backlog),
-    /// When a leader looks after everything but replication next, and how many turns in a row have put that off.
+    /// When a leader next does everything other than replication, and how many turns in a row have put that off.
     background: Time,
     put_off: u32,
     hand_over: HandOver,
@@ -101,15 +101,15 @@ pub struct Apus {
     signs: Signs,
     learning: Option<Learning>,
     sending_record: Record,
-    /// Whether the state was ever begun to be learned here: the machine is not the empty one of a founder then.
+    /// Whether a state transfer to this process has ever begun; if so, the machine is not a founder's empty one.
     lesson_begun: bool,
-    /// When the state was last found to be one that cannot be sent, if that is not long ago.
+    /// When the state was last found to be unteachable, if that is not long ago.
     unteachable_since: Option<Time>,
     /// Since when it has looked for the state.
     incomplete_since: Option<Time>,
     requests: u64,
     roster: Roster,
-    /// Somebody has been found to be gone since the last look at who leads.
+    /// Whether a process has been found to be gone since the leader was last determined.
     suspects_anew: bool,
     /// Whether a group that this process knew has listed it.
     listed: bool,
@@ -120,15 +120,15 @@ pub struct Apus {
     buffer: Vec<u8>,
     published: bool,
     snapshot: Option<Snapshot>,
-    /// Too much waits for the disk: what the leader writes stays in its lane.
+    /// Whether too much waits for the disk, so that the leader's records stay in its lane.
     holds_back: bool,
-    /// Of which chain of the journal a snapshot is whole, and not yet known to be stable.
+    /// The chain of the journal of which a snapshot is complete but not yet known to be stable.
     finished: Option<u64>,
 }
 
 impl Apus {
-    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others; without, it holds nothing, and waits until a leader
-    /// takes it in.
+    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others. Without one it holds nothing, and
+    /// waits until a leader adds it.
     ///
     /// Panics when `config` does not [validate](Config::validate), or the group does not list `me`.
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Apus {
@@ -203,7 +203,7 @@ impl Apus {
         self.log.group()
     }
 
-    /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
+    /// The entry that introduced the group in force, as far as this process knows; 0 for the first group.
     pub fn group_since(&self) -> Option<LogIndex> {
         self.log.group_since()
     }
@@ -216,7 +216,7 @@ impl Apus {
         }
     }
 
-    /// How it stands, in a line, for somebody who looks for a mistake.
+    /// Its state in one line, for debugging.
     pub fn in_words(&self) -> String {
         let reign = self.reign.as_ref().map(|reign| {
             let followers =
@@ -251,7 +251,7 @@ impl Apus {
                     reign.handle_completion(op, round, peer, result, &mut self.nudges);
                 }
             }
-            // One that can no longer be reached is found out by its counter.
+            // A peer that can no longer be reached is detected through its counter.
             Op::Control | Op::State => {}
             Op::Revoke => self.inbound.revoking -= 1,
             Op::Look => self.handle_look(round, peer, result),
@@ -269,7 +269,7 @@ impl Apus {
     fn post_all<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         self.now = now;
         let led = self.is_leading();
-        // What has been proposed goes first. A leader is on the common path in every turn, and looks after the rest now and then.
+        // Proposals go first. A leader takes the common path in every turn, and does the rest now and then.
         let mut moved = led && self.lead(fabric, machine);
         let put_off = moved && self.put_off < MOST_PUT_OFF;
         let steady = led && (put_off || now < self.background);
@@ -289,7 +289,7 @@ impl Apus {
     fn conclude<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         self.now = now;
         if std::mem::take(&mut self.suspects_anew) {
-            // A process whose turn it is stands now, and not when it next looks.
+            // A process whose turn it is stands now, not when it next checks.
             self.hear(now, fabric);
         }
         if !self.is_leading() {
@@ -302,7 +302,7 @@ impl Apus {
         self.nudges.send(now, self.config.nudge_gap_ns, fabric);
     }
 
-    /// Replicates what has been proposed, and has lanes probed where a reply waits for that. Whether anything was posted.
+    /// Replicates what has been proposed, and has lanes probed where a reply waits for that. Returns whether anything was posted.
     fn lead<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let (turn, asked) = (self.releases.turn(), self.releases.is_asked());
         let mut posted = false;
@@ -343,7 +343,7 @@ impl Apus {
         moved
     }
 
-    /// Learns, sends the state, and shows the others what has come of this turn.
+    /// Learns, sends the state, and shows the others the result of this turn.
     #[inline(never)]
     fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S, moved: bool) -> bool {
         let now = self.now;
@@ -413,7 +413,7 @@ impl Apus {
         act(reign, &mut cx)
     }
 
-    /// Nothing of a reign outlives it but the log (TRAPS 11).
+    /// Only the log outlives a reign (TRAPS 11).
     fn end_reign<F: Fabric>(&mut self, ending: Ending, fabric: &mut F) {
         let Some(mut reign) = self.reign.take() else { return };
         let (view, led, elected) = (reign.view, reign.is_leading(), reign.is_elected());
@@ -422,7 +422,7 @@ impl Apus {
             Ending::Outdated => Some(Mark::ApusOutdated),
             Ending::Superseded => Some(Mark::ApusSuperseded),
             Ending::Stuck => Some(Mark::ApusStuck),
-            // No life comes by: a leader that leaves hands over first.
+            // No simulated life reaches this: a leader that leaves hands over first.
             Ending::Removed => None,
             Ending::HandedOver => Some(Mark::ApusHandedOver),
         };

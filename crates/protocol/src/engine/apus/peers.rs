@@ -1,4 +1,4 @@
-//! The processes that this one is connected with, from the meeting to the last that is asked of them.
+//! The processes that this one is or was connected with, for as long as they matter.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Reader, Writer};
@@ -20,13 +20,13 @@ pub(super) struct Peer {
     /// As it calls itself.
     pub identity: ProcessId,
     pub watch: Watch<Status>,
-    /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
+    /// The writing end of the log lane that it keeps for us; a reign takes it while it lasts.
     pub writer: Option<Writer>,
     /// The reading end of the lane that we keep for it.
     pub reader: Reader,
     /// Its last request, as a leader, that was granted.
     pub served: u64,
-    /// The view id that it was last told as one that it should know of.
+    /// The last view id that it was told because it should know of it.
     pub outdated: u64,
     /// What it was last told of our reign: see [`control::REIGN`].
     pub reign: u64,
@@ -63,7 +63,8 @@ pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
 }
 
 impl Apus {
-    /// A member's process is connected; its lanes, in both directions, are fresh. It may be connected anew: nothing of an earlier connection lands in the new lanes.
+    /// A member's process is connected; its lanes, in both directions, are fresh. The process may be reconnecting: nothing of an earlier connection lands in
+    /// the new lanes.
     pub(super) fn meet<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
@@ -75,10 +76,10 @@ impl Apus {
                 self.note_death(at, false);
             }
         }
-        // A fresh lane is granted from the start; here nobody writes whom no promise has let in.
+        // A fresh lane is granted from the start, but in this engine no process writes before a promise has let it in.
         self.inbound.revoking += 1;
         fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
-        // What stands in records may come from outside (TRAPS 14): only a process that knows the salt can write one.
+        // The content of records may come from outside (TRAPS 14), so only a process that knows the salt can write a valid record.
         let salt = |lane: u64| ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane);
         let (log_salt, state_salt) = (salt(0), salt(1));
         tell(fabric, peer, control::LOG_SALT, log_salt);
@@ -108,7 +109,7 @@ impl Apus {
         latest(&self.peers, process)
     }
 
-    /// Lets go of the dead that belong to nothing any more, neither to the group nor to the view, and of lost connections with a process that is connected anew.
+    /// Drops dead processes that belong to neither the group nor the view, and lost connections of processes that have reconnected.
     pub(super) fn forget_departed(&mut self) {
         if !self.peers.iter().any(|p| p.watch.dead) {
             return;
@@ -116,7 +117,7 @@ impl Apus {
         let Apus { peers, log, inbound, roster, events, .. } = self;
         let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
         peers.retain(|p| {
-            // Membership has to be told of a listed one, once it is given up.
+            // Membership has to be told of a process that the view lists, once it is given up.
             let listed = log.group().is_none_or(|group| group.contains(p.process)) || roster.lists(p.process);
             let belongs = listed && !living.contains(&p.process);
             let keep = !p.watch.dead || belongs || inbound.from == Some(p.id) || p.writer.is_none();
@@ -129,7 +130,7 @@ impl Apus {
 }
 
 impl Peer {
-    /// Tells it how our reign stands, if it does not know.
+    /// Tells it the state of our reign, if it does not know that.
     pub fn tell_reign<F: Fabric>(&mut self, reign: u64, fabric: &mut F) {
         if self.reign != reign {
             self.reign = reign;

@@ -1,7 +1,7 @@
 //! What comes of views of membership: see [`Roster`](crate::replica::roster::Roster).
 //!
-//! A leader changes nothing before all that it began with is acknowledged under its own view id: two leaders in turn could each change what the other does not know of, and the
-//! majorities of their groups need not meet.
+//! A leader changes nothing before everything with which it began is acknowledged under its own view id. Otherwise two successive leaders could each make a
+//! change that the other does not know of, and the majorities of their groups need not meet.
 
 use martlet_fabric::Fabric;
 
@@ -20,7 +20,7 @@ impl Apus {
         if !self.roster.take(view, self.me, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
             return;
         }
-        // A process that has promised or learned anything before it heard of that view was found first by another founder: it is a newcomer.
+        // A process that has promised or learned anything before it learned of that view was reached first by another founder. It is treated like a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.log.promised() == 0 && !self.lesson_begun;
         let founders = self.roster.founders(view, self.me).filter(|_| untouched && self.log.group().is_none() && !self.listed);
         if founders.is_some() {
@@ -31,7 +31,7 @@ impl Apus {
             }
             (self.learning, self.listed, self.published) = (None, true, false);
         }
-        // A process that is listed as come back goes by the name of an earlier life, whose connection may not have been seen to end.
+        // A process that is listed as recovered goes by the name of an earlier life, whose connection may not have been seen to end.
         for at in 0..self.peers.len() {
             let name = self.peers[at].process;
             if self.peers[at + 1..].iter().any(|later| later.process == name) {
@@ -41,7 +41,7 @@ impl Apus {
         self.follow_roster();
     }
 
-    /// What is to change about the group, by the newest view and by what is known of the dead.
+    /// Determines how the group should change, from the newest view and from what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         if let Some(group) = self.log.group() {
             self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
@@ -64,9 +64,9 @@ impl Apus {
         }
         let may_change = |reign: &&mut Reign| reign.may_change(&self.log) && !self.hand_over.yields();
         let Some(reign) = self.reign.as_mut().filter(may_change) else { return };
-        // A leader that has taken itself out leads on up to where that is committed, and changes nothing more: nobody else would hear of it.
+        // A leader that has removed itself leads until that is committed, and changes nothing more, because no other process would learn of such a change.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
-        // As soon as it is taken in the group may need its state, and may need it to come back, which it can't before it has a snapshot.
+        // As soon as a process is added, the group may need its state, and may need it to recover, which it cannot do before it has a snapshot.
         let is_kept =
             |id: ProcessId| latest(&self.peers, id).is_some_and(|p| matches!(p.watch.status, Some(Status::Backup | Status::Leader)));
         let committed = self.log.committed().index;
@@ -76,13 +76,13 @@ impl Apus {
         reign.propose_group(&next);
     }
 
-    /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.
+    /// Checks whether this process belongs to the committed group, and stops leading once it does not.
     pub(super) fn watch_group<F: Fabric>(&mut self, fabric: &mut F) {
         let Some((since, group)) = self.log.committed_group() else { return };
-        // One that leads without being in the group was in an earlier one, in an earlier life perhaps.
+        // A process that leads without being in the group was in an earlier group, perhaps in an earlier life.
         self.listed |= group.contains(self.me) || self.is_leading();
         let since = *since;
-        // The others have to hear that it is committed without it: a majority of them has the entry, and the next leader commits it.
+        // Another voter has to know that the group without this process is committed. A majority of the others has the entry, and the next leader commits it.
         let leads = |reign: &Reign| reign.is_leading();
         let told =
             self.reign.as_ref().is_none_or(|reign| !leads(reign) || reign.followers.iter().any(|f| f.votes && f.has_heard_of(since)));
@@ -91,7 +91,7 @@ impl Apus {
         }
     }
 
-    /// Whether it has been removed from the group, and so stopped, unless the others [may need its log](Self::is_heir).
+    /// Whether it has been removed from the group, and has therefore stopped, unless the others [may need its log](Self::is_heir).
     pub(super) fn is_removed(&self) -> bool {
         self.listed && self.log.committed_group().is_some_and(|(_, group)| !group.contains(self.me)) && !self.is_heir()
     }

@@ -1,7 +1,8 @@
-//! The state's way to a replica that has asked for it by a learning request (APUS section 4.1).
+//! State transfer to a replica that has asked for the state by a learning request (APUS section 4.1).
 //!
-//! A replica that holds the state sends a *begin*, then the entries as it applies them and, between them, parts of its state: each part shows exactly the entries before it in the
-//! lane. An *end* follows the last part, and then what becomes committed. So no copy of the whole is made, and nothing stops meanwhile.
+//! A replica that holds the state sends a *begin*, then the entries as it applies them and, between them, parts of its state: each part shows exactly the
+//! entries before it in the lane. An *end* follows the last part, and then the commit index as it advances. So the whole state is never copied, and nothing has
+//! to stop meanwhile.
 
 use martlet_fabric::ring::{self, Record, Writer};
 use martlet_fabric::{Fabric, PeerId, Region, Remote};
@@ -31,7 +32,7 @@ struct Sending {
     ended: bool,
     /// What was last said to be committed.
     told: LogIndex,
-    /// [`Entries::breaks`](crate::replica::entries::Entries::breaks) when it began: what was sent is worth nothing once the machine has ceased to show it.
+    /// [`Entries::breaks`](crate::replica::entries::Entries::breaks) when it began: what was sent is worthless once the machine has stopped showing the state.
     breaks: u64,
 }
 
@@ -62,7 +63,7 @@ impl Lesson {
 struct Desk<'a> {
     log: &'a Log,
     config: &'a Config,
-    /// Whether the machine shows the log's entries and nothing else: a leader that executes first may have more.
+    /// Whether the machine shows the log's entries and nothing else: that of a leader that executes first may show more.
     exact: bool,
     record: &'a mut Record,
     buffer: &'a mut Vec<u8>,
@@ -71,8 +72,9 @@ struct Desk<'a> {
 impl Apus {
     /// Sends the state to those that have asked. Returns whether anything was sent.
     ///
-    /// A state with a part that is too long for any learner is sent to nobody, and not looked at again for a while. With a journal nobody is taught by a process that could not come
-    /// back itself if the power went now: the learner might, with the log of a group that nobody can come back with.
+    /// A state with a part that is too long for any learner is sent to no process, and not tried again for a while. With a journal, a process sends its state
+    /// only if it could itself recover if the power failed now. Otherwise a learner might recover with the log of a group from which no other process can
+    /// recover.
     pub(super) fn send_states<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         if !self.is_kept() || self.unteachable_since.is_some() {
@@ -104,7 +106,7 @@ impl Peer {
         let (peer, lesson) = (self.id, &mut self.lesson);
         let request = word_from(fabric, peer, control::TEACH);
         if request != lesson.heard {
-            // It told the salt before its first request. A process that did not is not written to.
+            // It tells the salt before its first request. A process that did not is not written to.
             if !lesson.writer.is_salted() {
                 lesson.writer = lesson.writer.with_salt(word_from(fabric, peer, control::STATE_SALT));
                 if !lesson.writer.is_salted() {
@@ -125,7 +127,7 @@ impl Peer {
         }
         let Some(mut sending) = lesson.under_way.take() else { return Ok(false) };
         let before = lesson.writer.tail();
-        // A sender that holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        // A sender that no longer holds the state, or has lost an entry that the learner still lacks, cannot continue.
         let goes_on = sending.breaks == desk.log.breaks() && desk.log.retains(sending.sent.position);
         let sent = if desk.log.is_complete() && (!sending.begun || goes_on) {
             let Lesson { writer, heard, .. } = lesson;
@@ -180,7 +182,7 @@ impl Sending {
     ) -> Result<(), Oversized> {
         if !self.begun {
             (self.sent, self.breaks) = (desk.log.applied(), desk.log.breaks());
-            // That of what the state shows, which may be ahead of what is committed.
+            // The group as of what the state shows, which may be ahead of what is committed.
             let Some(group) = desk.log.group_at(self.sent.index) else { return Ok(()) };
             let mut body = Vec::new();
             record::begin_body(self.sent.position, request, group, &mut body);
@@ -189,7 +191,7 @@ impl Sending {
                 basics::Mark::ApusSends.reach();
             }
         }
-        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole transfer.
+        // The budget is for the state only. Entries are always sent at once, because an entry that is overwritten before it is sent costs the whole transfer.
         let mut budget = desk.config.transfer_budget_bytes;
         while self.begun && budget > 0 {
             if self.posted < self.part.len() {
@@ -223,7 +225,7 @@ impl Sending {
                     self.posted = 0;
                     self.cursor = part::transfer(machine, cursor, budget, &mut self.part)?;
                 }
-                // What has been sent is of use once it is committed: that has to be told, like the end itself.
+                // What has been sent is of use only once it is committed, which has to be told, like the end itself.
                 None if self.ended && self.told >= self.sent.index.min(desk.log.committed().index) => return Ok(()),
                 None => {
                     let (kind, committed) = (if self.ended { Kind::Flush } else { Kind::End }, desk.log.committed().index);
