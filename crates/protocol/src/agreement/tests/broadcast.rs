@@ -1,4 +1,4 @@
-//! The two broadcasts: OSRB under the perfect detector that the paper gives it, FCURB behind views that exclude whom they like.
+//! The two broadcasts: OSRB with the perfect failure detector that the paper assumes, FCURB with views that exclude arbitrary processes.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use crate::agreement::{MessageId, Place, Places, View, fcurb, osrb};
 
 const MOST: usize = 3_000_000;
 
-/// OSRB: the first process broadcasts, and so may the second; processes crash, and each other one hears of each crash in its own time, in any order with messages.
+/// OSRB: the first process broadcasts, and so may the second; processes crash, and each other process learns of each crash in its own time, in any order
+/// relative to messages.
 struct Reliable {
     processes: u8,
     senders: u8,
@@ -186,9 +187,9 @@ struct FailConsistent {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// A message is delivered as soon as it comes: a heartbeat is taken for an atomic multicast.
+    /// A message is delivered as soon as it arrives, as if a heartbeat were an atomic multicast.
     DeliveredOnReceipt,
-    /// The word of a death is told as soon as the view is entered: it overtakes the last heartbeat.
+    /// A death is reported as soon as the view is entered, so the notice overtakes the last heartbeat.
     NoticeOvertakes,
 }
 

@@ -1,7 +1,7 @@
-//! HSUC and HUC behind views that exclude whom they like, in every order of messages, entries and crashes.
+//! HSUC and HUC with views that exclude arbitrary processes, in every order of messages, entries into views, and crashes.
 //!
-//! Views are decided in one step each, since membership is a consensus of its own; each process enters them later, in its own time. A view may exclude a process that
-//! lives. A crash loses any of the messages that the process has sent and that have not arrived, so it may come within a sending to all.
+//! Views are decided in one step each, since membership is a consensus of its own; each process enters them later, in its own time. A view may exclude a
+//! process that lives. A crash loses any of the process's messages that have not arrived, so it may happen in the middle of sending to all.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -74,7 +74,7 @@ enum Flaw {
     None,
     /// A process acts on its own detector's suspicion, in a view of its own (TRAPS 25).
     SuspicionIsCrash,
-    /// HUC: a leader decides when its choice leaves, and answers its client (section 6.4).
+    /// HUC: a leader decides when its choice is sent, and answers its client (section 6.4).
     AnsweredWhenSent,
     /// HSUC: a process that has decided says nothing any more, to nobody.
     SilentWhenDecided,
@@ -241,7 +241,7 @@ impl<D: Decides> Model for World<D> {
                 next.push((Action::Lose { from: *from, message: what.clone() }, after.clone()));
             }
             if self.flaw == Flaw::OldRoundsCount {
-                // As if the process were still in the view in which it was before.
+                // As if the process were still in its previous view.
                 let old = state.views.iter().rev().nth(1).copied();
                 if let Some(answer) = old.and_then(|old| as_if_in::<D>(old, *to, *from, what)) {
                     let mut after = after.clone();
@@ -282,7 +282,7 @@ impl<D: Decides> Model for World<D> {
         }
         let members = state.views.last().expect("the first at least").members;
         let waits = members.iter().any(|place| state.decided[usize::from(place)].is_none());
-        // Processes that act on suspicions wait for each other soon enough. What matters is whether they decide alike.
+        // Processes that act on suspicions soon wait for each other. What matters is whether they decide alike.
         if ended && self.flaw != Flaw::SuspicionIsCrash && state.alive.contains_all(members) && waits {
             return Err(format!("nothing happens any more, and not all have decided: {:?}", state.decided));
         }

@@ -1,4 +1,4 @@
-//! Every run of a small model: all states that can be reached, each looked at once.
+//! Every run of a small model: each reachable state is examined once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -18,10 +18,10 @@ pub trait Model {
     /// What can happen in a state, and what comes of it.
     fn next(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
-    /// Whether something that happens brings the run on by itself: a crash or a suspicion does not, and need never come.
+    /// Whether an action makes the run progress by itself: a crash or a suspicion does not, and need never happen.
     fn is_progress(&self, action: &Self::Action) -> bool;
 
-    /// What is wrong with a state. `ended`: nothing brings the run on from here.
+    /// What is wrong with a state. `ended`: no action makes progress from here.
     fn check(&self, state: &Self::State, ended: bool) -> Result<(), String>;
 }
 

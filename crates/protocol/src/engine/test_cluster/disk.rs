@@ -1,4 +1,4 @@
-//! What a node has written down, and what of it a loss of power leaves.
+//! What a node has written down, and what a loss of power leaves of it.
 
 use fastrand::Rng;
 use martlet_fabric::Fabric;
@@ -52,7 +52,7 @@ impl Disk {
         self.whole.as_ref()
     }
 
-    /// Takes what the engine has to write down, gets on with it, and tells what is stable.
+    /// Takes what the engine has to write down, makes progress with it, and reports what is stable.
     pub fn turn<E: Durable, F: Fabric>(&mut self, engine: &mut E, machine: &Machine, fabric: &F) {
         self.take(engine);
         if self.next.is_none() && (self.whole.is_none() || self.rng.u8(..) == 0) && engine.begin_snapshot(fabric) {
@@ -91,7 +91,7 @@ impl Disk {
         }
     }
 
-    /// What is left of it: what was stable, and perhaps some more of what came next.
+    /// What is left after a loss of power: everything stable, and perhaps some of what came next.
     pub fn lose_power(mut self) -> Option<Stored> {
         let cut = if self.stuck { self.stable } else { self.rng.u64(self.stable..=self.ticket) };
         if self.finished.is_some_and(|at| at <= cut) && self.rng.bool() {

@@ -1,4 +1,4 @@
-//! A state machine that tells a command that is missing, repeated or out of order.
+//! A state machine that detects a missing, repeated or misplaced command.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ pub fn id_of(command: &[u8]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub keys: BTreeMap<u8, (u64, u64)>,
-    /// What was applied or executed since the state was last cleared; no part of the state.
+    /// What was applied or executed since the state was last cleared; not part of the state.
     pub log: Vec<(LogIndex, u64)>,
     pub cleared: u64,
-    /// Its engine leaves no index to itself, so that none may be left out.
+    /// Whether its engine uses no index for itself, so that none may be left out.
     pub gapless: bool,
     /// As a teacher it sends what is no part.
     pub misleads: bool,
-    /// As a teacher it sends a part that is too long for anybody; how often it did.
+    /// Whether, as a teacher, it sends a part that is too long for any learner; and how often it did.
     pub sprawls: bool,
     pub sprawled: Cell<u32>,
 }

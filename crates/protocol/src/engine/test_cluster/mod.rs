@@ -1,4 +1,4 @@
-//! Replicas of an engine on the simulated fabric, and an oracle that knows what has been committed and acknowledged: for the tests of engines with elections.
+//! Replicas of an engine on the simulated fabric, and an oracle that knows what has been committed and acknowledged, for the tests of engines with elections.
 
 mod disk;
 mod machine;
@@ -20,7 +20,7 @@ use crate::detector::heartbeat::Thresholds;
 use crate::replica::group::Group;
 use crate::replica::{Durability, Execution, Settings, Standing, StateMachine as _, Ticket};
 
-/// What a cluster has to know of its engine, beside what all engines have in common.
+/// What a test cluster has to know of its engine, besides the interface of all engines.
 pub trait Tested: Durable {
     /// What it tells, as it tells it itself.
     type Event: std::fmt::Debug;
@@ -127,7 +127,7 @@ pub struct Node<E: Tested, const HOST: bool> {
     waiting: Vec<Reply>,
     /// Entries of the machine's log that have been compared.
     checked: usize,
-    /// After which reign, and up to where, the state that it shows has been compared.
+    /// Up to where, and after which reign, the state that it shows has been compared.
     shown: Option<(u64, LogIndex)>,
     cleared: u64,
 }
@@ -137,7 +137,7 @@ pub struct Cluster<E: Tested, const HOST: bool> {
     pub world: World<HOST>,
     pub config: E::Config,
     pub nodes: Vec<Node<E, HOST>>,
-    /// How often the power has gone: those who come back are other processes each time.
+    /// How often the power has failed: each time, the recovered processes are new ones.
     losses: u64,
     /// The command that stands at an index for good.
     pub truth: BTreeMap<LogIndex, u64>,
@@ -188,7 +188,7 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         cluster
     }
 
-    /// Everybody's memory is gone, and what is on disk comes back in another world.
+    /// All memory is lost, and the nodes recover in another world from what is on disk.
     pub fn lose_power(&mut self, seed: u64, faults: Faults) {
         let disks: Vec<_> = std::mem::take(&mut self.nodes).into_iter().map(|node| node.disk.lose_power()).collect();
         self.world = World::new(seed, faults);
@@ -198,7 +198,7 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// The node that an operator goes on from, as the only one of another world. What its machine shows is committed now.
+    /// Continues, as an operator would, from one node alone, in another world. What its machine shows is committed now.
     pub fn go_on_from(mut self, n: usize) -> (Self, Gathered) {
         let node = &mut self.nodes[n];
         let gathered = node.engine.gather(&mut node.fabric, &mut node.machine).expect("it holds the state");
@@ -408,7 +408,7 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         self.leader().expect("just seen")
     }
 
-    /// Writes at `n` until one more has been acknowledged; again if it has lost the lead on the way.
+    /// Writes at `n` until one more write has been acknowledged; starts again if `n` loses leadership on the way.
     pub fn write_through(&mut self, n: usize) -> LogIndex {
         loop {
             self.until("room", |c| c.leads(n) && c.nodes[n].engine.has_room(100));
@@ -455,21 +455,21 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         if led {
             let node = &self.nodes[n];
             let (last, token) = (node.engine.committed(), node.engine.fencing_token().expect("it leads"));
-            // Of a leader with a higher token it may know nothing: its word that it leads can be late, but what it writes will be refused.
+            // It may not know of a leader with a higher token: it may still believe that it leads, but what it writes will be refused.
             let lost = self.acknowledged.iter().rfind(|(index, theirs)| **index > last && **theirs < token);
             assert_eq!(lost, None, "{n} leads with token {token:x}, and this was acknowledged");
-            // A replica that executes first may show what is not committed, and may have been taught it.
+            // A replica where execution comes first may show uncommitted entries, and may have been taught them.
             if node.engine.execution() == Execution::Committed {
                 assert_eq!(node.machine.digest(), self.replay(last), "{n}: the new leader's state is not that of its log up to {last}");
             }
         }
     }
 
-    /// What a follower says that it may tell of is the state after some committed command.
+    /// Checks that what a follower says it may show is the state after some committed command.
     fn check_shown(&mut self, n: usize) {
         let node = &self.nodes[n];
         let (reign, applied) = (node.engine.reign(), node.engine.applied());
-        // A reign may have changed what it shows, and not up to where it says that it has applied.
+        // A reign may have changed what it shows without changing up to where it says it has applied.
         if !node.engine.shows_committed() || node.shown == Some((reign, applied)) {
             return;
         }

@@ -145,7 +145,7 @@ fn trap_41_a_backup_closes_the_old_leader_s_queue_before_it_agrees_to_another_on
     c.until("another one leads", |c| others.iter().any(|n| c.leads(*n)));
     let new = others.iter().copied().find(|n| c.leads(*n)).expect("just seen");
     c.write_through(new);
-    // It goes on as if nothing had happened: nothing of it is acknowledged, and no read is answered.
+    // The old leader continues as if nothing had happened, but none of its writes is acknowledged, and no read is answered.
     c.nodes[old].alive = true;
     let (reads, acknowledged) = (c.nodes[old].reads, c.acknowledged.len());
     assert!(c.leads(old), "it has not noticed");
@@ -208,7 +208,7 @@ fn trap_40_what_was_acknowledged_under_an_earlier_view_of_the_same_leader_counts
         c.write_through(leader);
     }
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
-    // It hands over, and gets it back: its reply words of the first reign are still there.
+    // It hands leadership over and gets it back: its reply words of the first reign are still there.
     c.nodes[leader].engine.hand_over(Some(id(others[0]).node)).expect("it holds the state");
     c.until("handed over", |c| c.leads(others[0]));
     c.write_through(others[0]);
@@ -313,7 +313,7 @@ fn a_removed_process_that_alone_holds_the_last_change_of_the_group_leads_up_to_i
     };
     list(&mut c, 2, [leader, left]);
     c.until("all know that one is removed", |c| c.nodes.iter().all(|node| !node.engine.committed_group().contains(&id(removed))));
-    // The leader takes itself out, and only the one that was removed hears of it.
+    // The leader removes itself, and only the process that was removed before learns of it.
     c.part(leader, left);
     list(&mut c, 3, [left, removed]);
     let has_last = |c: &Cluster, n: usize| c.nodes[n].engine.group().is_some_and(|group| !group.contains(id(leader)));
@@ -352,7 +352,7 @@ fn what_is_acknowledged_is_in_order_and_without_a_gap() {
     assert_eq!(c.nodes[leader].engine.committed(), LogIndex(50));
 }
 
-/// The leader and a backup are lost at one time; that the backup is gone is found out only when the others look what it says of itself.
+/// The leader and a backup are lost at the same time; the backup's loss is noticed only when the others read what it reports of itself.
 #[test]
 fn one_that_is_found_to_be_gone_is_not_waited_for_by_those_that_look() {
     let config = Config { election_ns: 20_000_000, ..tiny() };
@@ -378,7 +378,8 @@ fn one_that_is_found_to_be_gone_is_not_waited_for_by_those_that_look() {
     assert!(took < config.election_ns, "after {took} ns");
 }
 
-/// It runs for less than an answer takes, and is kept from running in between for longer than it waits for one. What it is told has come when it runs again.
+/// It runs for less time than an answer takes, and between that is kept from running for longer than it waits for an answer. The answer has arrived when it
+/// runs again.
 #[test]
 fn one_that_runs_for_moments_only_learns_what_has_come_meanwhile() {
     let mut config = tiny();

@@ -14,7 +14,7 @@ use crate::engine::dare::{Config, Dare};
 use crate::engine::{Event, test_cluster};
 use crate::replica::{HandOverState, Standing};
 
-/// The request of `by` as it stands in the memory of `at`, which knows of this term.
+/// The request of `by` as it is in the memory of `at`, which knows this term.
 fn request(cluster: &Cluster, at: usize, by: usize, term: u64) -> Option<Request> {
     let lane = cluster.memory(at, LocalRegion::Lane { writer: cluster.peer(at, by), name: CONTROL_LANE });
     Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], term)
@@ -86,7 +86,7 @@ fn dare_3_2_3_a_decision_stands_at_a_majority_before_the_answer() {
     let (mut votes, mut requests) = (false, false);
     cluster.until("another leader", |c| {
         for (voter, candidate) in [(one, other), (other, one)] {
-            // Of the terms that either is in after the first; of an older one its decision stands nowhere any more.
+            // Of the terms in which either is after the first; the decision of an older term is no longer anywhere.
             let term = c.nodes[voter].engine.term();
             if term > 1 && c.control(candidate, voter, control::VOTE) == vote_of(term) {
                 assert_eq!(decided(c, voter, candidate), vote_of(term) | (candidate as u64 + 1), "it votes, and nobody knows");
@@ -221,7 +221,7 @@ fn dare_3_2_2_a_request_has_the_term_and_the_last_entry_and_goes_to_every_server
 fn attempts(of: usize) -> Vec<u64> {
     let (mut cluster, leader, _) = alike(3);
     let candidate = others(leader)[of];
-    // What is written into the memory of the other one stands there, and it does not answer.
+    // What is written into the other server's memory arrives there, but the server does not answer.
     cluster.world.pause(others(leader)[1 - of]);
     cluster.kill(leader);
     let (mut term, mut times) = (1, Vec::new());
@@ -244,7 +244,7 @@ fn dare_3_2_2_a_candidate_that_waits_in_vain_starts_again_after_a_time_of_its_ow
     for times in both {
         for (failures, ns) in times.into_iter().enumerate() {
             let least = tiny().election_ns << failures;
-            // What comes on top is the look before the next attempt, and the turns that it takes.
+            // The rest is the look before the next attempt, and the turns that this takes.
             assert!((least..2 * least + 60_000).contains(&ns), "{ns} ns after {failures}");
         }
     }
@@ -492,7 +492,7 @@ fn dare_3_4_a_server_that_was_removed_and_does_not_know_gets_no_vote_and_raises_
     });
     assert!(!cluster.nodes[gone].engine.is_removed());
     cluster.kill(leader);
-    // It stands for a term that nobody else reaches soon, with a log as good as any.
+    // It stands for a term that no other server reaches soon, with a log as good as any.
     const TERM: u64 = 100;
     let last = cluster.nodes[rest[0]].engine.log.tail().index;
     rest.iter().for_each(|n| ask(&cluster, *n, gone, Request { term: TERM, last_term: 1, last, quorum: 3 }));

@@ -45,7 +45,7 @@ fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
     );
     let group = cluster.nodes[leader].engine.group().expect("a founder").clone();
     assert!(group.contains(id(leader)) && (group.places(), group.majority()) == (3, 2));
-    // The places stay when one goes, and so does the number that it takes.
+    // The places stay when a member leaves, and so does the number needed for a majority.
     let gone = group.members().iter().position(|member| *member != id(leader)).expect("two others");
     let gone = usize::from(group.members()[gone].node.0);
     cluster.kill(gone);
@@ -180,7 +180,8 @@ fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
     assert_eq!(cluster.nodes[5].machine.digest(), cluster.nodes[leader].machine.digest());
 }
 
-/// Five servers whose group is to have three places: the leader, the two others that stay, and two that go, of which the first alone has the entry that leaves them out.
+/// Five servers whose group is to have three places: the leader, the two others that stay, and two that leave. Of those two, only the first has the entry that
+/// removes them.
 fn one_that_goes_knows() -> (Cluster, usize, [usize; 2], [usize; 2]) {
     let (mut cluster, leader, _) = alike(5);
     tell_view(&mut cluster, 2, 0..5);
@@ -216,7 +217,7 @@ fn dare_3_4_a_server_that_goes_leads_until_that_is_committed() {
 #[test]
 fn dare_3_4_a_server_that_goes_is_elected_by_those_that_stay_and_does_not_count_itself() {
     let (mut cluster, leader, stay, go) = one_that_goes_knows();
-    // One of the three that stay can vote, and all of those that go: a majority of five, and none of three.
+    // Of the three that stay, only one can vote, as can all of those that leave: a majority of five, but not of three.
     cluster.world.pause(stay[0]);
     cluster.kill(leader);
     cluster.run(1_000_000);
@@ -239,7 +240,7 @@ fn dare_3_4_a_server_that_knows_that_it_was_removed_never_stands() {
         let tail = c.nodes[leader].engine.log.tail();
         (0..5).all(|n| c.nodes[n].engine.log.tail() == tail) && c.nodes[gone].engine.is_removed()
     });
-    // It alone acts, has as good a log as anybody, and reads of the others that they hear none but the dead.
+    // It alone acts, has as good a log as any server, and reads of the others that they hear only the dead leader.
     rest.iter().for_each(|n| cluster.world.pause(*n));
     cluster.kill(leader);
     cluster.run(1_000_000);

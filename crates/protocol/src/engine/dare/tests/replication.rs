@@ -51,7 +51,7 @@ fn dare_3_3_one_that_shows_a_higher_term_vouches_for_no_read_although_nobody_tel
     others(leader).into_iter().for_each(|other| cluster.world.pause(other));
     cluster.read(leader);
     cluster.until("their memory answers", |c| c.nodes[leader].reads == 1);
-    // As of servers that have voted, and whose word to the old leader is on its way.
+    // As if from servers that have voted, whose message to the old leader is on its way.
     for other in others(leader) {
         cluster.memory(other, LocalRegion::Public(WORDS))[words::TERM].store(2, Ordering::Release);
     }
@@ -68,7 +68,7 @@ fn dare_3_3_1_the_commit_pointer_is_lazy_and_comes_all_the_same() {
     assert!(cluster.is_level());
 }
 
-/// Step d follows step c: at every nanosecond, whatever a server's tail pointer covers stands in its memory.
+/// Step d follows step c: at every nanosecond, everything that a server's tail pointer covers is in its memory.
 #[test]
 fn dare_3_3_1_the_tail_moves_only_after_the_entries_are_there() {
     let (mut cluster, leader, _) = alike(3);
@@ -142,7 +142,8 @@ fn dare_3_3_2_the_log_wraps_around_and_a_server_that_was_away_recovers() {
     assert!(cluster.nodes[one].engine.log.head() > 8192, "the others hear of the head");
 }
 
-/// It runs for less than a read takes, and is kept from running in between for longer than it waits for its teacher. What it reads has come when it runs again.
+/// It runs for less time than a read takes, and between that is kept from running for longer than it waits for its teacher. What it reads has arrived when it
+/// runs again.
 #[test]
 fn dare_3_4_one_that_runs_for_moments_only_recovers_from_what_it_has_read_meanwhile() {
     let config = tiny();
@@ -368,7 +369,7 @@ fn dare_3_3_1_adjusting_keeps_what_a_server_does_not_know_to_be_committed() {
     cluster.until("level", |c| c.is_level());
 }
 
-/// How many operations it takes to adjust a log with so many entries that are to go, and to write what it lacks.
+/// How many operations it takes to adjust a log from which so many entries have to be removed, and to write what it lacks.
 fn operations_to_adjust(entries: usize) -> (u64, Determinants) {
     // What does not get through is only held up.
     let faults = Faults { peer_lost_after_ns: 20_000_000, ..Faults::calm() };
@@ -409,12 +410,12 @@ fn dare_3_3_1_adjusting_takes_as_many_operations_whatever_the_mismatch_and_reads
     }
 }
 
-/// What an earlier leader left at a majority is not committed by that: not before an entry of the new leader's own is there too.
+/// What an earlier leader left at a majority is not committed by that alone, but only once an entry of the new leader is there too.
 #[test]
 fn dare_3_3_1_entries_of_earlier_terms_are_not_committed_by_counting() {
     let mut counted = 0;
     for seed in 1..=20 {
-        // Writes take their time, and one of them may stand there long before the next.
+        // Writes take their time, and one may arrive long before the next.
         let faults = Faults { latency: Span(100, 4_000), ..Faults::calm() };
         let mut cluster = Cluster::in_world(seed, 3, tiny(), faults);
         let leader = cluster.until_led();
@@ -454,7 +455,8 @@ fn dare_3_3_2_the_next_leader_goes_on_from_the_head_of_the_one_before() {
     assert!(cluster.nodes[next].engine.log.head() > 2 * heads[0] / 8192 * 8192);
 }
 
-/// A server of three whose heart beats and whose machine stands still, under writes; the third one is `reachable` or not. Whether it is removed, and whether the log was full.
+/// Under writes, one server of three has a beating heart but a machine that stands still; the third one is `reachable` or not. Returns whether the former is
+/// removed, and whether the log was full.
 fn laggard(reachable: bool) -> (bool, bool) {
     let (mut cluster, leader, _) = alike(3);
     tell_view(&mut cluster, 2, 0..3);

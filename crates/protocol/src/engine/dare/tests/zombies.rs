@@ -1,4 +1,4 @@
-//! Zombies: servers whose processor is dead, and whose memory answers (DARE section 5, TRAPS 20).
+//! Zombies: servers whose processor is dead but whose memory still answers (DARE section 5, TRAPS 20).
 
 use super::world::{Cluster, id, others, tell_view, tiny, until_stable};
 use crate::basics::Time;
@@ -9,7 +9,7 @@ use crate::replica::HandOverError;
 
 const ZOMBIES_NS: u64 = 2_000_000;
 
-/// So many servers, the leader of which counts zombies for so long, and the leader.
+/// A cluster of so many servers, whose leader counts zombies for so long; and the leader.
 fn led(servers: usize, zombies_ns: u64) -> (Cluster, usize) {
     let mut cluster = Cluster::new(servers, Config { zombies_ns, ..tiny() });
     let leader = cluster.until_led();

@@ -39,7 +39,7 @@ fn group_changes(c: &Cluster<false>, n: usize) -> usize {
     c.events(n, |e| matches!(e, Event::GroupChanged { .. }))
 }
 
-/// What a later reign reads of one process must not be overwritten by what an earlier one has asked of another.
+/// What a later reign reads from one process must not be overwritten by what an earlier reign requested from another.
 #[test]
 fn numbers_that_come_home_after_their_reign_land_where_nobody_elses_are_read() {
     let mut c = Cluster::<false>::new(3, tiny());
@@ -70,8 +70,8 @@ fn numbers_that_come_home_after_their_reign_land_where_nobody_elses_are_read() {
     c.until("all are level", |c| c.is_level());
 }
 
-/// Of three, 0 was stopped while the others went on; it tries to lead again, and the log of one of them, whose number is returned, is on its way. No answer of
-/// that one comes any more.
+/// Of three processes, 0 was stopped while the others continued. It tries to lead again, and is reading the log of one of them, whose number is returned. No
+/// further answer from that one arrives.
 fn reading_a_log() -> (Cluster<false>, usize) {
     let mut c = Cluster::<false>::new(3, tiny());
     c.until_led_by(0);
@@ -172,7 +172,7 @@ fn one_that_stays_out_of_reach_loses_its_place() {
     c.write_through(0);
 }
 
-/// A view that takes somebody in may be decided long after it was proposed, when who was taken in is gone, and nobody but membership's old leader knew it.
+/// A view that adds a process may be decided long after it was proposed. By then the added process may be gone, and only membership's old leader knew of it.
 #[test]
 fn one_that_is_listed_and_was_forgotten_before_is_given_up() {
     let mut c = Cluster::<false>::new(2, tiny());
@@ -191,7 +191,7 @@ fn one_that_is_listed_and_was_forgotten_before_is_given_up() {
     c.write_through(0);
 }
 
-/// A leader whose followers die, one after the other, takes in those that come instead for as long as it leads.
+/// A leader whose followers die, one after the other, can add their replacements for as long as it leads.
 #[test]
 fn any_number_of_followers_is_outlived_in_one_reign() {
     let mut c = Cluster::<false>::new(3, tiny());
@@ -231,7 +231,7 @@ fn one_that_is_often_stalled_gives_up_the_lost_all_the_same() {
     assert!(c.world.now() - from > patience, "what it did not see counts for nothing");
 }
 
-/// A leader that keeps losing a follower, and meets it again, never runs out of room for one more connection.
+/// A leader that keeps losing and reconnecting to a follower never runs out of room for another connection.
 #[test]
 fn any_number_of_lost_connections_is_outlived() {
     let mut c = parted();
@@ -249,7 +249,7 @@ fn any_number_of_lost_connections_is_outlived() {
     c.assert_level();
 }
 
-/// 1 is away while 2 is taken in, and its old majority, 0 and itself, can't be had any more when it comes back.
+/// 1 is away while 2 is added, and its old majority, 0 and itself, no longer exists when it comes back.
 #[test]
 fn one_that_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
     let mut c = Cluster::<false>::new(2, tiny());
@@ -270,7 +270,7 @@ fn one_that_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
     c.write_through(1);
 }
 
-/// 1 is away while 3, which is dead, is removed, and it cannot have a majority of the four that it knows when 0 dies too.
+/// 1 is away while 3, which is dead, is removed. When 0 dies too, 1 can find no majority of the four that it knows.
 #[test]
 fn one_that_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
     let mut c = Cluster::<false>::new(4, tiny());
@@ -291,7 +291,7 @@ fn one_that_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
     c.write_through(1);
 }
 
-/// The founder takes in 1 and then 2, and dies before either has heard that it belongs, and 1 of the second change.
+/// The founder adds 1 and then 2, and dies before either knows that it belongs, and before 1 knows of the second change.
 #[test]
 fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_else_can() {
     let mut c = Cluster::<false>::new(1, tiny());
@@ -327,8 +327,8 @@ fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_e
     assert!(c.leads(1) && !c.leads(2), "the lower id leads, and stays");
 }
 
-/// A process that leaves hears of the view that goes on without it and of none after that. If it leads by then a group of a later view, it is still the one to take itself out: the
-/// others follow it, and have no majority when it has ended.
+/// A leaving process learns of the view without it, and of none after that. If by then it leads a group of a later view, it still has to remove itself: the
+/// others follow it, and have no majority once it has ended.
 #[test]
 fn a_leader_that_has_left_takes_itself_out_of_a_group_of_a_later_view() {
     let mut c = Cluster::<false>::new(3, tiny());
@@ -346,7 +346,7 @@ fn a_leader_that_has_left_takes_itself_out_of_a_group_of_a_later_view() {
     c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view(2, &[0, 1, 2])));
     c.nodes[1].engine.handle_view(&view(3, &[0, 2]));
     let group = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.committed_group().map(|(_, g)| g.members().to_vec());
-    // 0 leaves right after, and takes itself out first, since groups change by one process at a time.
+    // 0 leaves right after, and removes itself first, since groups change by one process at a time.
     for n in [0, 2] {
         c.nodes[n].engine.handle_view(&view(4, &[2]));
     }
@@ -361,7 +361,7 @@ fn a_leader_that_has_left_takes_itself_out_of_a_group_of_a_later_view() {
     assert_eq!(group(&c, 2), Some(vec![id(2)]));
 }
 
-/// A group of one has a majority before any other process has answered, and all that it knows ends with the reign but the number by which it was outbid.
+/// A group of one has a majority before any other process has answered. Of all that it knows, only the number that outbid it outlives the reign.
 #[test]
 fn a_leader_that_is_a_majority_alone_is_outbid_once_by_a_process_outside_its_group() {
     let mut c = Cluster::<false>::new(1, tiny());

@@ -28,7 +28,7 @@ fn goes_to_whom_it_is_handed<const HOST: bool>() {
     let mut c = led::<HOST>();
     let mut written: Vec<LogIndex> = (0..5).filter_map(|_| c.write(0)).collect();
     c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
-    // As many as are taken until it leads no more, and the next leader's.
+    // As many as are taken until it no longer leads, and those of the next leader.
     c.until("the other leads", |c| {
         written.extend(c.write(0));
         c.leads(2)
@@ -78,7 +78,7 @@ fn joined(leader_stays: bool) -> Cluster<true> {
     c
 }
 
-/// What such a leader proposes is committed only with its name, so nobody with a lower id deposes it afterwards.
+/// Such a leader's proposals are committed only together with its name, so no process with a lower id deposes it afterwards.
 #[test]
 fn a_leader_that_is_to_stay_is_told_that_it_leads_only_when_its_log_names_it() {
     let mut c: Cluster<true> = Cluster::new(3, tiny_but(|config| config.leader_stays = true));
@@ -131,7 +131,7 @@ fn a_leader_whose_successor_is_lost_goes_on() {
     c.world.pause(2);
     c.until("it takes the other for gone", |c| !c.nodes[0].engine.is_handing_over());
     c.write_through(0);
-    // The name stands in the log: who is named leads when it is back.
+    // The name is in the log: the named process leads when it is back.
     c.world.resume(2);
     c.until_led_by(2);
     c.write_through(2);
@@ -202,7 +202,7 @@ fn a_reign_that_is_lost_before_anybody_is_named_has_not_been_handed_over() {
 fn a_leader_that_is_deposed_while_it_hands_over_says_who_leads() {
     let mut c = led::<true>();
     c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
-    // It is away before it has named anybody, and hears of its successor when it is back.
+    // It is paused before it has named a successor, and learns of its successor when it is back.
     c.world.pause(0);
     c.until_led_by(1);
     c.write_through(1);

@@ -1,4 +1,4 @@
-//! Words that make no sense. Those who write them are members, so this takes a fault of theirs; it must not become ours.
+//! Words that make no sense. Their writers are members, so this takes a fault at a writer, which must not become a fault of the reader.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric as _, LocalRegion};
@@ -64,7 +64,7 @@ fn until_shown(c: &mut Cluster<true>, at: usize, word: usize, value: u64, what: 
     });
 }
 
-/// None follows the last one; and one that nobody can have come to yet would be followed by ever higher ones.
+/// No number follows the last one; and a number that no process can have reached yet would be followed by ever higher ones.
 #[test]
 fn one_that_shows_a_proposal_number_that_can_be_none_counts_for_nothing_as_long_as_it_does() {
     for word in [words::MIN_PROPOSAL, words::LAST_BALLOT, words::TAUGHT_BALLOT] {
@@ -83,7 +83,7 @@ fn one_that_shows_a_proposal_number_that_can_be_none_counts_for_nothing_as_long_
     }
 }
 
-/// It keeps to what is wrong, so that nobody leads while the others are away.
+/// It keeps showing the wrong number, so no process leads while the others are away.
 #[test]
 fn a_number_that_can_be_none_makes_no_majority() {
     let mut c = Cluster::<true>::new(3, tiny());

@@ -1,4 +1,4 @@
-//! What is taught, and what it is joined with: other records may stand in the learner's log, and others may come.
+//! What is taught, and what it is joined with: the learner's log may hold other records, and others may arrive.
 
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric as _, LocalRegion};
@@ -14,7 +14,7 @@ use crate::engine::test_cluster::Machine;
 use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};
 
-/// A log of records accepted under `ballot`, and the places behind them; the machine shows nothing any more.
+/// A log of records accepted under `ballot`, and the places after them; the machine no longer shows anything.
 fn voided(ballot: u64, records: u64, committed: u64, ring: &martlet_fabric::Memory) -> (Log, Vec<Mark>) {
     let mut log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
     log.replace(ring, ballot, &Staged::default()).expect("room");
@@ -30,7 +30,7 @@ fn voided(ballot: u64, records: u64, committed: u64, ring: &martlet_fabric::Memo
     (log, marks)
 }
 
-/// A cluster of three with some entries and a process that is to join it and has just asked somebody to teach it; with the numbers of those two.
+/// A cluster of three with some entries, and a process that is joining and has just asked a teacher; with the numbers of those two.
 fn joining(config: Config) -> (Cluster<true>, usize, usize) {
     let mut c = Cluster::<true>::new(3, config);
     c.until_led_by(0);
@@ -84,7 +84,7 @@ fn a_log_that_was_taught_does_not_speak_for_the_number_under_which_it_was_accept
     let at = Mark { index: LogIndex(9), position: marks[2].position + 160 };
     assert!(log.learned(&ring, &mut Machine::default(), at, 10, LogIndex(9), &group));
     assert_eq!((log.last_ballot(), log.known_ballot(), log.is_succeeded(9), log.is_succeeded(10)), (3, 10, true, false));
-    // It counts as accepted under 3 all the same: what the leader of 10 had found at others, and not known to be committed, is not here.
+    // It still counts as accepted under 3: what the leader of 10 had found at others and did not know to be committed is not here.
     log.void();
     let behind = Mark { index: LogIndex(9), position: at.position };
     let mut staged = Staged::default();
@@ -96,8 +96,8 @@ fn a_log_that_was_taught_does_not_speak_for_the_number_under_which_it_was_accept
     );
 }
 
-/// Of five, the last has missed more than a log holds, and its permission is with the first, which is paused. The others have committed something else meanwhile,
-/// and the last is taught that by one of them. Then the first goes on where it was, and nobody but the last takes what it writes.
+/// Of five processes, the last has missed more than a log holds, and has given its permission to the first, which is paused. Meanwhile the others have
+/// committed something else, which one of them teaches to the last. Then the first continues where it was, and only the last accepts what it writes.
 #[test]
 fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
     let mut c = Cluster::<false>::new(5, tiny());
@@ -144,7 +144,8 @@ fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
     c.assert_level();
 }
 
-/// The first of seven keeps records that nobody else accepted. The last was started under the same number, and taught what was committed under a higher one.
+/// The first of seven keeps records that no other process accepted. The last was started under the same number, and taught what was committed under a higher
+/// one.
 #[test]
 fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     let mut c = Cluster::<false>::new(7, tiny());
@@ -171,7 +172,7 @@ fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     for _ in 0..3 {
         c.write_through(1);
     }
-    // The last hears of that by a follower, so that its log counts as accepted under the number of the first.
+    // The last learns of that from a follower, so that its log counts as accepted under the number of the first.
     c.only(0..7, &[&others[..], &[(3, 6)]].concat());
     c.until("the last has been taught", |c| c.taught(6) == 1);
     c.only(0..7, &others);
@@ -179,7 +180,7 @@ fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     assert_eq!(first.last_ballot(), last.last_ballot());
     assert!(first.tail().index > last.tail().index, "{:?}, {:?}", first.tail(), last.tail());
     assert!(last.known_ballot() > last.last_ballot());
-    // Another one is overrun, so that its log does not go back to what the first knows.
+    // Another one is overrun, so that its log does not reach back to what the first knows.
     c.leave_behind(2, 1, 9 * ring / 4);
     c.world.resume(2);
     c.until("it was overrun, and has all", |c| c.taught(2) == 1 && tail(c, 2) == tail(c, 1));
@@ -196,7 +197,7 @@ fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     c.assert_level();
 }
 
-/// What a teacher has sent is worth nothing once its machine has ceased to show it, although it shows the state again before there was room to say so.
+/// What a teacher has sent is worthless once its machine has stopped showing the state, even if it shows the state again before there was room to say so.
 #[test]
 fn a_teacher_that_has_been_taught_anew_begins_anew() {
     let (mut c, learner, teacher) = joining(tiny_but(|config| config.teach_patience_ns = 40_000_000));
@@ -224,7 +225,7 @@ fn a_teacher_that_has_been_taught_anew_begins_anew() {
     c.assert_level();
 }
 
-/// An entry that is overwritten before it has been sent costs the whole lesson: so entries do not wait for what a turn sends of the state.
+/// An entry that is overwritten before it has been sent costs the whole lesson, so entries do not wait for the parts of the state that a turn sends.
 #[test]
 fn a_lesson_keeps_up_with_a_log_that_grows_by_more_each_turn_than_is_sent_of_the_state() {
     let (mut c, learner, _) = joining(tiny_but(|config| {
@@ -309,7 +310,7 @@ fn a_state_that_nobody_can_be_taught_is_not_looked_at_at_the_speed_of_the_fabric
     c.assert_level();
 }
 
-/// Other builds than its own, say. Each lesson costs its teacher the whole state.
+/// For example, the others run another build. Each lesson costs its teacher the whole state.
 #[test]
 fn one_that_makes_sense_of_no_lesson_does_not_ask_at_the_speed_of_the_fabric() {
     let (mut c, learner, _) = joining(tiny());
@@ -346,7 +347,8 @@ fn a_lesson_is_joined_with_a_log_only_where_that_has_a_record() {
     }
 }
 
-/// Of three, one finds fault with what the leader writes, which counts it all the same; the other is paused. So what is acknowledged stands with the leader alone.
+/// Of three processes, one finds a fault in what the leader writes, but the leader counts it all the same; the other is paused. So the leader alone has what is
+/// acknowledged.
 #[test]
 fn one_that_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
     let mut c = Cluster::<true>::new(3, tiny());
@@ -388,7 +390,8 @@ fn one_that_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_pres
     c.assert_level();
 }
 
-/// It runs for less than an answer takes, and is kept from running in between for longer than it waits for one. What it is told has come when it runs again.
+/// It runs for less time than an answer takes, and between that is kept from running for longer than it waits for an answer. The answer has arrived when it
+/// runs again.
 #[test]
 fn one_that_runs_for_moments_only_takes_what_has_come_meanwhile() {
     let config = tiny_but(|config| config.state_ring_bytes = 16_384);

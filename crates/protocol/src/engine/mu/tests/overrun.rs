@@ -3,8 +3,8 @@
 use super::world::{Cluster, tiny};
 use crate::engine::Engine as _;
 
-/// Of five, the first and the last: the first has missed some, and the last so many that the log had overrun it, so that its own begins behind what the
-/// first holds. The others are stopped once the last is as `right` says. Nothing is known to be lost.
+/// The first and the last of five processes. The first has missed some entries, and the last so many that the log had overrun it, so that its own log begins
+/// after what the first holds. The others are stopped once `right` holds for the last. Nothing is known to be lost.
 fn two_of_five(right: impl Fn(&Cluster<true>) -> bool) -> Cluster<true> {
     let mut c = Cluster::<true>::new(5, tiny());
     c.until_led_by(0);
@@ -38,7 +38,7 @@ fn a_candidate_without_a_majority_keeps_what_it_has_and_waits_for_a_log_that_rea
     c.run(tiny().silence_ns / 2);
     assert!(c.nodes[0].engine.is_complete(), "nobody else may hold the state");
     assert_eq!(c.nodes[0].engine.last(), before);
-    // The log of this one is as good as the last one's, and goes back further.
+    // This process's log is as good as the last one's, and reaches back further.
     c.world.resume(1);
     c.until_led_by(0);
     assert_eq!(c.taught(0), 0, "it had only to be read");
@@ -95,8 +95,8 @@ fn one_that_has_missed_too_much_is_not_taught_by_another_who_has() {
     c.until("all are level", |c| c.is_level());
 }
 
-/// Of five, the first led until it was cut off with requests under way; the second has committed others in their place, and one that missed more than a log holds
-/// has been taught those. Nobody else is there for the first one to learn from, and it keeps a longer log than its teacher's, accepted before.
+/// Of five processes, the first led until it was cut off with requests under way. The second has committed others in their place, and a process that missed
+/// more than a log holds has been taught those. The first has no other teacher, and keeps a log that is longer than its teacher's and was accepted earlier.
 #[test]
 fn what_was_never_committed_is_not_taken_for_what_a_teacher_knows_to_be() {
     let mut c = Cluster::<false>::new(5, tiny());

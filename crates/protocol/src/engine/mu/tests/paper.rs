@@ -36,7 +36,7 @@ fn certainly_dead(e: &Event, n: usize) -> bool {
     *e == Event::Suspected { process: id(n), certain: true }
 }
 
-/// What simulated life 110014559 ran into: each of two knew another group, in which it had the same place, and both asked at the same moments for ever.
+/// Found by simulated life 110014559: two processes knew different groups, in which they had the same place, and both asked at the same moments for ever.
 #[test]
 fn two_who_want_to_lead_do_not_wait_equally_long_whatever_they_know_of_each_other() {
     let candidate = |me, failures| {
@@ -85,7 +85,7 @@ fn mu_4_1_a_leader_that_fails_to_write_to_a_confirmed_follower_aborts_and_propos
     c.world.resume(0);
     let lost = |e: &Event| matches!(e, Event::Aborted { reason: AbortReason::AccessLost(_) | AbortReason::Granted(_), .. });
     c.until("the old leader notices", |c| c.events(0, lost) == 1);
-    // It has the lowest id: it leads again, with permission asked for and a proposal number chosen anew.
+    // It has the lowest id, so it leads again, after asking for permission and choosing a proposal number again.
     c.until_led_by(0);
     c.until("the other notices", |c| !c.leads(1));
     c.write_through(0);
@@ -95,7 +95,7 @@ fn mu_4_1_a_leader_that_fails_to_write_to_a_confirmed_follower_aborts_and_propos
 #[test]
 fn mu_4_1_the_new_leader_adopts_the_value_with_the_highest_proposal_number() {
     let mut c = led::<true>(tiny());
-    // 0 writes X and 1 writes Y into the same slot, and both stop before anybody else has it.
+    // 0 writes X and 1 writes Y into the same slot, and both stop before any other process has either.
     let x = c.write(0).expect("it leads");
     c.begin_turn(0);
     c.world.pause(0);
@@ -179,7 +179,7 @@ fn mu_4_2_in_the_common_case_a_propose_is_one_write_to_each_follower() {
     assert_eq!(fewest, 2);
 }
 
-/// What has come back to the leader since it looked last, by follower. Nobody else moves meanwhile, and it draws no conclusions.
+/// The operations that have completed at the leader since the last call, by follower. No other process runs meanwhile, and the leader draws no conclusions.
 fn completed<const HOST: bool>(c: &mut Cluster<HOST>, leader: usize) -> Vec<(PeerId, Op)> {
     let limit = c.world.now() + 500_000;
     while c.world.next_turn(limit).is_some() {}
@@ -190,7 +190,7 @@ fn completed<const HOST: bool>(c: &mut Cluster<HOST>, leader: usize) -> Vec<(Pee
 #[test]
 fn mu_4_and_5_the_background_plane_stands_in_the_way_of_no_record() {
     let mut c = led::<true>(tiny());
-    // When what is on its way has come back, everything is due that it reads of the others.
+    // When the outstanding operations have completed, everything that it reads of the others is due.
     completed(&mut c, 0);
     for number in 0..MOST_PUT_OFF {
         c.write(0).expect("it leads, and has room");
@@ -305,7 +305,7 @@ fn mu_5_1_fate_sharing_a_leader_that_is_stuck_inside_propose_lets_its_heart_stop
     let mut c = led::<true>(tiny());
     c.world.pause(1);
     c.world.pause(2);
-    // The lanes fill up; then nothing is committed any more, and it does not take itself for alive.
+    // The lanes fill up. Then nothing more is committed, and the leader no longer considers itself alive.
     let given_up = |e: &Event| matches!(e, Event::Aborted { reason: AbortReason::NotLeader, .. });
     let before = c.events(0, given_up);
     c.until("it gives up", |c| {
@@ -374,7 +374,7 @@ fn mu_5_4_a_leader_can_be_removed() {
     level(&mut c);
 }
 
-/// What it changed later would be in its own log only: its successor would lack what the best log says about the group.
+/// A later change would be in its own log only, so its successor would lack what the best log says about the group.
 #[test]
 fn mu_5_4_a_leader_that_has_removed_itself_changes_nothing_more() {
     let mut c = led::<true>(tiny());
@@ -436,8 +436,8 @@ fn mu_5_4_a_replica_is_added_with_the_state_of_a_follower() {
     level(&mut c);
 }
 
-/// The lowest id takes its place back. The one that leads in it had taken it for dead, and would depose it for as long as its score takes to rise, and be
-/// deposed in turn.
+/// The process with the lowest id takes its place back. The present leader had taken it for dead. The two would depose each other in turn until the score of
+/// the former has risen.
 #[test]
 fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
     for ns in [100_000, 300_000] {
@@ -460,8 +460,8 @@ fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
     }
 }
 
-/// The lowest id joins. The leader had read last that it lacks the state, and would depose it until it reads its signs again, and be deposed in turn; and
-/// then wait for long before it takes its place, when it is dead.
+/// A process with the lowest id joins. The leader last read that the newcomer lacks the state. The two would depose each other in turn until the leader reads
+/// the newcomer's signs again; after that, the former leader would wait long before it replaces a dead newcomer.
 #[test]
 fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {
     let config = tiny_but(|config| {

@@ -120,7 +120,7 @@ fn a_log_says_whether_its_owner_belonged_to_the_group() {
     assert_eq!(belonged(&c), Some(false), "it has been taught, and nobody counts on it");
     c.nodes[0].engine.add(id(joiner));
     c.until("its log says so", |c| belonged(c) == Some(true));
-    // Whether that is committed it has yet to hear. A node that comes back then has not been removed.
+    // It has yet to learn whether that is committed. A node that recovers now has not been removed.
     let Stored { parts, last, .. } = c.nodes[joiner].disk.stored().expect("just seen");
     let journal = c.nodes[joiner].disk.stored().map(Stored::journal).expect("just seen");
     let mut spec = RegionSpec::default();
@@ -226,7 +226,8 @@ fn nobody_is_taught_by_who_could_not_come_back() {
     }
 }
 
-/// Of three whose leader executes first, one has missed so much that it has to be taught, another is gone, and what the leader proposes then takes both that are left.
+/// Of three processes with a leader that executes first, one has missed so much that it has to be taught, and another is gone. The leader's next proposals then
+/// need both that are left.
 fn taught_what_it_is_needed_for() -> (Cluster<true>, LogIndex) {
     let mut c = Cluster::<true>::new(3, durable_running(Execution::Speculative));
     c.until_led_by(0);
@@ -303,7 +304,7 @@ fn a_log_that_nobody_can_go_on_from_does_not_come_back_as_the_best_one() {
     ready(&mut c);
     c.leave_behind(2, 0, c.config.log_ring_bytes as u64 * 9 / 4);
     c.until("the others are level", |c| c.nodes[0].engine.committed() == c.nodes[0].engine.last());
-    // Their disks stand still from here on: what is written now only the third one keeps, whose log begins with a jump.
+    // Their disks stand still from here on. Only the third process, whose log begins with a jump, keeps what is written now.
     (0..2).for_each(|n| c.nodes[n].disk.stuck = true);
     let last = c.write(0).expect("it leads, and has room");
     c.world.resume(2);
@@ -315,7 +316,7 @@ fn a_log_that_nobody_can_go_on_from_does_not_come_back_as_the_best_one() {
     let third = &c.nodes[2].engine;
     assert!(third.is_complete() && third.last() < last, "it is what it was when its log last followed from its snapshot");
     assert!(third.log.min_proposal() >= promised);
-    // Nor does what it accepts now count, which stands behind a break on its disk.
+    // Nor does what it accepts now count, because on its disk that follows a break.
     assert!(third.stable().is_none() && third.lacks_snapshot());
     // Two of three are enough, of which that one is the other.
     c.world.pause(1);
@@ -525,7 +526,7 @@ fn after_any_changes_a_log_is_what_its_journal_says() {
     assert!(jumps > 50 && cuts > 100, "{jumps} jumps and {cuts} starts that replaced something");
 }
 
-/// Writes, reads, pauses and losses of the lead; then the power goes; and so on. The world's oracle checks that whoever leads holds everything acknowledged,
+/// Writes, reads, pauses and losses of leadership; then the power fails; and so on. The world's oracle checks that every leader holds everything acknowledged,
 /// that no two commands are ever committed at one index, and that a leader's state is that of its log.
 fn live<const HOST: bool>(seed: u64, recovered: &mut usize, acknowledged: &mut usize, snapshots: &mut usize) {
     let mut rng = Rng::with_seed(seed);
@@ -623,19 +624,19 @@ fn one_that_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_no
     ready(&mut c);
     c.lose_power(5, Faults::calm());
     c.until("they are connected", |c| c.nodes.iter().all(|node| node.engine.peers.len() == 2));
-    // All of them again: a leader's news about them are of the processes that the view knows.
+    // All of them again, because a leader's reports name them as the view knows them.
     for node in &mut c.nodes {
         node.engine.handle_view(&view(9, &[again(0), again(1), again(2)]));
     }
     assert_eq!(named(&c, 1).into_iter().filter(|(identity, name)| *name == identity.birth()).count(), 2);
     c.until("they follow it", |c| c.nodes[1].engine.standing() == Standing::Backup { primary: Some(again(0)) });
-    // Those with a view know node 2 as another process now. A process that comes back as what it was there is not taken for the member.
+    // The processes with a view now know node 2 as another process. A process that recovers as the earlier one is not taken for the member.
     let other = ProcessId { incarnation: Incarnation(7 << 16), ..id(2) };
     c.nodes[1].engine.handle_view(&view(10, &[again(0), again(1), other]));
     let late = ProcessId { incarnation: Incarnation(id(2).incarnation.0 + 2), ..id(2) };
     assert_eq!(c.nodes[1].engine.roster.name_of(late), late);
     assert_eq!(c.nodes[1].engine.roster.name_of(other), other);
     assert_eq!(c.nodes[1].engine.roster.name_of(again(0)), id(0));
-    // A process that was taken for a member before has its vote until the group has removed it.
+    // A process that was taken for a member before keeps its vote until the group has removed it.
     assert!(named(&c, 1).contains(&(again(2), id(2))));
 }

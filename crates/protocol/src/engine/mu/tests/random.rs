@@ -1,8 +1,8 @@
-//! Schedules drawn from a seed: kills, pauses, lost leads, joins and removals between any two operations, with writes torn, late, and in
-//! flight across changes of permission.
+//! Schedules drawn from a seed: kills, pauses, losses of leadership, joins and removals between any two operations, with writes torn, late, and in flight
+//! across changes of permission.
 //!
-//! The world's oracle checks all along that no two commands are committed at one index, that entries are applied in order and once, that a new
-//! leader holds everything acknowledged, and that released reads saw it. Then the faults end, and everybody has to come level.
+//! The world's oracle checks all along that no two commands are committed at one index, that entries are applied in order and once, that a new leader holds
+//! everything acknowledged, and that released reads saw it. Then the faults end, and all processes have to catch up.
 
 use fastrand::Rng;
 
@@ -55,8 +55,8 @@ impl<const HOST: bool> Schedule<HOST> {
         nodes.max_by_key(|n| (n.engine.ballot(), n.engine.last())).and_then(|n| n.engine.group().cloned()).expect("somebody founded it")
     }
 
-    /// Whether enough would be left without `victim`: of the group of whoever knows the most and of everybody else's, also if the victim is
-    /// just being taken in.
+    /// Whether enough would be left without `victim`: of the most recent group known to any process and of every other process's group, also if the victim is
+    /// just being added.
     fn can_lose(&self, victim: usize) -> bool {
         let nodes = &self.cluster.nodes;
         let id = nodes[victim].id;
@@ -102,7 +102,7 @@ impl<const HOST: bool> Schedule<HOST> {
         }
     }
 
-    /// The leader hears that the dead are to go, and that the others are to be taken in.
+    /// The leader is told that dead processes are to be removed, and the others added.
     fn wish_for_changes(&mut self) {
         let Some(leader) = self.cluster.leader() else { return };
         for n in 0..self.cluster.nodes.len() {
@@ -140,7 +140,7 @@ impl<const HOST: bool> Schedule<HOST> {
         true
     }
 
-    /// No more faults: what is left has to come level and take another write.
+    /// No more faults: the remaining processes have to catch up, and to take another write.
     fn settle(&mut self) {
         for n in 0..self.cluster.nodes.len() {
             self.cluster.world.resume(n);

@@ -8,7 +8,7 @@ use crate::engine::Engine as _;
 use crate::replica::Execution;
 use crate::replica::StateMachine as _;
 
-/// The last entry was acknowledged, and its follower has not heard that it is committed.
+/// The last entry was acknowledged, and the follower does not know yet that it is committed.
 fn all_that_was_acknowledged_is_brought_along(execution: Execution) {
     let config = tiny_but(|config| {
         config.execution = execution;

@@ -51,7 +51,7 @@ fn trap_11_a_leader_that_was_deposed_and_comes_back_prepares_again_and_takes_its
     assert_eq!(c.truth[&theirs], command);
 }
 
-/// What others show of their logs is theirs to write. Of a place where no record begins nothing can be read, by anybody.
+/// What others show of their logs is written by them alone. At a position where no record begins, nothing can be read.
 #[test]
 fn a_follower_that_shows_a_position_within_a_record_is_started_anew_and_harms_nobody() {
     let mut c = Cluster::<true>::new(3, tiny());
@@ -146,7 +146,7 @@ fn trap_16_what_lands_while_permission_is_being_revoked_is_carried_over() {
         c.until_led_by(0);
         c.write_through(0);
         level(&mut c);
-        // Only 2 will have it. The stores are frozen on their way, until 2 revokes the permission: in the middle of its turn.
+        // Only 2 will have it. The stores are held back until 2, in the middle of its turn, revokes the permission.
         c.world.block(0, 1);
         let index = c.write(0).expect("it leads");
         c.begin_turn(0);
@@ -227,7 +227,7 @@ fn one_that_executed_what_is_lost_is_taught_anew() {
     assert_eq!(c.nodes[0].engine.last(), LogIndex(2));
 }
 
-/// What a deposed leader has executed and no log holds may never be, so a follower says nothing from it.
+/// What a deposed leader has executed and no log holds may never be committed, so a follower does not show it.
 #[test]
 fn one_that_shows_more_than_its_log_holds_does_not_show_what_is_committed() {
     let mut c = Cluster::<true>::new(3, tiny_but(|config| config.execution = Execution::Speculative));
@@ -280,8 +280,8 @@ fn a_group_of_one_founds_itself_and_grows() {
     assert_eq!(c.nodes[1].engine.standing(), Standing::Primary);
 }
 
-/// A command whose bytes are records of the next lap, at every place where one could begin, for the log lane that is written next: sealed as well as
-/// somebody can who knows everything but the salt.
+/// A command whose bytes are records of the next lap, at every place where one could begin, for the log lane that is written next. The records are sealed as
+/// well as possible for an attacker that knows everything but the salt.
 fn planted(cluster: &Cluster<true>, leader: usize) -> Vec<u8> {
     let ring = cluster.config.log_ring_bytes as u64;
     let reign = cluster.nodes[leader].engine.reign.as_ref().expect("it leads");
@@ -309,13 +309,13 @@ fn trap_14_what_a_client_plants_in_a_command_is_no_record() {
     let mut cluster = Cluster::<true>::new(3, tiny());
     cluster.until_led_by(0);
     cluster.write_through(0);
-    // Level, so that the lane goes on where this is planted, with nothing in between.
+    // Up to date, so that the lane continues where this is planted, with nothing in between.
     cluster.until("level", |c| c.is_level());
     let planted = planted(&cluster, 0);
     cluster.propose(0, planted).expect("it leads, and has room");
     cluster.until("level", |c| c.is_level());
-    // A lap later the readers stand on every place of what was planted, one after the other. Were it taken for a record, it would be reported as a fault,
-    // which the cluster doesn't let pass.
+    // A lap later the readers reach every place of what was planted, one after the other. If it were taken for a record, a fault would be reported, which fails
+    // the test.
     for padding in [3, 19, 35, 51, 3, 19] {
         cluster.padding = padding;
         for _ in 0..60 {

@@ -86,7 +86,7 @@ fn trap_7_neither_a_put_nor_a_get_is_answered_after_the_view_has_ended() {
     world.read(0);
     world.step(0);
     world.deliver(0);
-    // The write is in the backup's memory, but before the primary asks, another view has become active. It was not told.
+    // The write is in the backup's memory, but before the primary checks, another view has become active, of which it was not told.
     world.decide(&[(1, crate::membership::Roles::REPLICA)]);
     world.activate();
     world.turns(0, 5);

@@ -118,7 +118,7 @@ fn a_late_store_of_a_paused_ex_primary_harms_nobody() {
     world.step(0);
     world.replicas(&[1, 2]);
     world.run_only(&[1, 2], 4);
-    // Now it arrives, where it would just continue the log, and the ex-primary goes on.
+    // Now the write arrives, where it would just continue the log, and the former primary continues.
     world.deliver(0);
     world.run_only(&[1, 2], 3);
     world.turns(0, 5);
@@ -137,7 +137,7 @@ fn a_late_store_of_a_paused_ex_primary_harms_nobody() {
     assert_eq!(world.processes[1].engine.lane_faults() + world.processes[2].engine.lane_faults(), 0);
 }
 
-/// The new primary takes for granted what its base covers; a backup that has slept finds it in the old primary's lane.
+/// The new primary relies on what its base covers; a backup that has slept finds it in the old primary's lane.
 #[test]
 fn a_backup_reads_the_older_lanes_to_their_ends_before_it_follows_the_new_primary() {
     let mut world = World::led(3, Config { drain_budget_bytes: 1, ..quiet() });
@@ -159,7 +159,7 @@ fn a_backup_reads_the_older_lanes_to_their_ends_before_it_follows_the_new_primar
     assert_eq!(took_over(&world, 1), Some(1));
 }
 
-/// A late store can make a start effective that its successor took for ineffective. The successor's own start mends that.
+/// A late store can make a start effective that the next primary took for ineffective. The next primary's own start corrects that.
 #[test]
 fn a_late_start_of_a_paused_primary_is_superseded_by_its_successors() {
     let mut world = World::led(4, quiet());
@@ -238,8 +238,8 @@ fn trap_28_an_excluded_process_starts_over_as_a_new_one() {
     assert!(process.engine.ticket() >= ticket, "tickets only grow");
 }
 
-/// Process 0 leads and is killed after each possible number of steps, one word of transfer or one step of a turn each; then process 1
-/// takes over and is killed likewise; then process 2 takes over. The world's oracle watches.
+/// Process 0 leads and is killed after each possible number of steps, where a step is one word of transfer or one step of a turn. Then process 1 takes over and
+/// is killed in the same way, and then process 2 takes over. The world's oracle checks everything.
 #[test]
 fn nothing_acknowledged_is_lost_whichever_two_steps_two_primaries_die_at() {
     let mut recovered = 0;

@@ -1,4 +1,4 @@
-//! Lanes that make no sense. Their writers are authenticated members, so this takes a fault of theirs; it must not become ours.
+//! Lanes whose content makes no sense. Their writers are authenticated members, so this takes a fault at a writer, which must not become a fault of the reader.
 
 use martlet_fabric::ring::{self, Record, Writer};
 use martlet_fabric::{Fabric, PeerId, Region, Remote};
@@ -84,7 +84,7 @@ fn what_makes_no_sense_is_named_counted_and_read_no_further() {
     }
 }
 
-/// The fault was found before it was known that its writer is the primary.
+/// The fault was found before its writer was known to be the primary.
 #[test]
 fn one_that_becomes_primary_after_its_lane_made_no_sense_is_not_followed_by_one_that_is_counted() {
     let learner = (Header { learner: true, ..header(Kind::Start, 0, 0) }, &[][..]);
@@ -123,7 +123,7 @@ fn bytes_without_a_seal_are_not_there() {
     assert_eq!(world.processes[1].engine.lane_faults(), 0);
 }
 
-/// Random records, most of them almost right: faults at most, never a panic, and nothing applied that was not said to be committed.
+/// Random records, most of them almost right: they may cause faults, but never a panic, and nothing is applied that was not declared committed.
 #[test]
 fn no_sequence_of_sealed_records_brings_a_reader_down() {
     let mut rng = fastrand::Rng::with_seed(11);

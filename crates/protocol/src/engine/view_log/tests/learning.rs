@@ -1,4 +1,4 @@
-//! How a process that knows nothing comes to hold everything, while the primary goes on.
+//! How a process that knows nothing comes to hold everything while the primary continues.
 
 use super::world::{World, peer, tiny};
 use crate::basics::LogIndex;
@@ -67,8 +67,8 @@ fn trap_28_a_restarted_replica_joins_as_a_new_incarnation_without_stopping_the_p
 
 #[test]
 fn a_learner_applies_entries_and_parts_in_the_order_of_the_lane_and_nothing_twice() {
-    // The machine's hash chains tell a command that is applied twice, so an equal state says it all. Parts of one key each, and every
-    // second key is written to between its part and the next.
+    // The machine's hash chains detect a command that is applied twice, so comparing states is enough. Each part has one key, and every second key is written
+    // between its part and the next.
     let mut world = World::led(1, Config { transfer_budget_bytes: 17, ..quiet() });
     fill(&mut world, 0, 255);
     let learner = world.join();
@@ -95,7 +95,7 @@ fn parts_longer_than_the_ring_arrive_in_fragments_between_which_entries_go_on() 
     becomes_a_replica(&mut world, learner);
 }
 
-/// It holds the state, and is level once a view has made it a replica.
+/// It holds the state, and is up to date once a view has made it a replica.
 fn becomes_a_replica(world: &mut World, learner: usize) {
     assert!(caught_up(world, 0, learner));
     world.promote(learner);
@@ -177,7 +177,7 @@ fn a_learner_does_not_count_before_it_has_caught_up_and_counts_from_then_on() {
     assert_eq!(world.acknowledged.len(), 1, "nothing of it has reached the learner");
     world.run(20);
     assert!(caught_up(&world, 0, learner));
-    // A view may promote it now, and the primary may die before it hears of that. So what is acknowledged has to be there.
+    // A view may promote the learner now, and the primary may die before it learns of that. So everything acknowledged has to be at the learner.
     world.write(0, 1, 0);
     world.turns(0, 3);
     assert_eq!(world.acknowledged.len(), 1);
@@ -191,7 +191,7 @@ fn a_learner_does_not_count_before_it_has_caught_up_and_counts_from_then_on() {
     assert_eq!(world.processes[learner].engine.last(), LogIndex(2));
 }
 
-/// What is written last is in the learner's copy, as an entry and within the parts, and is not committed.
+/// The last write is in the learner's copy, as an entry and within the parts, and is not committed.
 fn one_entry_reaches_the_learner_only() -> (World, usize) {
     let mut world = World::led(2, quiet());
     fill(&mut world, 0, 10);
@@ -323,7 +323,7 @@ fn a_learner_whose_lane_is_lost_is_given_up_and_holds_up_nothing() {
     assert_eq!(said, 1);
 }
 
-/// The machine shows what waits in the queue as well; a part of it would make the learner see that twice.
+/// The machine also shows what waits in the queue; with a part of its state, the learner would see that twice.
 #[test]
 fn no_part_of_the_state_is_sent_while_proposals_wait() {
     let mut world = World::led(2, Config { log_ring_bytes: 512, ..quiet() });

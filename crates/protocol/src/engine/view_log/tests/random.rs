@@ -1,7 +1,7 @@
 //! Schedules drawn from a seed: crashes, pauses, evictions and joins at every step of every turn, writes torn and late.
 //!
-//! The world's oracle checks all along that no two commands are vouched for at one index, that entries are applied in order and once, that a
-//! new primary holds everything acknowledged, and that released reads saw what was. Then the faults end, and everybody has to come level.
+//! The world's oracle checks all along that no two commands are vouched for at one index, that entries are applied in order and once, that a new primary holds
+//! everything acknowledged, and that released reads saw a state that existed. Then the faults end, and all processes have to catch up.
 
 use martlet_fabric::PeerId;
 
@@ -82,7 +82,7 @@ impl<R: Rule> Schedule<R> {
         p
     }
 
-    /// Somebody who lives holds, or will hold, the state in the latest view without `p`.
+    /// Whether, without `p`, some living process holds, or will hold, the state in the latest view.
     fn spares(&self, p: usize) -> bool {
         self.world.members().iter().any(|(q, roles)| *q != p && roles.has(Roles::REPLICA) && self.world.processes[*q].alive)
     }
@@ -137,7 +137,7 @@ impl<R: Rule> Schedule<R> {
         // A promotion counts only if its asker is still primary.
         for (asker, learner) in std::mem::take(&mut self.promotions) {
             if primary == Some(asker) && members.contains(&(learner, Roles::LEARNER)) {
-                // Behind all others, so that it comes after every replica: a primary stays primary.
+                // Last, so that it comes after every replica: a primary stays primary.
                 members.retain(|(p, _)| *p != learner);
                 members.push((learner, Roles::REPLICA));
             }
@@ -163,7 +163,7 @@ impl<R: Rule> Schedule<R> {
         self.world.decide(&members);
     }
 
-    /// A process with something to do, most of the time: the primary of the latest view or somebody in it.
+    /// Usually a process with something to do: the primary of the latest view, or another process in it.
     fn somebody(&mut self) -> usize {
         match self.rng.u8(0..4) {
             0 => self.any(),
@@ -238,7 +238,7 @@ impl<R: Rule> Schedule<R> {
         }
     }
 
-    /// No more faults: what is left has to come level, learners included, and take another write.
+    /// No more faults: the remaining processes, learners included, have to catch up, and to take another write.
     fn settle(&mut self) {
         let wrote = self.world.next_id;
         for round in 0.. {
@@ -321,7 +321,7 @@ fn nothing_acknowledged_is_lost_where_leaders_execute_what_stands_everywhere() {
     live((0..1000).map(|seed| -> WorldOf<ByBroadcast> { run(seed, Execution::Committed, false) }), 1000);
 }
 
-/// HSUC decides by what replicas have said, and no lease has a part in it. Reads have: nobody asks for any here.
+/// HSUC decides by acknowledgements alone, without any lease. Only reads depend on leases, and there are none here.
 #[test]
 fn nothing_acknowledged_is_lost_where_replicas_acknowledge_and_clocks_lie() {
     for execution in Execution::ALL {

@@ -1,4 +1,4 @@
-//! Those who decide on views are lost for good, and one replica is gone on from.
+//! The processes that decide on views are lost for good, and one replica continues alone.
 
 use super::world::{World, quiet};
 use crate::basics::{LogIndex, Time};

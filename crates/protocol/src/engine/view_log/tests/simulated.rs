@@ -1,4 +1,4 @@
-//! The engine on the simulated fabric, whose promises and delays are those of the real ones.
+//! The engine on the simulated fabric, which has the promises and delays of the real ones.
 
 use fastrand::Rng;
 use martlet_fabric::sim::{Endpoint, Faults, World};
@@ -35,7 +35,7 @@ struct Cluster<const HOST: bool> {
 impl<const HOST: bool> Cluster<HOST> {
     fn new(seed: u64) -> Self {
         let world = World::new(seed, Faults::drawn(&mut Rng::with_seed(seed)));
-        // The ring has to hold what the primary writes while a learner's progress is on its way, or the log overruns every learner.
+        // The ring has to hold what the primary writes while a learner's progress report is on its way; otherwise the log overruns every learner.
         let config = Config { log_ring_bytes: 16 << 10, nudge_gap_ns: 20_000, ask_gap_ns: 20_000, flush_idle_ns: 20_000, ..tiny() };
         let view = View {
             number: ViewNumber(0),
@@ -62,7 +62,7 @@ impl<const HOST: bool> Cluster<HOST> {
         self.view.members.push(Member::new(id, roles));
     }
 
-    /// The members as they are listed now become the next view, which everybody hears of and which is active.
+    /// The members as listed now become the next view, which is active and known to all.
     fn decide(&mut self) {
         self.view.number = self.view.number.next();
         for node in &mut self.nodes {
@@ -140,7 +140,7 @@ impl<const HOST: bool> Cluster<HOST> {
     }
 }
 
-/// Three replicas under load; the primary is killed, a new process joins, the next primary is killed, and the one after it.
+/// Three replicas under load: the primary is killed, a new process joins, then the next primary is killed, and then the one after it.
 fn three_failovers<const HOST: bool>(seed: u64) -> u64 {
     let mut cluster = Cluster::<HOST>::new(seed);
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Processes, their lanes, what is in flight between them, and the views that a membership service would decide.
 //!
-//! Nothing happens by itself: tests deliver writes word by word, let processes take single steps of their turn, decide views and let them
-//! become active. The oracle knows which entry stands at which index once anybody has vouched for it, and what has been acknowledged.
+//! Nothing happens by itself: tests deliver writes word by word, let processes take single steps of their turn, decide views and let them become active. The
+//! oracle knows which entry is at which index once any process has vouched for it, and what has been acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl TestFabric {
         }
     }
 
-    /// Lets up to `words` words of what is in flight to `peer` arrive. Returns whether there was any.
+    /// Lets up to `words` words in flight to `peer` arrive. Returns whether there were any.
     pub fn deliver(&mut self, peer: PeerId, mut words: usize) -> bool {
         let Some(queue) = self.in_flight.get_mut(&peer) else { return false };
         let mut any = false;
@@ -175,7 +175,8 @@ impl Fabric for TestFabric {
 struct Reply {
     reign: u64,
     ticket: Ticket,
-    /// The write's index, or for a read the last index whose effects it saw, with the state that it saw. Where execution is on commit it sees the state when it is released.
+    /// The write's index, or, for a read, the last index whose effects it saw, with the state that it saw. Where execution is on commit, a read sees the state
+    /// when it is released.
     index: LogIndex,
     read: Option<u64>,
 }
@@ -193,10 +194,10 @@ pub struct Process<R: Rule> {
     replies: Vec<Reply>,
     pub events: Vec<Event>,
     checked: usize,
-    /// Up to where, in which life of its machine, the state that it shows has been compared.
+    /// Up to where, and in which life of its machine, the state that it shows has been compared.
     shown: Option<(u64, LogIndex)>,
     cleared: u64,
-    /// Entries that somebody had vouched for when it last asked whether its view was active.
+    /// The number of entries for which some process had vouched when this one last checked that its view was active.
     vouched: usize,
 }
 
@@ -208,7 +209,7 @@ pub struct WorldOf<R: Rule> {
     pub config: Config,
     pub views: Vec<View>,
     pub active: ViewNumber,
-    /// Each process takes its own view for active, whatever others have decided: clocks mean nothing.
+    /// Each process takes its own view for active, whatever the others have decided, as if clocks meant nothing.
     pub clocks_lie: bool,
     pub clock: u64,
     /// What stands at each index for good, from 1 on.
@@ -279,7 +280,7 @@ impl<R: Rule> WorldOf<R> {
         world
     }
 
-    /// The same, after process 0 has become primary. Only flushes that a test asks for.
+    /// The same, after process 0 has become primary. Only flushes that a test asks for are sent.
     pub fn led(replicas: usize, config: Config) -> Self {
         let mut world = WorldOf::new(replicas, config);
         world.run(6);
@@ -287,7 +288,7 @@ impl<R: Rule> WorldOf<R> {
         world
     }
 
-    /// A new process, connected to all others, whom the next view takes in as a learner. Nobody knows of the view yet.
+    /// A new process, connected to all others, which the next view adds as a learner. No process knows of the view yet.
     pub fn join(&mut self) -> usize {
         let p = self.spawn();
         for q in 0..p {
@@ -308,7 +309,7 @@ impl<R: Rule> WorldOf<R> {
         self.decide(&members);
     }
 
-    /// The next view lists these processes as replicas; it is active, and they have heard of it.
+    /// Decides a view that lists these processes as replicas; it is active, and they know of it.
     pub fn replicas(&mut self, replicas: &[usize]) {
         let members: Vec<_> = replicas.iter().map(|p| (*p, Roles::REPLICA)).collect();
         self.decide(&members);
@@ -397,7 +398,7 @@ impl<R: Rule> WorldOf<R> {
         self.processes[p].engine.handle_view(&view);
     }
 
-    /// All leases on older views are gone: the latest view is active, and none before it ever again.
+    /// All leases on older views have ended: the latest view is active, and no earlier one ever will be again.
     pub fn activate(&mut self) {
         self.active = self.latest().number;
     }
@@ -431,7 +432,7 @@ impl<R: Rule> WorldOf<R> {
             let index = process.engine.last();
             let reply =
                 Reply { reign: process.engine.reign(), ticket: process.engine.ticket(), index, read: Some(process.machine.digest()) };
-            // What it sees may be stale, as long as it is never released then. So the check's reference is taken here.
+            // What the read sees may be stale, as long as it is never released in that case. So the reference for the check is taken here.
             if Some(index) >= latest {
                 process.replies.push(reply);
             } else {
@@ -460,7 +461,7 @@ impl<R: Rule> WorldOf<R> {
             }
             2 => {
                 process.now = Time(self.clock);
-                // Whatever is vouched for later may be the word of a later primary, if this one stalls between its check and its use.
+                // Anything vouched for later may come from a later primary, if this one stalls between its check and its use.
                 process.vouched = self.truth.len();
                 let view = process.engine.view();
                 process.active = (view == self.active || self.clocks_lie).then_some(view);
@@ -508,7 +509,7 @@ impl<R: Rule> WorldOf<R> {
         }
     }
 
-    /// So many requests of the first process, the primary, are acknowledged. Nobody was told that they are committed, and nobody has read a thing.
+    /// The first process, the primary, acknowledges so many requests. No process was told that they are committed, and none has read anything.
     pub fn acknowledge_unread(&mut self, requests: usize) {
         for _ in 0..requests {
             self.write(0, 1, 0);
@@ -546,7 +547,7 @@ impl<R: Rule> WorldOf<R> {
         }
     }
 
-    /// What a backup says that it may tell of is the state after some committed entry.
+    /// Checks that what a backup says it may show is the state after some committed entry.
     fn check_shown(&mut self, p: usize) {
         let process = &self.processes[p];
         let applied = process.engine.applied();
@@ -581,7 +582,7 @@ impl<R: Rule> WorldOf<R> {
                     let process = &self.processes[p];
                     assert_eq!(process.engine.committed(), process.engine.last());
                     let last = process.engine.last().0 as usize;
-                    // Where clocks lie one that has been succeeded may believe that it leads. It decides nothing.
+                    // Where clocks lie, a primary that has been succeeded may believe that it leads. It decides nothing.
                     assert!(
                         last >= process.vouched || self.clocks_lie,
                         "index {} was vouched for and is lost: the new primary ends at {last}",
@@ -637,7 +638,7 @@ impl<R: Rule> WorldOf<R> {
         machine.digest()
     }
 
-    /// Every replica of the latest view that lives holds the state of the whole log.
+    /// Every living replica of the latest view holds the state of the whole log.
     pub fn assert_level(&self) {
         let all = self.replay(self.truth.len());
         for (p, roles) in self.members() {
