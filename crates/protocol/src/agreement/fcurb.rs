@@ -29,7 +29,7 @@ pub enum Message<M> {
         /// The message.
         message: M,
     },
-    /// The process from which this comes holds a message.
+    /// The sender holds a message.
     Held {
         /// Its view.
         round: u64,
@@ -58,7 +58,7 @@ impl<M> Message<M> {
 pub enum Output<M> {
     /// Send this to another process.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Place,
         /// What.
         message: Message<M>,
@@ -154,7 +154,7 @@ impl<M: Clone> Fcurb<M> {
         self.settle();
     }
 
-    /// What is to be done next.
+    /// The next thing that the caller has to do.
     pub fn poll(&mut self) -> Option<Output<M>> {
         self.out.pop_front()
     }

@@ -44,7 +44,7 @@ pub enum Message<V> {
 pub enum Output<V> {
     /// Send this to another process.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Place,
         /// What.
         message: Message<V>,
@@ -114,7 +114,7 @@ impl<V: Clone> Hsuc<V> {
         }
         match message {
             Message::Propose { round, value } => {
-                // Of a broken peer.
+                // A broken peer sent this.
                 if from != self.view.leader() {
                     return;
                 }
@@ -148,7 +148,7 @@ impl<V: Clone> Hsuc<V> {
         }
     }
 
-    /// What is to be done next.
+    /// The next thing that the caller has to do.
     pub fn poll(&mut self) -> Option<Output<V>> {
         self.out.pop_front()
     }

@@ -27,7 +27,7 @@ pub enum Message<V> {
 pub enum Output<V> {
     /// Send this to another process.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Place,
         /// What.
         message: Message<V>,
@@ -104,7 +104,7 @@ impl<V: Clone> Huc<V> {
         self.take_choice();
     }
 
-    /// What is to be done next.
+    /// The next thing that the caller has to do.
     pub fn poll(&mut self) -> Option<Output<V>> {
         self.out.pop_front()
     }

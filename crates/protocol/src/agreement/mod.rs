@@ -3,7 +3,7 @@
 //! | module | the paper's name | what it promises |
 //! |---|---|---|
 //! | [`osrb`] | optimistic stabilizing reliable broadcast, algorithm 2 | what one correct process delivers, all correct processes deliver |
-//! | [`fcurb`] | fail-consistent uniform reliable broadcast, appendix A.4 | what any process delivers, all correct processes deliver, and before they hear that its sender is gone |
+//! | [`fcurb`] | fail-consistent uniform reliable broadcast, appendix A.4 | what any process delivers, all correct processes deliver, before they are told that its sender is gone |
 //! | [`hsuc`] | hierarchical stabilizing uniform consensus, algorithm 3 | all decide the same value; three message delays |
 //! | [`huc`] | heartbeat uniform consensus, algorithm 4 | the same, with the leader's choice sent by [`fcurb`] |
 //!

@@ -17,7 +17,7 @@ use super::{MessageId, Place, Places};
 pub enum Output<M> {
     /// Send the message to another process, whose [`Osrb::handle`] takes it.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Place,
         /// The message's name.
         id: MessageId,
@@ -93,7 +93,7 @@ impl<M: Clone> Osrb<M> {
         self.kept.len()
     }
 
-    /// What is to be done next.
+    /// The next thing that the caller has to do.
     pub fn poll(&mut self) -> Option<Output<M>> {
         self.out.pop_front()
     }

@@ -58,7 +58,7 @@ impl Places {
         self.iter().next()
     }
 
-    /// Whether nobody is in it.
+    /// Whether it has no process.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -1,4 +1,4 @@
-//! What an engine has written down, and comes back with (`docs/durability.md`).
+//! What an engine has written down, and what it recovers (`docs/durability.md`).
 
 use martlet_fabric::Fabric;
 
@@ -11,7 +11,7 @@ use crate::replica::journal::{RecoverError, SnapshotStep};
 /// An engine, and what it writes to a disk, a node's or a simulated one. An engine without a journal writes nothing and recovers nothing; the default methods
 /// do just that.
 pub trait Durable: Engine {
-    /// What has to be written and has not been taken.
+    /// What has to be written down and has not been taken by the node.
     fn journal(&self) -> &[u8] {
         &[]
     }

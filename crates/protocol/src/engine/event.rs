@@ -1,4 +1,4 @@
-//! What an engine tells its node, whichever it is.
+//! What any engine tells its node.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ pub enum Event {
     },
     /// This process no longer leads, and continues as a follower.
     SteppedDown,
-    /// A peer wrote what makes no sense.
+    /// A peer wrote something that makes no sense.
     LaneFault {
         /// The peer.
         peer: PeerId,

@@ -22,7 +22,7 @@ pub struct LeavingPatience {
 impl LeavingPatience {
     /// How long the end of a replica lasts at most.
     pub const fn in_all_ns(self) -> u64 {
-        // What follows the answers is one wait.
+        // Everything after the replies is one wait.
         let last = if self.leave_ns > self.needed_ns { self.leave_ns } else { self.needed_ns };
         self.last_copy_ns + self.leave_ns + last
     }
@@ -33,7 +33,7 @@ impl LeavingPatience {
 pub enum LeavingStep {
     /// Have another turn.
     Turn,
-    /// Take no more requests.
+    /// Take no further requests.
     StopServing,
     /// Ask to be removed ([`Core::leave`]).
     Leave,
@@ -54,11 +54,11 @@ pub struct Leaving {
 enum Stage {
     /// It serves as usual: the last whole copy is not given up while a learner is about to complete one.
     Serves,
-    /// What was executed is answered.
+    /// Replies for executed requests go out.
     Answers,
     /// The others remove it from the view.
     Asks,
-    /// The engine goes on without it.
+    /// The engine learns to do without it.
     IsNeeded,
 }
 
@@ -73,7 +73,7 @@ impl Leaving {
         self.patience = LeavingPatience { last_copy_ns: 0, leave_ns: 0, needed_ns: 0 };
     }
 
-    /// What the replica is to do now. `excluded`: a view without it has been decided; `unfit`: its engine cannot go on.
+    /// What the replica is to do now. `excluded`: a view without it has been decided; `unfit`: its engine cannot continue.
     ///
     /// On a fabric where the memory of dead processes stays reachable, the remaining processes do not need an ending coordinator to wait.
     pub fn step<F: Fabric, E: Engine>(&mut self, now: Time, core: &Core, engine: &E, excluded: bool, unfit: bool) -> LeavingStep {
@@ -93,7 +93,7 @@ impl Leaving {
             }
             Stage::Asks if within(leave_ns) && !excluded => LeavingStep::Turn,
             Stage::Asks if within(self.patience.needed_ns) && !is_over && !F::ZOMBIES_REACHABLE && core.is_needed() => LeavingStep::Turn,
-            // For both majorities that may need it, it waits once.
+            // It waits only once for both majorities that may need it.
             Stage::Asks => {
                 self.stage = Stage::IsNeeded;
                 LeavingStep::Turn

@@ -59,7 +59,7 @@ impl Traits {
         matches!(self.commit, CommitRule::Majority)
     }
 
-    /// What views are to it.
+    /// How binding views are for it.
     pub const fn authority(&self) -> Authority {
         match self.leadership {
             Leadership::Views => Authority::Views,

@@ -35,7 +35,7 @@ impl Needed {
 /// The voters of the group in force, determined again whenever that changes.
 #[derive(Debug, Default)]
 pub struct Electorate {
-    /// As of which [`Entries::group_version`].
+    /// The [`Entries::group_version`] as of which this was determined, and the result.
     called: Option<(u64, Needed)>,
 }
 
@@ -76,7 +76,7 @@ pub fn reached_by_any_majority(needed: Needed, mine: u64, voters: impl Iterator<
     let mut values = [0u64; MAX_FOLLOWERS + 1];
     voters.chain(needed.me.then_some(mine)).zip(&mut values).for_each(|(voter, value)| *value = voter);
     values.sort_unstable_by(|a, b| b.cmp(a));
-    // Without a group nobody votes.
+    // Without a group there are no voters.
     needed.majority().checked_sub(1).map_or(0, |at| values[at])
 }
 

@@ -33,7 +33,7 @@ pub struct Entries<K> {
     /// Up to which position anything was ever written. Records that were cut off since count too, because they overwrote the lap before.
     written: u64,
     committed: Mark,
-    /// What the machine shows, as long as `complete`.
+    /// Up to where the machine shows the log, as long as `complete`.
     applied: Mark,
     complete: bool,
     /// The group of the committed prefix, then the groups introduced by entries after it.
@@ -170,7 +170,7 @@ impl<K: RecordKind> Entries<K> {
     /// Checks that there is room for a record and that the group that it introduces, if any, makes sense. That group is in force from now on.
     ///
     /// # Errors
-    /// When there is none, or it makes none.
+    /// When there is no room, or the group makes no sense.
     #[inline]
     pub fn admit(&mut self, header: &Header<K>, payload: &[u8]) -> Result<(), LaneFault<K>> {
         if self.position_with(payload.len()) - self.kept() > self.capacity {

@@ -1,4 +1,4 @@
-//! What an engine cannot be set to.
+//! The error for a setting that an engine cannot work with.
 
 /// A setting that an engine cannot work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use crate::basics::{ProcessId, Time};
 /// A leader's request to hand over, and the outcome of the last one.
 #[derive(Debug, Default)]
 pub struct HandOver {
-    /// To whom, as long as this process leads.
+    /// The requested successor, as long as this process leads.
     wish: Option<ProcessId>,
     asked: Option<Asked>,
 }
@@ -23,7 +23,8 @@ struct Asked {
 }
 
 impl HandOver {
-    /// Hands over to the candidate of this node, or to the one whose log is the longest, as given beside each candidate; of several, to the lowest id.
+    /// Hands over to the candidate of this node, or to the one with the longest log (each candidate comes with its log's length); among equals, to the lowest
+    /// id.
     ///
     /// # Errors
     /// When there is no such candidate, or a hand-over to another one is under way.
@@ -42,12 +43,12 @@ impl HandOver {
         Ok(())
     }
 
-    /// To whom it is being handed over.
+    /// The process to which leadership is being handed over.
     pub fn wish(&self) -> Option<ProcessId> {
         self.wish
     }
 
-    /// Whether nothing more is to be taken.
+    /// Whether no further proposals are to be accepted.
     pub fn yields(&self) -> bool {
         self.wish.is_some()
     }
@@ -77,7 +78,7 @@ impl HandOver {
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.outcome.is_none()) else { return };
         asked.outcome = match (me, leader) {
             (Some(_), _) if self.wish.is_some() => None,
-            // It has led anew since.
+            // It has led again since.
             (Some(me), _) if asked.patience.is_tried() => Some(HandOverState::Overtaken(Some(listed_as(me)))),
             (Some(_), _) => Some(HandOverState::SuccessorLost),
             (None, Some(leader)) if leader == asked.to => Some(HandOverState::Done),
@@ -99,7 +100,7 @@ pub struct Deference {
     /// Up to which term or view the replica holds back, and which node is to lead in it.
     number: u64,
     to: Option<NodeId>,
-    /// At the latest, until then.
+    /// The latest time until which the replica holds back.
     until: Time,
 }
 
@@ -111,7 +112,7 @@ impl Deference {
         }
     }
 
-    /// A replica leads.
+    /// A replica leads, which ends the deference.
     pub fn end(&mut self) {
         self.to = None;
     }

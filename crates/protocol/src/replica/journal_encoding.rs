@@ -43,7 +43,7 @@ impl Body<'_> {
         self.0.push(u8::from(flag));
     }
 
-    /// A group, behind its length.
+    /// A group, preceded by its length.
     pub fn group(&mut self, group: &Group) {
         put_sized(self.0, |out| group.encode(out));
     }
@@ -61,7 +61,7 @@ impl Body<'_> {
     }
 }
 
-/// Bytes behind their length, and what follows them.
+/// Bytes that are preceded by their length, and what follows them.
 fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*len) as usize)

@@ -44,7 +44,7 @@ impl<M> LaneWriter<M> {
         self.writer
     }
 
-    /// Where it stands in the lane.
+    /// The writer, which knows its position in the lane.
     #[inline]
     pub fn writer(&self) -> &Writer {
         &self.writer

@@ -67,7 +67,7 @@ impl<R: Copy + Default> Ledger<R> {
         }
     }
 
-    /// How far what is stable goes.
+    /// How far the stable part reaches.
     pub fn stable(&self) -> R {
         self.stable
     }
@@ -82,7 +82,7 @@ impl<R: Copy + Default> Ledger<R> {
         (self.anchored, self.kept) = (Some(chain), true);
     }
 
-    /// Whether this life could be come back as.
+    /// Whether this life could be recovered.
     pub fn is_kept(&self) -> bool {
         self.kept
     }

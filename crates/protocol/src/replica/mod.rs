@@ -78,7 +78,7 @@ pub trait StateMachine {
     /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it. Returns the cursor after it, or `None` when
     /// that was the last. Commands may be applied between two calls: a receiver that has applied the same commands at the same points between its
     /// [`StateMachine::install`] calls ends with the same state. So a replica joins without stopping the primary: each part is small, and the whole state is
-    /// never copied. A part of more than [`MAX_PART_BYTES`] is sent to nobody, nor is any other part of a state that has one.
+    /// never copied. A part of more than [`MAX_PART_BYTES`] is sent to no learner, nor is any other part of a state that has one.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64>;
 
     /// Takes a part that [`StateMachine::transfer`] produced: it replaces everything that this machine held in the part's range.
@@ -160,7 +160,7 @@ pub enum ResizeError {
     /// This process does not lead, or no longer.
     #[error("this replica does not lead")]
     NotLeading,
-    /// There are never so many.
+    /// That many places are not allowed.
     #[error("a group of {places} places; at most {most} are allowed")]
     TooMany {
         /// What was asked for.
@@ -176,7 +176,7 @@ pub enum ResizeError {
 /// How far a hand-over of leadership has come, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOverState {
-    /// It cannot be told yet.
+    /// The outcome is not known yet.
     UnderWay,
     /// This process no longer leads, and the successor leads, or a committed entry names it as the next leader.
     Done,
@@ -194,7 +194,7 @@ pub enum Standing {
     Primary,
     /// It follows, or is joining; as far as it knows, `primary` leads.
     Backup {
-        /// Whom to redirect clients to.
+        /// The process to which clients are redirected.
         primary: Option<ProcessId>,
     },
     /// It has been excluded and starts over; everything that it held is void.
@@ -236,7 +236,7 @@ pub trait Replica {
     fn standing(&self) -> Standing;
     /// The newest view that this replica knows.
     fn view(&self) -> ViewNumber;
-    /// That view itself, for those who report on it; `None` before the first.
+    /// That view itself, for reports; `None` before the first.
     fn current_view(&self) -> Option<&View> {
         None
     }

@@ -13,7 +13,7 @@ pub struct Nudges {
     /// Followers that lag behind or have not been told what is committed. No request waits for them, and a follower that is woken too often keeps the leader
     /// from running, or is slowed down itself when the leader dies.
     soon: Vec<PeerId>,
-    /// When those may be woken next.
+    /// When the followers in `soon` may be woken next.
     next: Time,
 }
 

@@ -16,7 +16,7 @@ pub fn parse(token: Token) -> (u8, u64, PeerId) {
     ((rest >> 48) as u8, (rest >> 32) & 0xffff, PeerId(rest as u32))
 }
 
-/// Declares the kinds of an engine's operations: an enum whose values stand in tokens, numbered from 0 in the order in which they stand.
+/// Declares the kinds of an engine's operations: an enum whose values are encoded in tokens, numbered from 0 in the order of declaration.
 macro_rules! operations {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $kind:ident,)+ }) => {
         $(#[$meta])*

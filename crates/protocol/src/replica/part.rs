@@ -37,12 +37,12 @@ pub enum PartFault {
     /// It is longer than any part that a state machine sends.
     #[error("a part of the state is longer than {MAX_PART_BYTES} bytes")]
     TooLong,
-    /// The state machine makes nothing of it.
+    /// The state machine cannot read it.
     #[error(transparent)]
     Unreadable(#[from] UnreadablePart),
 }
 
-/// What has come of it.
+/// What has arrived of a part.
 #[derive(Debug)]
 pub struct Part {
     bytes: Vec<u8>,
@@ -72,7 +72,7 @@ impl Part {
         self.open
     }
 
-    /// Forgets what has come.
+    /// Forgets what has arrived.
     pub fn clear(&mut self) {
         (self.bytes, self.open) = (Vec::new(), false);
     }

@@ -24,7 +24,7 @@ impl Patience {
         ends
     }
 
-    /// It will not come back: that is certain.
+    /// It will certainly not come back.
     pub fn end(&mut self) {
         self.is_over = true;
     }

@@ -7,7 +7,7 @@
 //! | 0 | kind (bits 0 to 7), zero (8 to 31), count (32 to 63) |
 //! | 1 | the number of the reign under which it was written: a proposal number, a term, a view, as the engine calls it |
 //! | 2 | index: of its first entry; of records without entries, the last entry before them |
-//! | 3 | what the engine has its records carry beside: what is committed, as a rule |
+//! | 3 | `beside`: a further word of the engine; usually what its writer knew to be committed |
 //!
 //! The ring seals each record over its bytes, length and absolute position ([`martlet_fabric::ring`]). So what is decoded here was written by the process that
 //! owns the writing end. It is checked all the same, and what makes no sense is a [`LaneFault`].
@@ -57,7 +57,7 @@ pub struct Header<K> {
 }
 
 impl<K: RecordKind> Header<K> {
-    /// As it stands in front of a body.
+    /// As encoded in front of a body.
     #[inline]
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0u8; HEADER_BYTES];
@@ -100,7 +100,7 @@ impl<K: RecordKind> Header<K> {
     }
 }
 
-/// Whether a record could stand there in a log.
+/// Whether a record could begin there in a log.
 pub fn is_position(position: u64) -> bool {
     position.is_multiple_of(16) && is_number(position)
 }
@@ -167,7 +167,7 @@ pub enum LaneFault<K> {
     /// What follows the header is not what the header says.
     #[error("a record's body does not fit its header")]
     Body,
-    /// A record of this kind must not stand here.
+    /// A record of this kind must not be here.
     #[error("a record of kind {0:?} out of order")]
     Order(K),
     /// Its number is not the one expected here.
@@ -199,7 +199,7 @@ pub enum LaneFault<K> {
     Follows {
         /// The number of the last entry here.
         expected: u64,
-        /// Whose the writer took it for.
+        /// The number that the writer expected there.
         found: u64,
     },
     /// The log has no room for it, which its writer should have known.

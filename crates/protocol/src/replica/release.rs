@@ -13,7 +13,7 @@ use crate::basics::LogIndex;
 pub struct Releases {
     turn: u64,
     released: u64,
-    /// Whether somebody waits for the present turn.
+    /// Whether a reply waits for the present turn.
     asked: Cell<bool>,
     waiting: VecDeque<(u64, LogIndex)>,
 }

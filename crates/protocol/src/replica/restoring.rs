@@ -44,7 +44,7 @@ impl<'a, S: StateMachine> Restoring<'a, S> {
     /// All entries have been applied; installs the remaining parts, which show them.
     ///
     /// # Errors
-    /// When any part was none.
+    /// When any part could not be read.
     pub fn finish(mut self) -> Result<(), UnreadablePart> {
         self.install_before(LogIndex(u64::MAX));
         self.unreadable.map_or(Ok(()), Err)

@@ -13,7 +13,7 @@ use crate::membership::{Roles, View};
 /// The newest view, as far as it matters to a replica, and the changes of the group that it calls for.
 #[derive(Debug, Default)]
 pub struct Roster {
-    /// What processes are called in groups follows from it.
+    /// Determines the names of processes in groups.
     durability: Durability,
     view: ViewNumber,
     /// A view listed this process, and a later one did not.

@@ -30,7 +30,8 @@ pub struct Settings {
     pub heartbeat_interval_ns: u64,
     /// The score's cap and thresholds (Mu section 5.1).
     pub thresholds: Thresholds,
-    /// A leader looks after everything but replication (requests for access, signs of life, learners) no more often than this, in nanoseconds.
+    /// The least time between two rounds in which a leader does everything other than replication (requests for access, signs of life, learners), in
+    /// nanoseconds.
     pub background_ns: u64,
     /// Beats after which the leader must have committed something, if there was something to commit; otherwise its heart stops (Mu section 5.1, fate sharing).
     /// At least 1.
@@ -114,7 +115,7 @@ impl Settings {
         self.log_ring_bytes as u64 / 2
     }
 
-    /// For how long something that may come back is waited for, in nanoseconds: so many of the longer timeouts.
+    /// How long to wait for something that may come back, in nanoseconds: a multiple of the longer timeout.
     pub fn patience_ns(&self) -> u64 {
         const TIMEOUTS: u64 = 4;
         TIMEOUTS * self.silence_ns

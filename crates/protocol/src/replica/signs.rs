@@ -16,7 +16,7 @@ pub struct Layout {
     pub words: RegionName,
     /// The word there that counts the beats of its owner's heart.
     pub heartbeat: usize,
-    /// The word there that says what its owner is.
+    /// The word there that publishes its owner's role.
     pub status: usize,
     /// The operation that reads the former word.
     pub reads_heartbeat: u8,
@@ -28,18 +28,18 @@ pub struct Layout {
     pub reads_death: u8,
     /// This process's heart stops.
     pub stopped: Mark,
-    /// A peer's heart, which was taken to stand still, goes on.
+    /// A peer's heart, which was taken to stand still, beats again.
     pub recovered: Mark,
     /// A peer is given up.
     pub given_up: Mark,
 }
 
-/// What a sign of life says, where that is news.
+/// What a sign of life says, if that is news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// The peer's heart stands still for too long.
+    /// The peer's heart has stood still for too long.
     Still,
-    /// It goes on, and was taken to stand still.
+    /// The peer's heart, which was taken to stand still, beats again.
     Back,
     /// The connection has timed out (Mu section 5.1, the longer timeout).
     Unreachable,
@@ -93,7 +93,7 @@ impl Signs {
         stops
     }
 
-    /// Reads the others' counters if it is due. Returns whether it was: those whose counters [do not come home](Watch::is_silent) are known then.
+    /// Reads the others' counters if it is due. Returns whether it was: then it is also known which [reads do not return](Watch::is_silent).
     pub fn read_counters<'a, F: Fabric, S: 'a>(
         &mut self,
         now: Time,

@@ -32,9 +32,9 @@ pub struct Watch<S> {
 /// What a counter that has been read says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It stands still for too long.
+    /// The counter has stood still for too long.
     Still,
-    /// It goes on, and that is news.
+    /// The counter moves again, which is news.
     Back,
     /// Nothing that was not known.
     Nothing,
@@ -65,7 +65,7 @@ impl<S> Watch<S> {
         !self.dead || !self.patience.is_over()
     }
 
-    /// It has done something that only the living do. If its heart was taken to stand still, that is taken back; returns whether it was.
+    /// It has done something that only a living process does. If its heart was taken to stand still, that is taken back; returns whether it was.
     pub fn take_back(&mut self) -> bool {
         let back = self.presumed && self.score.is_failed();
         if back {

@@ -76,7 +76,7 @@ enum Flaw {
     SuspicionIsCrash,
     /// HUC: a leader decides when its choice is sent, and answers its client (section 6.4).
     AnsweredWhenSent,
-    /// HSUC: a process that has decided says nothing any more, to nobody.
+    /// HSUC: a process that has decided sends nothing more.
     SilentWhenDecided,
     /// A process that has entered a view acknowledges what was proposed in an earlier one.
     OldRoundsCount,

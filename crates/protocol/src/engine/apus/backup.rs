@@ -67,7 +67,7 @@ impl Inbound {
         *self = Inbound { revoking: self.revoking, broken: self.broken, purpose: self.purpose, acked: self.acked, ..Inbound::default() };
     }
 
-    /// Whether somebody waits for its being closed.
+    /// Whether a purpose waits for the lane to be closed.
     pub fn is_closing(&self) -> bool {
         self.purpose.is_some() && !self.broken
     }
@@ -199,7 +199,7 @@ impl Apus {
             self.inbound.open = false;
             self.inbound.revoking += 1;
             fabric.revoke(leader, LOG_LANE, Op::Revoke.token(0, leader));
-            // Should it go on leading, it has to ask anew.
+            // If it continues to lead, it has to ask again.
             tell(fabric, leader, control::RENEW, self.inbound.ask);
             self.nudges.at_once(leader);
         }

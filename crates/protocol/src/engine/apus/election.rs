@@ -34,9 +34,9 @@ pub(super) struct Election {
     pub seen_view: u64,
     /// Since when it hears no leader.
     silent_since: Option<Time>,
-    /// For whom it holds back.
+    /// The successor for which it holds back.
     pub deference: Deference,
-    /// Before that it does not look, nor stand.
+    /// Before that it neither looks nor stands.
     pub retry: Time,
     /// Failed attempts since a leader was last heard.
     pub failures: u32,

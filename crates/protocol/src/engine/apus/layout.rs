@@ -4,7 +4,7 @@
 //!
 //! | region | kind | content |
 //! |---|---|---|
-//! | [`WORDS`] | public | what it says of itself, see [`words`]; written by its owner |
+//! | [`WORDS`] | public | what it reports of itself, see [`words`]; written by its owner |
 //! | [`CONTROL_LANE`] | lane for a member | that member's words to us, see [`control`]: among them its elements of the paper's `elect` and `reply` arrays; never revoked |
 //! | [`STATE_LANE`] | lane for a member | a ring by which that member sends us the state; never revoked |
 //!
@@ -186,7 +186,7 @@ pub enum Kind {
     Part = 6,
     /// The state has been sent as a whole.
     End = 7,
-    /// Its sender cannot go on.
+    /// Its sender cannot continue.
     Break = 8,
     /// A start whose base is committed, but perhaps not known to be at the reader: the leader's log has overrun the reader's, or the reader has none. What
     /// precedes the base has to be learned. Body: where the base ends, the group there.

@@ -53,7 +53,7 @@ pub(super) struct Reign {
     electorate: Electorate,
 }
 
-/// What a reign has at hand.
+/// What a reign works with.
 pub(super) struct Context<'a, F, S> {
     pub now: Time,
     pub config: &'a Config,
@@ -104,7 +104,7 @@ impl Reign {
         self.last
     }
 
-    /// Whether something has been begun and is not done.
+    /// Whether something is under way.
     pub fn is_waiting(&self) -> bool {
         self.is_elected() && (!self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty())
     }
@@ -321,7 +321,7 @@ impl Reign {
         let mut moved = false;
         while self.followers[at].cursor < cx.log.tail().position {
             let Some((mut header, next)) = cx.log.read(self.followers[at].cursor, cx.buffer) else {
-                // It is asked anew, and then begins anew.
+                // It is asked again, and then restarts.
                 self.followers[at].phase = Phase::Closed;
                 return true;
             };
@@ -391,7 +391,7 @@ impl Reign {
         posted
     }
 
-    /// When what is committed is to travel by itself.
+    /// When the commit index is to be sent on its own.
     pub fn flush_due(&self, log: &Log, config: &Config) -> Option<Time> {
         let committed = log.committed().index;
         let waits = self.is_leading() && self.followers.iter().any(|f| f.is_following() && f.told() < committed);

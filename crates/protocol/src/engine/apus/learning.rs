@@ -81,7 +81,7 @@ impl Learning {
         self.view = self.view.max(header.number);
         match header.kind {
             Kind::Part if !self.whole => self.part.take(body, header.count > 0, machine)?,
-            // Nothing stands between the fragments of a part.
+            // No other record comes between the fragments of a part.
             kind if self.part.is_open() => return Err(LaneFault::Order(kind)),
             Kind::End => self.whole = true,
             Kind::Flush => {}
@@ -144,7 +144,7 @@ impl Apus {
         moved
     }
 
-    /// A teacher that lives would go on, for nobody.
+    /// Otherwise a living teacher would continue in vain.
     fn end_lesson<F: Fabric>(&self, learning: &Learning, fabric: &mut F) {
         if self.peer(learning.teacher).is_some_and(|peer| !peer.watch.dead) {
             tell(fabric, learning.teacher, control::TEACH, learning.request << 1);

@@ -348,7 +348,7 @@ impl Log {
         let entry = Entry::Base { anew, ring_bytes: self.capacity(), mark, view: self.accepted, group, payloads };
         if let Some(journal) = &mut self.journal {
             journal.write(&entry);
-            // For whoever begins to read here.
+            // For a recovery that begins to read here.
             journal.write(&Entry::Promise(self.promised));
         }
     }

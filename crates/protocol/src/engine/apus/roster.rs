@@ -1,4 +1,4 @@
-//! What comes of views of membership: see [`Roster`](crate::replica::roster::Roster).
+//! How the group follows the views of membership: see [`Roster`](crate::replica::roster::Roster).
 //!
 //! A leader changes nothing before everything with which it began is acknowledged under its own view id. Otherwise two successive leaders could each make a
 //! change that the other does not know of, and the majorities of their groups need not meet.
@@ -48,7 +48,7 @@ impl Apus {
         }
     }
 
-    /// Tells membership what has come of its wishes, as leader.
+    /// As leader, tells membership how far its wishes have been fulfilled.
     pub(super) fn report_group(&mut self) {
         let Some((since, group)) = self.log.committed_group().filter(|_| self.is_leading()) else { return };
         let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));

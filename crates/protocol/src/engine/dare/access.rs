@@ -26,7 +26,7 @@ pub(super) enum Purpose {
     Vote { peer: PeerId, request: Request },
     /// To give access to a leader that asks for this grant.
     Support { peer: PeerId, grant: u64 },
-    /// To go on from a state that was recovered.
+    /// To continue from a recovered state.
     Join,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Access {
     /// Whether the log has been adjusted, so that the lane's records follow it.
     adjusted: bool,
     reader: Reader,
-    /// The holder's access is being taken away.
+    /// The holder's access is being revoked.
     closing: bool,
     /// Revocations that have not completed.
     pub revoking: u32,

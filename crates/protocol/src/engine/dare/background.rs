@@ -39,7 +39,7 @@ impl Dare {
         }
         let waiting = self.reign.as_ref().is_some_and(Reign::is_waiting);
         if self.signs.beat(now, &self.config, waiting, self.log.committed().index, fabric) {
-            // It gets nowhere as leader: somebody else might.
+            // It makes no progress as leader; another server might.
             self.end_reign(Ending::Stuck, fabric);
         }
         if self.signs.read_counters(now, &self.config, watches(&mut self.peers), fabric) {

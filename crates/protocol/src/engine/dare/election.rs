@@ -28,9 +28,9 @@ pub(super) struct Election {
     pub seen_term: u64,
     /// Since when it hears no leader.
     silent_since: Option<Time>,
-    /// For whom it holds back.
+    /// The successor for which it holds back.
     pub deference: Deference,
-    /// Before that it does not look, nor stand.
+    /// Before that it neither looks nor stands.
     retry: Time,
     /// Failed attempts since a leader was last heard.
     pub failures: u32,
@@ -67,14 +67,14 @@ struct Look {
     number: u64,
     begun: Time,
     left: u32,
-    /// Of whom it is known by now.
+    /// The peers that have been read so far.
     read: Vec<PeerId>,
 }
 
 /// A decision that has been acted on (DARE section 3.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// As it stands in the others' memory, in [`PRIVATE`](control::PRIVATE).
+    /// Its encoding in the others' memory, in [`PRIVATE`](control::PRIVATE).
     pub word: u64,
     /// How many memories had to hold it, the decider's included.
     pub quorum: usize,
@@ -85,12 +85,12 @@ pub struct Answered {
 struct Decision {
     number: u64,
     term: u64,
-    /// [`PeerId::SELF`] for oneself.
+    /// The chosen peer; [`PeerId::SELF`] for this server.
     choice: PeerId,
     since: Time,
     /// How many memories have to hold it, this server's included.
     quorum: usize,
-    /// In whose it stands.
+    /// The processes whose memory holds it.
     at: Vec<ProcessId>,
 }
 
@@ -362,7 +362,7 @@ impl Dare {
         self.election.deference.until(self.term, |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
     }
 
-    /// Reads what the others say of themselves.
+    /// Reads what the others report of themselves.
     fn look<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         self.election.looks += 1;
         let number = self.election.looks;
@@ -383,7 +383,7 @@ impl Dare {
         self.election.look = Some(Look { number, begun: now, left, read: Vec::new() });
     }
 
-    /// What a peer says of itself has been read.
+    /// What a peer reports of itself has been read.
     pub(super) fn handle_look(&mut self, round: u64, peer: PeerId, result: Result<u64, OpError>) {
         self.note_read(peer);
         if let Some(look) = self.election.look.as_mut().filter(|look| look.number & 0xffff == round) {
@@ -427,7 +427,7 @@ impl Dare {
         self.election.seen_term = seen;
         Mark::DareLooks.reach();
         if !self.is_majority(true, |id| hear_none.contains(&id) || self.votes_as_zombie(id)) {
-            // Those that sleep have not looked themselves.
+            // Sleeping peers have not looked themselves.
             hear_some.into_iter().for_each(|peer| self.nudges.at_once(peer));
             self.election.retry = now.after(self.config.rank_ns);
             return;

@@ -26,7 +26,7 @@ pub(super) enum Phase {
     Lost,
 }
 
-/// What the completion of an operation stands for.
+/// What the completion of an operation means.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     index: Option<LogIndex>,
@@ -47,7 +47,7 @@ pub(super) struct Follower {
     pub lane: LaneWriter<Sent>,
     /// The place in the leader's log of the next record for it.
     pub cursor: Mark,
-    /// The tail pointer stands there so far.
+    /// How far the tail pointer in its memory is known to have moved.
     pub acked: Option<LogIndex>,
     /// Whether its machine shows the state, so that its entries count for commits.
     pub holds: bool,
@@ -59,7 +59,7 @@ pub(super) struct Follower {
     pub groups: u8,
     /// The last turn after whose execution it still had no higher term.
     pub vouched: u64,
-    /// Where the tail pointer stands that was posted last.
+    /// The position of the tail pointer that was posted last.
     tail: Mark,
     /// What it was last told is committed, and by which operation.
     told: LogIndex,
@@ -146,7 +146,7 @@ impl Follower {
         self.holds = theirs.complete && theirs.applied <= to.index;
     }
 
-    /// Tells it that its log cannot be gone on with.
+    /// Tells it that its log cannot be continued.
     pub fn overrun<F: Fabric>(&mut self, keeps: Option<Mark>, fabric: &mut F) {
         if let Some(to) = keeps {
             let pointers = [to.position, to.index.0, to.position, 0].map(u64::to_le_bytes);
@@ -192,7 +192,7 @@ impl Follower {
         self.tail != self.cursor
     }
 
-    /// What was last said to it to be committed.
+    /// What it was last told is committed.
     pub fn told(&self) -> LogIndex {
         self.told
     }
@@ -222,7 +222,7 @@ impl Follower {
         self.checks.push_back(turn);
     }
 
-    /// One more operation has completed well.
+    /// One more operation has succeeded.
     #[inline]
     pub fn handle_done(&mut self) {
         let Follower { lane, vouched, acked, .. } = self;

@@ -1,10 +1,10 @@
 //! The words and records of the engine: where each one is, which process writes it, and in which direction it may change (DARE section 3.1.1).
 //!
-//! Beside the [`LOG_LANE`] that every engine has, a process offers
+//! Besides the [`LOG_LANE`] that every engine has, a process offers
 //!
 //! | region | kind | content |
 //! |---|---|---|
-//! | [`WORDS`] | public | what it says of itself, see [`words`]; written by its owner |
+//! | [`WORDS`] | public | what it reports of itself, see [`words`]; written by its owner |
 //! | [`LOG`] | public | its log: a [`ring`] of sealed records that its owner keeps, at the same absolute positions in every log that has them |
 //! | [`RUNS`] | public | the terms of its entries that are not known to be committed, as of its last grant: [`Determinants`] |
 //! | [`SNAPSHOT`] | public | a ring with parts of its state, for one learner at a time, which reads them |
@@ -35,7 +35,7 @@ use super::log::{Mark, Run};
 /// The most peers that a process reads from at one time.
 pub const MAX_PEERS: usize = MAX_FOLLOWERS;
 
-/// What the owner says of itself.
+/// What the owner reports of itself.
 pub const WORDS: RegionName = RegionName(40);
 /// The owner's log.
 pub const LOG: RegionName = RegionName(41);
@@ -62,7 +62,7 @@ pub mod words {
     pub const STATUS: usize = 4;
     /// How many of these are read before a vote.
     pub const LOOK: usize = 5;
-    /// The position after what stands in [`SNAPSHOT`](super::SNAPSHOT). Only upwards.
+    /// The position after the content of [`SNAPSHOT`](super::SNAPSHOT). Only upwards.
     pub const SNAPSHOT_TAIL: usize = 5;
     /// The count of the owner's heart, read by itself. It stops when replication does. Only upwards.
     pub const HEARTBEAT: usize = 15;
@@ -70,7 +70,7 @@ pub mod words {
     pub const BYTES: usize = 128;
 }
 
-/// What a process says of itself in [`words::STATUS`].
+/// A process's published status, in [`words::STATUS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Status {
@@ -215,11 +215,11 @@ pub enum Kind {
     Begin = 5,
     /// A part of the state; `count` is 1 when more fragments of the same part follow, else 0.
     Part = 6,
-    /// The state has been given as a whole.
+    /// The whole state has been sent.
     End = 7,
-    /// Nothing but what is committed.
+    /// Only the commit index.
     Flush = 8,
-    /// The owner of the snapshot cannot go on.
+    /// The owner of the snapshot cannot continue.
     Break = 9,
 }
 
@@ -258,7 +258,7 @@ impl RecordKind for Kind {
 
 /// The header of a record. Its number is the term in which it was made.
 pub type Header = record::Header<Kind>;
-/// Why what came from another makes no sense.
+/// Why data from another process makes no sense.
 pub type LaneFault = record::LaneFault<Kind>;
 
 /// Whether a record with entries is what its header says.
@@ -271,7 +271,7 @@ pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
         Kind::Head => header.count == 1 && split_position::<Kind>(body).is_ok_and(|(_, rest)| rest.is_empty()),
         _ => false,
     };
-    // Nobody leads in term 0.
+    // No server leads in term 0.
     if header.number == 0 { Err(LaneFault::Body) } else { record::check_entries(header, body, is_own) }
 }
 

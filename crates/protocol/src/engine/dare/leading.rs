@@ -66,7 +66,7 @@ pub(super) struct Reign {
     head_told: u64,
 }
 
-/// What a reign has at hand.
+/// What a reign works with.
 pub(super) struct Context<'a, F, S> {
     pub now: Time,
     pub config: &'a Config,
@@ -128,7 +128,7 @@ impl Reign {
         self.last
     }
 
-    /// Whether something has been begun and is not done.
+    /// Whether something is under way.
     pub fn is_waiting(&self) -> bool {
         self.is_elected() && (!self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty())
     }

@@ -78,7 +78,7 @@ impl Log {
         log
     }
 
-    /// Before this position nothing is needed by anybody.
+    /// No server needs anything before this position.
     pub fn head(&self) -> u64 {
         self.head
     }
@@ -97,7 +97,7 @@ impl Log {
         (index <= self.tail().index).then_some(run.term)
     }
 
-    /// Nobody needs anything before `to`, as a leader has found.
+    /// A leader has found that no server needs anything before `to`.
     pub fn raise_head(&mut self, to: u64) {
         self.head = self.head.max(to);
     }
@@ -213,7 +213,7 @@ impl Log {
         }
     }
 
-    /// Whether this very entry stands here, and what follows it.
+    /// Whether this very entry is here, and everything after it.
     fn has(&mut self, ring: &Memory, shown: &Shown<'_>) -> bool {
         let at = shown.at;
         let is_here = at.index <= self.tail().index && self.retains(at.position) && self.term_at(at.index) == Some(shown.term);

@@ -63,7 +63,7 @@ const DRAIN_BYTES: usize = 256 << 10;
 /// Why a reign, or a candidacy, has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// Too few votes have come in time.
+    /// Too few votes arrived in time.
     TimedOut,
     /// A higher term has been seen.
     Outdated,
@@ -71,7 +71,7 @@ enum Ending {
     Superseded,
     /// Nothing could be committed for too long.
     Stuck,
-    /// This process belongs to the group no longer.
+    /// This process no longer belongs to the group.
     Removed,
     /// It has handed over.
     HandedOver,
@@ -106,9 +106,9 @@ pub struct Dare {
     served: Option<PeerId>,
     serving_record: Record,
     serving_buffer: Vec<u8>,
-    /// The position after what stands in the snapshot ring.
+    /// The position after the content of the snapshot ring.
     snapshot_tail: u64,
-    /// Pieces of others' snapshots that are on their way.
+    /// Outstanding reads of pieces of others' snapshots.
     snapshot_reads: u32,
     /// Whether a snapshot has ever been read here; if so, the machine is not a founder's empty one.
     lesson_begun: bool,
@@ -328,7 +328,7 @@ impl Dare {
         posted
     }
 
-    /// Goes on with an election, as far as it can.
+    /// Continues an election, as far as possible.
     fn elect<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let now = self.now;
         let mut moved = self.use_access(fabric, machine);

@@ -35,7 +35,7 @@ const NODE_BITS: u32 = 16;
 pub(super) struct Learning {
     teacher: PeerId,
     wish: u64,
-    /// When anything last came.
+    /// When anything last arrived.
     heard: Time,
     /// Whether the teacher has begun.
     served: bool,
@@ -53,7 +53,7 @@ pub(super) struct Learning {
     term: u64,
     group: Group,
     part: Part,
-    /// Every part has come.
+    /// Every part has arrived.
     whole: bool,
     committed: LogIndex,
     /// The teacher has given up, or made no sense.
@@ -95,7 +95,7 @@ impl Learning {
         self.committed = self.committed.max(LogIndex(header.beside));
         match header.kind {
             Kind::Part => self.part.take(body, header.count > 0, machine)?,
-            // Nothing stands between the fragments of a part.
+            // No other record comes between the fragments of a part.
             kind if self.part.is_open() && kind != Kind::Break => return Err(LaneFault::Order(kind)),
             Kind::End => self.whole = true,
             Kind::Flush => {}
@@ -132,7 +132,7 @@ pub(super) struct Serving {
     taken: u64,
     /// When the learner last took anything.
     heard: Time,
-    /// Entries up to here have been given.
+    /// Entries up to here have been sent.
     sent: Mark,
     begun: bool,
     /// Where the next part begins; `None` when the last one has been taken.

@@ -10,14 +10,14 @@ use crate::basics::{Mark, ProcessId};
 use crate::replica::ResizeError;
 use crate::replica::group::{Group, Phase};
 
-/// What is known of what a group is to become.
+/// How a group is to change, as far as that is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wishes<'a> {
     /// How many places an operator has asked for; 0: as many as members.
     pub wanted: u8,
-    /// Members that are to go.
+    /// Members that are to leave.
     pub removing: &'a [ProcessId],
-    /// Processes that are to come.
+    /// Processes that are to join.
     pub adding: &'a [ProcessId],
 }
 

@@ -64,7 +64,7 @@ impl Dare {
         group.is_majority(|id| id != slow && level(id)).then_some(slow)
     }
 
-    /// Tells membership what has come of its wishes, as leader.
+    /// As leader, tells membership how far its wishes have been fulfilled.
     pub(super) fn report_group(&mut self) {
         let Some((since, group)) = self.log.committed_group().filter(|_| self.is_leading()) else { return };
         let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));

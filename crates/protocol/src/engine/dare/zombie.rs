@@ -23,7 +23,7 @@ use crate::replica::group::Group;
 pub(super) struct Zombies {
     /// Whether there are any.
     any: bool,
-    /// Whether they count: those that live do not suffice.
+    /// Whether they count, because the living servers do not suffice.
     count: bool,
 }
 
@@ -65,7 +65,7 @@ impl Reign {
         self.quorums.forget();
     }
 
-    /// Whether it counts zombies: those that live do not suffice.
+    /// Whether it counts zombies, because the living servers do not suffice.
     pub(super) fn counts_zombies(&self) -> bool {
         self.zombies.count
     }

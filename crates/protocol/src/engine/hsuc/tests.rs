@@ -1,4 +1,4 @@
-//! What FiDe says of HSUC, as a log behind views.
+//! FiDe's claims about HSUC, tested on a log behind views.
 
 use super::{ByAcknowledgement, Config};
 use crate::engine::Engine as _;
@@ -95,7 +95,7 @@ fn a_new_leader_decides_by_what_has_been_acknowledged_to_itself() {
 #[test]
 fn a_replica_that_has_entered_a_view_acknowledges_nothing_to_a_leader_that_it_excludes() {
     let mut world = World::led(3, quiet());
-    // No clock keeps the old leader from anything.
+    // No clock stops the old leader.
     world.clocks_lie = true;
     let index = world.write(0, 1, 0).expect("it leads, and nobody has told it otherwise");
     world.turns(0, 1);

@@ -1,4 +1,4 @@
-//! What FiDe says of HUC, as a log behind views.
+//! FiDe's claims about HUC, tested on a log behind views.
 
 use super::{ByBroadcast, Config};
 use crate::engine::Engine as _;
@@ -108,7 +108,8 @@ fn all_but_one_of_the_replicas_may_die() {
     outlives_all_but_one_of_five_at_once::<ByBroadcast>(on_commit());
 }
 
-/// TRAPS 25: a leader that is suspected falsely, and goes on, decides nothing that its successor lacks: the view ends its activity, and between hosts its lanes are taken away.
+/// TRAPS 25: a leader that is falsely suspected and continues decides nothing that its successor lacks: the view ends its activity, and between hosts its lanes
+/// are revoked.
 #[test]
 fn a_leader_that_a_view_excludes_decides_nothing_that_its_successor_lacks() {
     let mut world = World::led(3, on_commit());

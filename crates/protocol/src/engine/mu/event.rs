@@ -16,7 +16,7 @@ pub enum Event {
         /// Its kernel says so; otherwise it is presumed.
         certain: bool,
     },
-    /// A process that was taken to be gone has come back to life.
+    /// A process that was taken to be gone shows signs of life again.
     Recovered(ProcessId),
     /// This process takes itself for the leader, and asks all others for permission.
     Asked,
@@ -47,7 +47,7 @@ pub enum Event {
     },
     /// This process does not hold the whole state, and has asked another one to teach it.
     Learning {
-        /// Whom.
+        /// The teacher.
         teacher: PeerId,
     },
     /// It holds the whole state again.
@@ -80,17 +80,17 @@ pub enum Event {
 /// Why a leader has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortReason {
-    /// A follower has given its permission to somebody else.
+    /// A follower has given its permission to another process.
     AccessLost(ProcessId),
-    /// This process itself has, to that one.
+    /// This process itself has given its permission to that one.
     Granted(ProcessId),
-    /// Somebody with a lower id lives.
+    /// A process with a lower id lives.
     NotLeader,
     /// A process has promised, or accepted, under this number, which is not below the one of this reign.
     Outbid(u64),
     /// A follower's log could not be read as it should.
     CatchUp,
-    /// The others' logs begin behind the end of ours.
+    /// The others' logs begin after the end of ours.
     TooOld,
     /// This process is not, or no longer, in the group.
     Removed,

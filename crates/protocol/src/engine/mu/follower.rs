@@ -65,7 +65,7 @@ pub(super) struct Follower {
     told_op: u64,
 }
 
-/// What the completion of an operation stands for.
+/// What the completion of an operation means.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     index: Option<LogIndex>,
@@ -173,7 +173,7 @@ impl Follower {
         }
     }
 
-    /// What was last said to it to be committed.
+    /// What it was last told is committed.
     pub fn told(&self) -> LogIndex {
         self.told
     }
@@ -195,7 +195,7 @@ impl Follower {
         self.lane.note_posted(1, Some(Sent { index: None, turn }));
     }
 
-    /// One more operation has completed well.
+    /// One more operation has succeeded.
     #[inline]
     pub fn handle_done(&mut self) {
         let Follower { lane, vouched, acked, .. } = self;

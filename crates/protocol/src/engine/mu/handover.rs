@@ -38,7 +38,7 @@ struct Asked {
 }
 
 impl HandOver {
-    /// Whether nothing more is to be taken.
+    /// Whether no further proposals are to be accepted.
     #[inline]
     pub fn yields(&self) -> bool {
         self.yields
@@ -150,7 +150,7 @@ impl Mu {
         self.hand_over.is_wished() || self.hand_over.yields
     }
 
-    /// Whether this process is to lead, or to go on.
+    /// Whether this process is to lead, or to continue leading.
     pub(super) fn is_to_lead(&mut self, now: Time) -> bool {
         self.mind_asked(now);
         if self.hand_over.wish.is_some_and(|to| !self.could_succeed(to)) {
@@ -159,7 +159,7 @@ impl Mu {
         }
         let leads = self.is_leading();
         let other = |named: &ProcessId| *named != self.me && self.could_lead(*named);
-        // Named in the log, if not for good yet.
+        // Named in the log, even if that is not committed yet.
         let yields = leads && self.log.group().and_then(Group::first).as_ref().is_some_and(other);
         let named = self.log.committed_group().and_then(|(index, group)| Some((*index, group.first().filter(other)?)));
         self.hand_over.yields = yields;

@@ -3,7 +3,7 @@
 //! The engine makes entries. The node takes them to a disk, in its own time, and reports up to where they are stable. An entry is a whole change; for example,
 //! a start with all its records is one entry. So any prefix of the journal that is left after a crash describes what this log was at some moment.
 //!
-//! How an entry is written is said by [`journal_encoding`](crate::replica::journal_encoding).
+//! [`journal_encoding`](crate::replica::journal_encoding) defines how an entry is written.
 
 use std::ops::Deref;
 
@@ -157,7 +157,7 @@ impl Journal {
     /// Numbers up to `ballot` are promised; the ceiling is raised long before they reach it.
     pub fn note_promise(&mut self, ballot: u64) {
         if ballot + CEILING_STEP > self.ceiling {
-            // A number that nobody could read again is none.
+            // A number that could not be read back is no valid ceiling.
             self.ceiling = (ballot + 2 * CEILING_STEP).min(MAX_NUMBER);
             self.write(&Entry::Ceiling(self.ceiling));
         }

@@ -1,12 +1,12 @@
 //! The words and records of the engine: where each one is, which process writes it, and in which direction it may change.
 //!
-//! Beside the [`LOG_LANE`] that every engine has, a process offers
+//! Besides the [`LOG_LANE`] that every engine has, a process offers
 //!
 //! | region | kind | content |
 //! |---|---|---|
 //! | [`WORDS`] | public | the numbers of its log (Mu listing 1), see [`words`]; written by its owner |
 //! | [`LOG`] | public | its log: a [`ring`] of sealed records that its owner keeps, for new leaders to read |
-//! | [`SCRATCH`] | public | where its own reads land: words of each peer, then a copy of somebody's log |
+//! | [`SCRATCH`] | public | where its own reads land: words of each peer, then a copy of another process's log |
 //! | [`PERMISSION_LANE`] | lane for a member | the background plane's words from that member, see [`permission`]; never revoked |
 //! | [`STATE_LANE`] | lane for a member | a ring by which that member teaches us the state; never revoked |
 //!
@@ -78,7 +78,7 @@ pub mod words {
     pub const BYTES: usize = 128;
 }
 
-/// What a process says of itself in [`words::STATUS`].
+/// A process's published status, in [`words::STATUS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Status {
@@ -157,7 +157,7 @@ pub enum Kind {
     Commands = 3,
     /// A new group: one entry that the state machine does not see. Body: see [`Group`](super::Group).
     Group = 4,
-    /// Nothing but what is committed.
+    /// Only the commit index.
     Flush = 5,
     /// A start whose base is committed, but perhaps not known to be at the reader: the log overran the reader, which has to be taught what precedes the base.
     /// Body: the base's position, the group at the base.
@@ -166,9 +166,9 @@ pub enum Kind {
     Begin = 7,
     /// A part of the state; `count` is 1 when more fragments of the same part follow, else 0.
     Part = 8,
-    /// The state has been sent as a whole.
+    /// The whole state has been sent.
     End = 9,
-    /// The teacher cannot go on.
+    /// The teacher cannot continue.
     Break = 10,
 }
 
@@ -206,7 +206,7 @@ impl RecordKind for Kind {
 
 /// The header of a record. Its number is the proposal number under which it was written; its last word is what its writer knew to be committed.
 pub type Header = record::Header<Kind>;
-/// Why what came from another makes no sense.
+/// Why data from another process makes no sense.
 pub type LaneFault = record::LaneFault<Kind>;
 
 /// Appends the body of a [`Kind::Jump`]: the position of its base, and the group there.
@@ -229,7 +229,7 @@ pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
 }
 
 operations! {
-    /// What an operation was, as its token says.
+    /// The kinds of operations, as encoded in tokens.
     pub enum Op {
         /// A record in a peer's log lane, a filler before one, or a probe.
         Log,

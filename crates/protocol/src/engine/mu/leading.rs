@@ -44,12 +44,12 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StrayLog {
     pub from: PeerId,
-    /// As the tokens have it.
+    /// As encoded in tokens.
     pub round: u64,
     pub pieces: u8,
 }
 
-/// What a reign has at hand.
+/// What a reign works with.
 pub(super) struct Context<'a, F, S> {
     pub now: Time,
     pub config: &'a Config,
@@ -157,7 +157,7 @@ impl Reign {
         self.last
     }
 
-    /// Whether something has been begun and is not done.
+    /// Whether something is under way.
     pub fn is_waiting(&self) -> bool {
         !self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty()
     }
@@ -178,7 +178,7 @@ impl Reign {
         self.electorate.forget();
     }
 
-    /// Whose numbers are being read, and have not come home.
+    /// The peers whose numbers are still being read.
     pub fn on_their_way(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.followers.iter().filter(|f| f.reading && !self.read.contains(&f.peer)).map(|f| f.peer)
     }
@@ -207,7 +207,7 @@ impl Reign {
         self.followers.len() < layout::MAX_PEERS && self.followers.iter().all(|f| f.peer != peer)
     }
 
-    /// Gives back what the next reign can use.
+    /// Returns what the next reign can use.
     pub fn into_parts(self) -> (Vec<Follower>, Record, Backlog) {
         (self.followers, self.record, self.backlog)
     }
@@ -315,7 +315,7 @@ impl Reign {
         self.is_leading() && self.failed.is_none() && self.read.is_empty() && self.followers.iter().all(follows)
     }
 
-    /// The way to a steady reign, and back to it.
+    /// Works towards a steady reign, at the beginning and after disturbances.
     #[inline(never)]
     fn settle<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
         let mut moved = self.take_acks(cx);
@@ -415,7 +415,7 @@ impl Reign {
         let mut best = better.clone().max_by_key(|(numbers, _)| (numbers.rank(), reaches_back(numbers, cx)));
         self.overrun = false;
         if !confirmed && best.is_some_and(|(numbers, _)| !reaches_back(numbers, cx)) {
-            // Any better one that does brings us nearer.
+            // Any better log that does brings us nearer.
             let nearer = better.clone().filter(|(numbers, _)| reaches_back(numbers, cx)).max_by_key(|(numbers, _)| numbers.rank());
             let replaceable = better.clone().any(|(numbers, _)| numbers.holds_state());
             if nearer.is_none() && (cx.hopes || !replaceable) {

@@ -31,7 +31,7 @@ pub(super) struct Learning {
     at: Option<Mark>,
     group: Group,
     part: Part,
-    /// Every part has come.
+    /// Every part has arrived.
     whole: bool,
     committed: LogIndex,
     /// The highest proposal number under which anything in the teacher's log was committed.
@@ -78,7 +78,7 @@ impl Learning {
         self.ballot = header.number;
         match header.kind {
             Kind::Part => self.part.take(body, header.count > 0, machine)?,
-            // Nothing stands between the fragments of a part.
+            // No other record comes between the fragments of a part.
             kind if self.part.is_open() => return Err(LaneFault::Order(kind)),
             Kind::End => self.whole = true,
             Kind::Flush => {}
@@ -132,19 +132,19 @@ impl Mu {
         moved
     }
 
-    /// Whether nothing can come of a lesson any more.
+    /// Whether a lesson can no longer succeed.
     fn has_failed(&self, learning: &Learning) -> bool {
         learning.broken || self.peers.iter().all(|p| p.id != learning.teacher || p.watch.dead)
     }
 
-    /// A teacher that lives would teach on, for nobody.
+    /// Otherwise a living teacher would continue to teach in vain.
     fn end_lesson<F: Fabric>(&self, learning: &Learning, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == learning.teacher && !p.watch.dead) {
             tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
         }
     }
 
-    /// Whether somebody else is to be asked.
+    /// Whether another teacher is to be asked.
     fn gives_up(&self, now: Time, learning: &Learning) -> bool {
         // Long before patience runs out: a candidate may wait for what this process lacks, with no leader meanwhile.
         let presumed = self.peers.iter().any(|p| p.id == learning.teacher && !p.watch.is_alive());

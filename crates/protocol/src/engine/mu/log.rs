@@ -64,7 +64,7 @@ pub struct Log {
     buffer: Vec<u8>,
 }
 
-/// What is asked of any log.
+/// The queries that all logs share.
 impl Deref for Log {
     type Target = Entries<Kind>;
 
@@ -153,7 +153,7 @@ impl Log {
         self.min_proposal = self.min_proposal.max(ballot);
     }
 
-    /// Bytes behind what must not be overwritten.
+    /// The bytes of the log that must not be overwritten.
     pub fn open_bytes(&self) -> u64 {
         self.tail().position - self.kept()
     }
@@ -177,7 +177,7 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a record that came some time ago.
+    /// Appends a record that arrived some time ago.
     fn append_staged(&mut self, ring: &Memory, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
         self.entries.follows(header)?;
         self.supersede();
@@ -224,7 +224,7 @@ impl Log {
         }
         self.buffer = buffer;
         self.truncate(same);
-        // They are written down as one, with the number.
+        // They are written down as one entry, together with the number.
         let journal = self.journal.take();
         let mut payloads = Vec::new();
         let put = || {
@@ -271,7 +271,7 @@ impl Log {
         self.beyond = beyond;
     }
 
-    /// Whether it does, and nothing has come between.
+    /// Whether it does, and the log has not changed since.
     pub fn is_beyond(&self) -> bool {
         self.beyond
     }

@@ -82,7 +82,7 @@ pub struct Mu {
     /// The backlog while no reign has it: empty, or what the machine shows beyond the end of the log. In the latter case a leader that executes first has lost
     /// its role, and may get it back before any other process writes to its log.
     backlog: Backlog,
-    /// When a leader looks after the background plane next.
+    /// When a leader next runs the background plane.
     background: Time,
     /// How many turns in a row have put that off.
     put_off: u32,
@@ -97,7 +97,7 @@ pub struct Mu {
     /// The highest number that outbid a reign. In a small group a majority answers before all numbers have been read; without this, a leader would be outbid
     /// again and again by a process outside that majority.
     outbid: u64,
-    /// It has been asked to give up the lead.
+    /// It has been asked to give up leadership.
     steps_down: bool,
     hand_over: HandOver,
     reigns: u64,

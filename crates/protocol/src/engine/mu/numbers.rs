@@ -1,4 +1,4 @@
-//! What the others read of a log.
+//! The numbers of a log that others read.
 
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;

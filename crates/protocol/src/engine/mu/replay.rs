@@ -81,7 +81,7 @@ impl Inbound {
                 if header.count == 0 { self.take_effect(header.committed(), log, ring, machine) } else { Ok(()) }
             }
             (kind, Some(staging)) if kind.is_entry() => {
-                // They have to have room in the log together.
+                // All of them together need room in the log.
                 if staging.staged.bytes() + payload.len() > log.capacity() as usize {
                     return Err(LaneFault::Room);
                 }
@@ -95,11 +95,11 @@ impl Inbound {
                 layout::check_entries(&header, body)?;
                 // What the record reports as committed was in the log before it. Applying that makes room.
                 log.advance(ring, machine, header.committed());
-                // What a teacher has brought is no news.
+                // What a teacher has sent is not new.
                 if header.last() > log.committed().index {
                     log.append(ring, &header, payload, reader)?;
                 }
-                // A record that comes late may tell of itself.
+                // A record that arrives late may report itself as committed.
                 log.advance(ring, machine, header.committed());
                 Ok(())
             }

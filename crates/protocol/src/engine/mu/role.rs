@@ -32,7 +32,7 @@ impl Mu {
             _ => {}
         }
         self.ask(fabric);
-        // Our own permission is asked for like anybody's.
+        // Our own permission is requested like any other.
         if self.reign.is_some() {
             self.serve(fabric, machine);
         }

@@ -1,4 +1,4 @@
-//! What comes of views of membership: see [`Roster`](crate::replica::roster::Roster).
+//! How the group follows the views of membership: see [`Roster`](crate::replica::roster::Roster).
 
 use martlet_fabric::Fabric;
 
@@ -59,7 +59,7 @@ impl Mu {
         }
     }
 
-    /// Tells membership what has come of its wishes, as leader.
+    /// As leader, tells membership how far its wishes have been fulfilled.
     pub(super) fn report_group(&mut self) {
         let Some((since, group)) = self.log.committed_group().filter(|_| self.is_leading()) else { return };
         let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));

@@ -51,7 +51,7 @@ impl Lesson {
         Lesson { writer: Writer::new(lane, config.state_ring_bytes), heard: 0, refreshing: false, under_way: None }
     }
 
-    /// Whether somebody waits to be taught, and could be.
+    /// Whether a learner waits to be taught, and could be.
     #[cfg(test)]
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()
@@ -68,7 +68,7 @@ impl Lesson {
     }
 }
 
-/// What a teacher has at hand.
+/// What a teacher works with.
 struct Desk<'a> {
     log: &'a Log,
     config: &'a Config,
@@ -91,7 +91,7 @@ impl Desk<'_> {
 }
 
 impl Mu {
-    /// Teaches whoever has asked. Returns whether anything was sent.
+    /// Teaches the learners that have asked. Returns whether anything was sent.
     ///
     /// A state with a part that is too long for any learner is taught to no process. A learner that has asked for it gets no answer, and asks another process
     /// when its patience is over. Meanwhile no part of the state is made in vain.

@@ -228,7 +228,7 @@ impl Reign {
         }
     }
 
-    /// What stands at a majority is committed.
+    /// Commits what is at a majority.
     #[inline]
     pub(super) fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let stable = cx.config.durability == Durability::Sync && !Canary::MuUnsynced.is_planted();

@@ -37,7 +37,7 @@ impl Disk {
         Disk { rng, whole, next: None, finished: None, ticket: 0, stable: 0, snapshots: 0, stuck: false }
     }
 
-    /// Whether there is something to come back with.
+    /// Whether there is something to recover.
     pub fn is_good(&self) -> bool {
         self.whole.is_some()
     }
@@ -47,7 +47,7 @@ impl Disk {
         self.stable == self.ticket
     }
 
-    /// What somebody who comes back would find if nothing were lost.
+    /// What a recovering process would find if nothing were lost.
     pub fn stored(&self) -> Option<&Stored> {
         self.whole.as_ref()
     }

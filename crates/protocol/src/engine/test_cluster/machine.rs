@@ -77,7 +77,7 @@ impl StateMachine for Machine {
         }
         if self.sprawls && cursor > 0 {
             self.sprawled.set(self.sprawled.get() + 1);
-            // Of memory that nobody touches.
+            // Memory that is never touched.
             *out = vec![0; MAX_PART_BYTES + 1];
             return None;
         }

@@ -37,7 +37,7 @@ pub trait Tested: Durable {
     /// What the cluster has to do about an event.
     fn meaning(event: &Self::Event) -> Meaning;
 
-    /// How it stands, in words.
+    /// Its state in words.
     fn describe(&self) -> String;
 }
 
@@ -69,7 +69,7 @@ impl Meaning {
 pub trait Watched: Tested {
     /// What a process says of itself.
     const WORDS: RegionName;
-    /// The lane in which a process's words to another one stand.
+    /// The lane for a process's words to another one.
     const CONTROL_LANE: RegionName;
 
     /// The peer by which it knows a process, if they have met.
@@ -139,7 +139,7 @@ pub struct Cluster<E: Tested, const HOST: bool> {
     pub nodes: Vec<Node<E, HOST>>,
     /// How often the power has failed: each time, the recovered processes are new ones.
     losses: u64,
-    /// The command that stands at an index for good.
+    /// The final command at each index.
     pub truth: BTreeMap<LogIndex, u64>,
     commands: BTreeMap<u64, Vec<u8>>,
     /// With the fencing token of the leader that acknowledged it.
@@ -421,7 +421,7 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// A command is committed at an index: the same for everybody, for ever.
+    /// A command is committed at an index: for ever the same in all processes.
     fn commit(&mut self, index: LogIndex, id: u64) {
         let known = *self.truth.entry(index).or_insert(id);
         assert_eq!(known, id, "two commands at index {index}");
@@ -513,7 +513,7 @@ impl<E: Tested, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// Everybody of the leader's group that lives holds everything.
+    /// Whether every living member of the leader's group holds everything.
     pub fn is_level(&self) -> bool {
         let Some(leader) = self.leader() else { return false };
         let engine = &self.nodes[leader].engine;

@@ -1,4 +1,4 @@
-//! What can be set about the engine.
+//! The engine's settings.
 
 use martlet_fabric::ring;
 

@@ -84,7 +84,7 @@ impl<R: Rule> Engine for ViewLog<R> {
         self.quorum.released()
     }
 
-    /// Replies that wait for their entries want none yet.
+    /// Replies that still wait for their entries need no round yet.
     #[inline]
     fn wants_round(&self) -> bool {
         self.quorum.wants_round(self.turns.released())

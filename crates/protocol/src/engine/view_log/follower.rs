@@ -19,7 +19,7 @@ pub(super) enum Op {
     Consumed,
     /// The word that tells whether its owner attends to the lane.
     Attended,
-    /// The lane that we keep for it is taken away.
+    /// The revocation of the lane that we keep for it.
     Revoked,
     /// The word that tells a primary what we hold.
     Acknowledged,
@@ -58,7 +58,7 @@ pub(super) enum Phase {
     Dropped,
 }
 
-/// The state's way to a learner.
+/// A state transfer to a learner.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     /// Where the next part begins; `None` when the last one has been taken.

@@ -1,4 +1,4 @@
-//! What stands in a record of a log lane.
+//! The content of a record in a log lane.
 //!
 //! A lane is a [`martlet_fabric::ring`] with one writer, the primary, and one reader, its owner. The payload of each record is a header of
 //! [`HEADER_BYTES`], four little-endian words, and then bytes:

@@ -155,7 +155,7 @@ impl Leading {
         }
     }
 
-    /// Executes what has been committed, where that is to be done.
+    /// Executes what has been committed, where execution is on commit.
     pub fn execute<S: StateMachine>(&mut self, machine: &mut S) {
         self.execute_up_to(self.committed, machine);
     }
@@ -215,7 +215,7 @@ impl Leading {
         self.post_starts(fabric);
         let posted = self.post_entries(fabric);
         if posted && self.holds == Holds::Acknowledged {
-            // Requests wait for what they will do.
+            // Requests wait for what the followers will do.
             self.followers.iter().filter(|f| f.gets_entries()).filter_map(|f| f.peer).for_each(|peer| fabric.nudge(peer));
         }
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);

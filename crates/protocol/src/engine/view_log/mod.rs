@@ -87,7 +87,7 @@ pub struct ViewLog<R> {
     faults: u64,
     /// When a peer was last asked whether it reads our lane.
     asked: Time,
-    /// To which primary what was last acknowledged.
+    /// The last acknowledgement: to which primary, and up to which entry.
     acknowledged: Option<(PeerId, LogIndex)>,
     rule: PhantomData<R>,
 }

@@ -33,7 +33,7 @@ pub(super) struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Granted,
-    /// It is being taken away.
+    /// Its access is being revoked.
     Revoking,
     /// From here on its writes fail; those that have not failed are in the lane.
     Revoked,

@@ -39,7 +39,7 @@ impl<R: Rule> ViewLog<R> {
         Some(gathered(uncommitted.last()))
     }
 
-    /// A log that begins behind all that was gathered.
+    /// A log that begins after everything that was gathered.
     pub(super) fn begun_with(me: ProcessId, config: Config, gathered: &Gathered) -> ViewLog<R> {
         ViewLog { chain: Chain::behind(gathered.last, config.execution), ..ViewLog::new(me, config) }
     }

@@ -140,7 +140,7 @@ fn trap_41_a_backup_closes_the_old_leader_s_queue_before_it_agrees_to_another_on
     let old = c.until_led();
     c.write_through(old);
     let others: Vec<usize> = (0..3).filter(|n| *n != old).collect();
-    // It lives, and is heard by nobody.
+    // It lives, but no other process hears it.
     c.nodes[old].alive = false;
     c.until("another one leads", |c| others.iter().any(|n| c.leads(*n)));
     let new = others.iter().copied().find(|n| c.leads(*n)).expect("just seen");
@@ -234,7 +234,7 @@ fn apus_4_4_a_promise_is_told_when_it_is_kept_and_not_before() {
     let view = c.nodes[leader].engine.view_id();
     c.kill(leader);
     c.run(300_000);
-    // They have promised, in memory: nobody has been told.
+    // They have promised, in memory only: no process has been told.
     assert!(others.iter().any(|n| c.nodes[*n].engine.view_id() > view));
     assert!(others.iter().all(|n| others.iter().all(|m| n == m || c.control(*n, *m, control::VOTE) <= view)));
     assert!(others.iter().all(|n| !c.leads(*n)));

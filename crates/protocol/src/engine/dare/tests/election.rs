@@ -160,7 +160,7 @@ fn dare_3_2_no_server_votes_twice_in_a_term() {
     assert!(cluster.control(second, voter, control::VOTE) < vote_of(9));
 }
 
-/// On a network, where nothing is stored in a log once its owner has closed it; on a host it may be, and counts for nothing.
+/// On a network, where nothing is stored in a log once its owner has closed it; on a host it may be, but does not count.
 #[test]
 fn dare_3_2_1_what_is_closed_to_a_leader_is_the_log_and_not_the_control_data() {
     let mut cluster = test_cluster::Cluster::<Dare, false>::new(3, tiny());

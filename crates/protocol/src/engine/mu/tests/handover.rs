@@ -1,4 +1,4 @@
-//! Leadership handed over by its holder.
+//! Hand-over of leadership by its holder.
 
 use martlet_fabric::NodeId;
 
@@ -155,7 +155,7 @@ fn one_that_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
     c.until("the name is in the log", |c| c.nodes[0].engine.hand_over.yields());
     c.world.pause(2);
     c.until("the name is committed", |c| heard(c, 0));
-    // The reign ends before anybody is told.
+    // The reign ends before any other process is told.
     let node = &mut c.nodes[0];
     node.engine.end_reign(AbortReason::NotLeader, &node.fabric);
     assert!(!c.leads(0) && !heard(&c, 2), "the case that this test is about");

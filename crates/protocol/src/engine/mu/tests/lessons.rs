@@ -157,7 +157,7 @@ fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     c.leave_behind(6, 0, 9 * ring / 4);
     c.until("six are level", |c| (1..6).all(|n| tail(c, n) == tail(c, 0)));
     let common = c.nodes[0].engine.last();
-    // The last begins anew under the first one's number.
+    // The last restarts under the first one's number.
     c.world.partition(&[6], &[1, 2, 3, 4, 5]);
     c.world.resume(6);
     c.until("the last begins anew where the first says", |c| !c.nodes[6].engine.is_complete() && tail(c, 6).index == common);
@@ -367,7 +367,7 @@ fn one_that_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
     assert!((1..3).all(|n| c.nodes[n].engine.standing() != Standing::Primary), "somebody leads without what was acknowledged");
 }
 
-/// The next candidate may wait for whom it teaches.
+/// The next candidate may wait for the process that it teaches.
 #[test]
 fn one_that_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_presumed_dead() {
     let config = tiny_but(|config| config.teach_patience_ns = 20_000_000);

@@ -230,7 +230,7 @@ fn mu_4_2_the_leader_adds_confirmed_followers_later_and_brings_them_up_to_date_b
     c.world.resume(2);
     level(&mut c);
     assert_eq!(c.nodes[2].engine.applied(), LogIndex(10));
-    // And counts them: without 1 it goes on.
+    // And counts them: without 1 it continues.
     c.kill(1);
     c.write_through(0);
 }
@@ -265,7 +265,7 @@ fn mu_5_1_a_paused_leader_is_found_by_its_heartbeat_and_leads_again_when_it_reco
     assert_eq!(c.events(1, |e| *e == Event::Suspected { process: id(0), certain: false }), 1);
     c.write_through(1);
     c.world.resume(0);
-    // It may ask for permission before anybody has seen its heart recover.
+    // It may ask for permission before any other process has seen its heart recover.
     c.until("both agree on it", |c| c.leads(0) && !c.leads(1) && c.events(1, |e| *e == Event::Recovered(id(0))) == 1);
     level(&mut c);
 }
@@ -493,7 +493,7 @@ fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {
 #[test]
 fn one_that_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
     let mut c = led::<true>(tiny());
-    // As after many attempts that came to nothing.
+    // As after many failed attempts.
     let engine = &mut c.nodes[1].engine;
     (engine.failures, engine.retry) = (8, Time(c.world.now() + 100 * tiny().heartbeat_interval_ns));
     c.kill(0);

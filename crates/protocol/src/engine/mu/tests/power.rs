@@ -31,7 +31,7 @@ fn durable_running(execution: Execution) -> Config {
     config
 }
 
-/// Until everybody has something to come back with.
+/// Until every node has something to recover.
 fn ready<const HOST: bool>(c: &mut Cluster<HOST>) {
     c.until("everybody has a snapshot", |c| c.nodes.iter().all(|node| node.disk.is_good()));
 }

@@ -49,7 +49,7 @@ impl<const HOST: bool> Schedule<HOST> {
         Schedule { rng, cluster, faults, handed_over: 0 }
     }
 
-    /// The group of whoever knows the most.
+    /// The most recent group that any process knows.
     fn group(&self) -> Group {
         let nodes = self.cluster.nodes.iter().filter(|n| n.engine.group().is_some());
         nodes.max_by_key(|n| (n.engine.ballot(), n.engine.last())).and_then(|n| n.engine.group().cloned()).expect("somebody founded it")

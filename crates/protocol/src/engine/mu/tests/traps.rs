@@ -163,7 +163,7 @@ fn trap_16_what_lands_while_permission_is_being_revoked_is_carried_over() {
             let limit = c.world.now() + ns;
             while let Some(n) = c.world.next_turn(limit) {
                 match n {
-                    // It goes on in the middle of its turn: completions first.
+                    // It continues in the middle of its turn: completions first.
                     0 => c.end_turn(0),
                     1 => c.turn(1),
                     _ => {}
@@ -212,7 +212,7 @@ fn one_that_executed_what_is_lost_is_taught_anew() {
     c.write_through(0);
     level(&mut c);
     c.world.pause(0);
-    // It has executed what nobody else will see.
+    // It has executed something that no other process will see.
     assert!(c.write(0).is_some());
     c.until_led_by(1);
     c.write_through(1);

@@ -16,7 +16,7 @@ use crate::replica::{Standing, UnreadablePart};
 /// A record, as header and content.
 type Written<'a> = (Header, &'a [u8]);
 
-/// Process 1 follows nobody yet; what `records` says comes from process 0.
+/// Process 1 follows no primary yet; `records` come from process 0.
 fn told(records: &[Written]) -> World {
     let config = Config { drain_budget_bytes: 100_000, ..tiny() };
     let mut world = World::new(2, config);

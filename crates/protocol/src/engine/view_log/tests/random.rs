@@ -315,7 +315,7 @@ fn nothing_acknowledged_is_lost_where_replicas_acknowledge() {
     live(run(Execution::Committed), 1000);
 }
 
-/// FiDe's HUC: what stands in all memories counts, and is executed then.
+/// FiDe's HUC: what is in all memories counts, and only then is executed.
 #[test]
 fn nothing_acknowledged_is_lost_where_leaders_execute_what_stands_everywhere() {
     live((0..1000).map(|seed| -> WorldOf<ByBroadcast> { run(seed, Execution::Committed, false) }), 1000);

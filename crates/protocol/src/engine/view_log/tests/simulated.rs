@@ -122,7 +122,7 @@ impl<const HOST: bool> Cluster<HOST> {
         }
     }
 
-    /// Turns of whoever the world names, until `done`.
+    /// Turns of the processes that the world names, until `done`.
     fn until(&mut self, writes: bool, what: &str, done: impl Fn(&Self) -> bool) {
         for _ in 0..200_000 {
             if done(self) {

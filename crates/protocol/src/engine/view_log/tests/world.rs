@@ -34,7 +34,7 @@ struct InFlight {
     token: Token,
 }
 
-/// One process's endpoint. Peer `n` is process `n - 1`, for everybody.
+/// One process's endpoint. Peer `n` is process `n - 1`, in every process.
 #[derive(Default)]
 pub struct TestFabric {
     own: BTreeMap<PeerId, Lane>,
@@ -201,7 +201,7 @@ pub struct Process<R: Rule> {
     vouched: usize,
 }
 
-/// A world of the engine that counts what stands in memory.
+/// A world of the engine that counts what is in memory.
 pub type World = WorldOf<ByMemory>;
 
 pub struct WorldOf<R: Rule> {
@@ -212,11 +212,11 @@ pub struct WorldOf<R: Rule> {
     /// Each process takes its own view for active, whatever the others have decided, as if clocks meant nothing.
     pub clocks_lie: bool,
     pub clock: u64,
-    /// What stands at each index for good, from 1 on.
+    /// The final entry at each index, from 1 on.
     pub truth: Vec<Vec<u8>>,
     commands: BTreeMap<u64, Vec<u8>>,
     pub acknowledged: Vec<LogIndex>,
-    /// The fencing tokens of those who acknowledged them.
+    /// The fencing tokens of the primaries that acknowledged them.
     tokens: BTreeMap<LogIndex, u64>,
     pub reads: u64,
     pub next_id: u64,
@@ -331,7 +331,7 @@ impl<R: Rule> WorldOf<R> {
         self.processes[p].machine.log.iter().map(|(_, id)| *id).collect()
     }
 
-    /// A new process, which nobody is connected to. Its lanes stand ready.
+    /// A new process, to which no other is connected. Its lanes are ready.
     pub fn spawn(&mut self) -> usize {
         let n = self.processes.len();
         let id = ProcessId { node: NodeId(n as u16 % 5), incarnation: Incarnation(n as u64 + 1) };
