@@ -7,7 +7,7 @@
 //!
 //! 1. A process that holds a message tells all others so, and delivers it when it knows that **every member of its view holds it**. In the paper's terms, the
 //!    message travels with one heartbeat, and the news that it is held with the next.
-//! 2. To enter a view, a process shuts out all that are not in it, and then tells all members **what it holds** ([`Message::Flush`]).
+//! 2. To enter a view, a process shuts out all processes that are not in it, and then tells all members **what it holds** ([`Message::Flush`]).
 //! 3. A process is reported as gone when all members of the view have said what they hold, and every message of that process among this has been delivered.
 //!
 //! If any process has delivered a message, every member of its view holds it. Every later view consists of such members only, so each of them says in step 2
@@ -80,9 +80,9 @@ pub struct Fcurb<M> {
     me: Place,
     view: View,
     held: BTreeMap<MessageId, M>,
-    /// The members of the view that have said in it that they hold a message.
+    /// The members that have said, in this view, that they hold a message.
     holders: BTreeMap<MessageId, Places>,
-    /// The members of the view that have said in it what they hold.
+    /// The members that have said, in this view, what they hold.
     flushed: Places,
     /// Processes that the view excludes, of which the user has not been told.
     departed: Places,
@@ -136,7 +136,7 @@ impl<M: Clone> Fcurb<M> {
         }
     }
 
-    /// Membership has decided the next view, of which this process is a member, and the caller has shut out all that are not.
+    /// Enters the next view that membership has decided. This process is a member of it, and the caller has shut out all processes that are not.
     ///
     /// # Panics
     /// When it does not follow the present one.
@@ -172,7 +172,7 @@ impl<M: Clone> Fcurb<M> {
         }
     }
 
-    /// Another process holds a message, and so does this one now.
+    /// Another process holds a message, and now this one holds it too.
     fn hold(&mut self, from: Place, id: MessageId, message: M) {
         self.holders.entry(id).or_default().insert(from);
         if self.held.insert(id, message).is_none() {

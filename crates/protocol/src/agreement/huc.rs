@@ -95,7 +95,7 @@ impl<V: Clone> Huc<V> {
         }
     }
 
-    /// Membership has decided the next view, of which this process is a member, and the caller has shut out all that are not.
+    /// Enters the next view that membership has decided. This process is a member of it, and the caller has shut out all processes that are not.
     ///
     /// # Panics
     /// When it does not follow the present one.

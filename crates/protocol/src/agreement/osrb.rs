@@ -1,7 +1,7 @@
 //! Optimistic stabilizing reliable broadcast (FiDe appendix A.2, algorithm 2).
 //!
-//! A sender sends its message to all. A process that has a message keeps it until its user says that it is *stable*, and relays it when its sender is gone. So what one
-//! correct process delivers, all correct processes deliver.
+//! A sender sends its message to all. A process that has a message keeps it until its user says that it is *stable*, and relays it when its sender is gone. So
+//! a message that one correct process delivers, all correct processes deliver.
 //!
 //! Two things differ from algorithm 2. A message whose sender is *already* known to be gone when it arrives is relayed at once. As printed, it never is, and
 //! the others wait for it for ever (TRAPS 24). And at a crash only messages of the crashed process are relayed, not everything that is kept: a living sender

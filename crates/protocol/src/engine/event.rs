@@ -13,7 +13,7 @@ pub enum DropReason {
     NotInGroup,
     /// Its lane can no longer be written.
     LaneLost,
-    /// A view counts on it, and the state cannot be taught.
+    /// A view counts on it, but the state cannot be taught.
     Unteachable,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Something that a node has to act on, or to report.
+/// Something that a node has to act on or report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// This learner has the whole state and counts for commits from now on: ask membership to make it a replica.

@@ -29,7 +29,7 @@ impl Gathered {
         ViewNumber((self.view.0 + VIEWS).min(LAST_VIEW - VIEWS))
     }
 
-    /// A proposal number behind all that may have been used before.
+    /// A proposal number above all that may have been used before.
     pub fn later_number(&self) -> u64 {
         (self.number + NUMBERS).min(MAX_NUMBER / 2)
     }

@@ -92,7 +92,7 @@ pub trait Engine: Debug + Sized {
     /// Whether it does not lead, and its machine shows exactly the state after some committed command: [the whole](Engine::is_complete) of it and nothing
     /// beyond. See [`Replica::shows_committed`](crate::replica::Replica::shows_committed).
     fn shows_committed(&self) -> bool;
-    /// Whether proposals of `bytes` in all would find room now.
+    /// Whether proposals of `bytes` in total would find room now.
     fn has_room(&self, bytes: usize) -> bool;
     /// The longest proposal that is taken, in bytes.
     fn max_proposal_bytes(&self) -> usize;
@@ -125,7 +125,7 @@ pub trait Engine: Debug + Sized {
 
     /// A member's process is connected; its lanes, in both directions, are fresh. The engine is not told of clients.
     fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F);
-    /// A peer's process is gone, or its connection; `certain`: its kernel says so.
+    /// A peer's process or its connection is gone; `certain`: the kernel says that the process is.
     fn handle_peer_gone(&mut self, peer: PeerId, certain: bool);
     /// A view has been decided. Numbers may skip; a view that is not newer is ignored. Views change the group: the replicas of the first view found it,
     /// learners are to be added, and a process that is no longer listed is to be removed.

@@ -7,7 +7,7 @@ use crate::basics::Time;
 use crate::membership::{Core, Roles};
 use crate::replica::Standing;
 
-/// For how long a replica that ends waits for others, in nanoseconds.
+/// How long an ending replica waits for others, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeavingPatience {
     /// As the only replica that holds the state: for a learner to hold it too.

@@ -108,7 +108,7 @@ impl Backlog {
         self.to_come().iter().any(|b| b.kind == Content::Commands)
     }
 
-    /// Appends a command, to the last batch if its commands do not grow beyond `batch_bytes` by it.
+    /// Appends a command, to the last batch if that does not exceed `batch_bytes` with it.
     #[inline]
     pub fn push(&mut self, command: &[u8], batch_bytes: usize) {
         let len = COMMAND_HEADER_BYTES + command.len();

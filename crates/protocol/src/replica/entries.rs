@@ -288,7 +288,7 @@ impl<K: RecordKind> Entries<K> {
         before != (self.committed, self.applied)
     }
 
-    /// The record behind `at`, which is here, and where it ends.
+    /// The record after `at`, which is here, and where it ends.
     fn record_behind(&self, ring: &Memory, at: Mark, into: &mut Vec<u8>) -> (Header<K>, Mark) {
         let record = self.read(ring, at.position, into);
         invariant!(record.is_some(), "no record behind {at:?}");
@@ -303,7 +303,7 @@ impl<K: RecordKind> Entries<K> {
         self.complete = complete;
     }
 
-    /// Applies the records up to `index`, committed or not. `false`: none ends there.
+    /// Applies the records up to `index`, committed or not. `false`: no record ends there.
     pub fn execute<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, index: LogIndex) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         while self.applied.index < index {

@@ -109,7 +109,7 @@ impl Group {
         self.electorates().map(|(_, quorum)| quorum).max().expect("there is one electorate at least")
     }
 
-    /// The processes that decide, and how many of them it takes: once, or in transition twice, the group before the change first (DARE section 3.4).
+    /// The processes that decide, and how many of them are needed: one pair, or in transition two, the group before the change first (DARE section 3.4).
     pub fn electorates(&self) -> impl Iterator<Item = (&[ProcessId], usize)> {
         let of = |members: &[ProcessId], places: u8| majority(if places == 0 { members.len() } else { usize::from(places) });
         let (first, second) = match &self.phase {
@@ -124,7 +124,7 @@ impl Group {
         self.electorates().all(|(members, quorum)| members.iter().filter(|id| of(**id)).count() >= quorum)
     }
 
-    /// How many places there are: DARE's P. In transition, before the change.
+    /// How many places there are: DARE's P. In transition, the number before the change.
     pub fn places(&self) -> usize {
         let members = if let Phase::Transitional { old, .. } = &self.phase { old } else { &self.members };
         if self.places == 0 { members.len() } else { self.places.into() }
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!((follows.members().len(), follows.majority(), follows.has_places()), (3, 2, false));
     }
 
-    /// Whatever phase follows another, no two sets of processes can decide without each other, in any group of up to five with whatever places.
+    /// Whatever phase follows another, no two disjoint sets of processes can both decide, in any group of up to five with whatever places.
     #[test]
     fn dare_3_4_majorities_of_any_two_groups_that_follow_each_other_meet() {
         let all: Vec<ProcessId> = (0..6).map(id).collect();

@@ -20,7 +20,7 @@ pub struct LaneWriter<M> {
     /// The reader's progress is being asked for.
     asking: bool,
     records_since_asked: u32,
-    /// The tail when the reader's progress was last heard of.
+    /// The tail when the reader's progress was last read.
     tail_then: u64,
 }
 

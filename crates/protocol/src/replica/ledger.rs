@@ -13,7 +13,7 @@ pub struct Ledger<R> {
     /// What was taken but is not stable, with the node's tickets.
     taken: VecDeque<(u64, R)>,
     stable: R,
-    /// Counts the times that the log ceased to follow from what was written before.
+    /// Counts the times that the log stopped continuing what was written before.
     chain: u64,
     /// The chain at whose beginning there is a stable snapshot, if there is one.
     anchored: Option<u64>,
@@ -72,7 +72,7 @@ impl<R: Copy + Default> Ledger<R> {
         self.stable
     }
 
-    /// Counts the times that the log ceased to follow from what was written before.
+    /// Counts the times that the log stopped continuing what was written before.
     pub fn chain(&self) -> u64 {
         self.chain
     }

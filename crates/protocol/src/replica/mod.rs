@@ -360,7 +360,7 @@ pub struct Service {
     pub replaced: u64,
 }
 
-/// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block, but for `sleep`.
+/// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block, except `sleep`.
 pub trait Application {
     /// Its state.
     type Machine: StateMachine;
@@ -417,7 +417,7 @@ pub trait Application {
         false
     }
 
-    /// Takes the end of an operation that the application posted on its own lanes, under a token of
+    /// Takes the completion of an operation that the application posted on its own lanes, under a token of
     /// [`Component::Application`](crate::basics::layout::Component::Application).
     fn complete<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R, completion: Completion) {
         let _ = (replica, completion);

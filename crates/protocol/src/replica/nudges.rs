@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// The endpoint of one process, and the peer that another one is to it.
+    /// The endpoint of one process, and another process as its peer.
     fn two(world: &mut World<true>) -> (Endpoint<true>, PeerId) {
         let identity = |node| Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
         let (_, mut fabric) = world.spawn(identity(0), &RegionSpec::default());

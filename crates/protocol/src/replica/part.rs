@@ -31,7 +31,7 @@ pub fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize, out: &
     Ok(next)
 }
 
-/// Why a part of the state is not taken. Its sender teaches this process nothing.
+/// Why a part of the state is refused. Its sender cannot teach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartFault {
     /// It is longer than any part that a state machine sends.

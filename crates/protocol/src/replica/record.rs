@@ -21,7 +21,7 @@ use crate::basics::{LogIndex, MAX_NUMBER, is_number};
 
 /// The kinds of records that an engine has.
 pub trait RecordKind: Copy + Debug + Eq + 'static {
-    /// All of them. The first is number 1 in the first word of a record, and so on.
+    /// All kinds. The first has number 1 in the first word of a record, and so on.
     const ALL: &'static [Self];
     /// The highest number of a reign that there can be.
     const MOST: u64 = MAX_NUMBER;

@@ -78,7 +78,7 @@ impl Signs {
         Some(self.schedule.gap(now)).filter(|gap| *gap > settings.stall_ns)
     }
 
-    /// Beats if it is due: see [`Heart::tick`]. Returns whether the heart stops with that.
+    /// Beats if it is due: see [`Heart::tick`]. Returns whether the heart stops now.
     pub fn beat<F: Fabric>(&mut self, now: Time, settings: &Settings, waiting: bool, committed: LogIndex, fabric: &F) -> bool {
         let stopped = self.heart.stopped;
         if self.heart.tick(now, settings.heartbeat_interval_ns, settings.fate_beats, waiting, committed)

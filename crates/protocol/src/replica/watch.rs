@@ -15,7 +15,7 @@ pub struct Watch<S> {
     score: Score,
     /// Its score fell below the failure threshold and has not recovered.
     presumed: bool,
-    /// Its kernel says that it is gone, or it cannot be reached over this connection any more.
+    /// Its kernel says that it is gone, or it can no longer be reached over this connection.
     pub dead: bool,
     /// It is gone for certain.
     pub certain: bool,
@@ -144,7 +144,7 @@ impl<S> Watch<S> {
         }
     }
 
-    /// What it says of its acting threads. Returns whether the process is certainly dead.
+    /// Takes the number of acting threads that it shows. Returns whether the process is certainly dead.
     pub fn note_threads(&mut self, value: u64) -> bool {
         self.deaths.note_count(value) != Sign::Alive
     }
@@ -190,7 +190,7 @@ impl Heart {
     }
 }
 
-/// When the signs of life have to be seen to next.
+/// When the signs of life are next due.
 #[derive(Debug)]
 pub struct Schedule {
     stall: StallMeter,

@@ -183,7 +183,7 @@ struct FailConsistent {
     flaw: Flaw,
 }
 
-/// How the paper's primitive could be taken, and must not be.
+/// Ways in which the paper's primitive could be misread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -201,7 +201,7 @@ struct FailConsistentState {
     entered: Vec<usize>,
     views: Vec<View>,
     delivered: Vec<BTreeSet<MessageId>>,
-    /// The processes of which each has been told that they are gone.
+    /// For each process, the processes that it has been told are gone.
     told: Vec<Places>,
     net: BTreeSet<(Place, Place, fcurb::Message<u8>)>,
     /// A message that is delivered after its sender was said to be gone.

@@ -68,7 +68,7 @@ decides!(Huc, huc, |message: &huc::Message<u8>| match message {
     _ => None,
 });
 
-/// A bug that the model puts between the machines and what surrounds them.
+/// A bug that the model plants between the machines and their callers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -105,7 +105,7 @@ enum Action<M> {
         at: Place,
         message: M,
     },
-    /// A process takes a message as one that has not entered its view would.
+    /// A process takes a message as if it had not entered its view.
     TakeAsBefore {
         from: Place,
         at: Place,
@@ -134,7 +134,7 @@ struct World<D> {
     /// How many views there are beside the first.
     views: usize,
     crashes: usize,
-    /// Whether every process proposes before all else. Otherwise at any time.
+    /// Whether every process proposes before anything else happens; otherwise at any time.
     early: bool,
     flaw: Flaw,
     of: std::marker::PhantomData<D>,

@@ -15,7 +15,7 @@ pub trait Model {
     /// Where every run begins.
     fn initial(&self) -> Self::State;
 
-    /// What can happen in a state, and what comes of it.
+    /// What can happen in a state, and the resulting states.
     fn next(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
     /// Whether an action makes the run progress by itself: a crash or a suspicion does not, and need never happen.
@@ -43,7 +43,7 @@ impl Explored {
         self.states
     }
 
-    /// Demands that this was wrong. Returns the number of steps to it.
+    /// Demands that this was found wrong. Returns the number of steps to it.
     pub fn wrong(&self, what: &str) -> usize {
         let (found, steps) = self.wrong.as_ref().expect("something is wrong");
         assert!(found.contains(what), "{found}, after {} steps:\n  {}", steps.len(), steps.join("\n  "));
@@ -51,7 +51,7 @@ impl Explored {
     }
 }
 
-/// States are told apart by 128 bits of hash: two of ten million are taken for one with a chance of 10^-25.
+/// States are told apart by 128 bits of hash: among ten million, two are confused with a probability of 10^-25.
 fn fingerprint(state: &impl Hash) -> u128 {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
@@ -114,7 +114,7 @@ fn steps<M: Model>(model: &M, from: &[(usize, usize)], mut number: usize) -> Vec
     steps
 }
 
-/// The page names a model with as many states as it has.
+/// The documentation states the number of states of each model.
 pub fn is_on_the_page(model: &str, processes: u8, states: usize) {
     let (thousands, rest) = (states / 1000, states % 1000);
     let row = format!("| {model} | {processes} | {thousands},{rest:03} |");

@@ -1,4 +1,4 @@
-//! Exhaustive models of the primitives: the machines themselves, few processes, every order of events.
+//! Exhaustive models of the primitives: the real machines, few processes, every order of events.
 
 mod broadcast;
 mod consensus;

@@ -44,7 +44,7 @@ pub(super) struct Follower {
     pub acked: u64,
     /// Whether it belongs to the group in force, as of the reign's electorate.
     pub votes: bool,
-    /// The last turn after whose execution its lane was still open.
+    /// The last turn for which its lane was still open after the turn's execution.
     pub vouched: u64,
     /// What it was last told is committed, and by which operation.
     told: LogIndex,

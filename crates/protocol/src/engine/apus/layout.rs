@@ -1,6 +1,6 @@
 //! The words and records of the engine: where each one is, which process writes it, and in which direction it may change.
 //!
-//! Beside the [`LOG_LANE`] that every engine has, a process offers
+//! Besides the [`LOG_LANE`] that every engine has, a process offers
 //!
 //! | region | kind | content |
 //! |---|---|---|
@@ -110,7 +110,7 @@ pub mod control {
     pub const GRANT_INDEX: usize = 9;
     /// Where that entry ends. Written before [`GRANTED`].
     pub const GRANT_POSITION: usize = 10;
-    /// Whether the peer had a log of a group that it knew, to which that entry belongs: 1 or 0. Written before [`GRANTED`].
+    /// Whether that entry belongs to a log of the peer whose group the peer knew: 1 or 0. Written before [`GRANTED`].
     pub const GRANT_KNOWS: usize = 11;
     /// The latest request *of ours* that the peer has granted.
     pub const GRANTED: usize = 12;
@@ -125,7 +125,7 @@ pub mod control {
     pub const OUTDATED: usize = 16;
     /// The peer has led, and hands over: the view id that its successor is to propose. The successor stands at once, and the others hold back for it.
     pub const STAND: usize = 17;
-    /// Twice the number of the peer's latest learning request, plus one while it still has it.
+    /// Twice the number of the peer's latest learning request, plus one while that is open.
     pub const TEACH: usize = 18;
     /// The lane's bytes.
     pub const BYTES: usize = 192;

@@ -18,7 +18,7 @@ use super::{Apus, Event};
 /// For how many heartbeats a replica must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
 
-/// A learning request, and how far it has been met.
+/// A learning request, and how far it has been fulfilled.
 #[derive(Debug)]
 pub(super) struct Learning {
     teacher: PeerId,

@@ -233,7 +233,7 @@ impl Log {
         self.buffer = buffer;
         let cut = same != self.tail();
         self.entries.cut_behind(same);
-        // They are written down as one, with the view id.
+        // They are written down as one entry, together with the view id.
         let journal = self.journal.take();
         let mut payloads = Vec::new();
         let put = || {
@@ -398,7 +398,7 @@ impl Log {
         payloads.iter().try_for_each(|payload| self.append_staged(payload))
     }
 
-    /// What was promised, by a process that has been restored.
+    /// What a restored process has promised.
     pub fn restore_promise(&mut self, view: u64) {
         self.promised = self.promised.max(view).max(self.accepted);
     }
@@ -479,7 +479,7 @@ mod tests {
         let rank = backup.rank();
         assert!(!backup.learned(&mut NoState, third, 5, &group()), "what stands there may be something else");
         assert_eq!((backup.rank(), commands(&backup)), (rank, b"abcd".to_vec()));
-        // Once it has that leader's log it has the entry.
+        // Once it has that leader's log, it has the entry.
         backup.take_over(5, &staged(5, 0, b"abcdef")).expect("they follow");
         assert!(backup.learned(&mut NoState, third, 5, &group()) && backup.is_complete());
         assert_eq!((backup.committed(), backup.applied(), backup.tail()), (third, third, sixth));

@@ -318,7 +318,7 @@ impl Apus {
         posted
     }
 
-    /// Goes on with an election, as far as it can.
+    /// Continues an election, as far as possible.
     fn elect<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
         let now = self.now;
         let mut moved = self.act_on_closed(fabric, machine);

@@ -40,7 +40,7 @@ struct Sending {
 #[derive(Debug)]
 pub(super) struct Lesson {
     writer: Writer,
-    /// The last request that was heard, with its lowest bit.
+    /// The last request that was read, with its lowest bit.
     heard: u64,
     refreshing: bool,
     under_way: Option<Sending>,

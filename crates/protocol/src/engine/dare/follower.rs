@@ -57,7 +57,7 @@ pub(super) struct Follower {
     pub counts: bool,
     /// In which of the deciding groups it votes, one bit each: see [`Quorums`](super::quorums::Quorums).
     pub groups: u8,
-    /// The last turn after whose execution it still had no higher term.
+    /// The last turn for which it still had no higher term after the turn's execution.
     pub vouched: u64,
     /// The position of the tail pointer that was posted last.
     tail: Mark,

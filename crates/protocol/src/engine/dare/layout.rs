@@ -209,7 +209,7 @@ pub enum Kind {
     Commands = 2,
     /// A new group: one entry that the state machine does not see (the paper's CONFIG). Body: see [`Group`](crate::replica::group::Group).
     Group = 3,
-    /// A new head (section 3.3.2). Body: the position before which nothing is needed any more.
+    /// A new head (section 3.3.2). Body: the position before which nothing is needed any longer.
     Head = 4,
     /// The owner of a snapshot begins. Body: the position after the last entry that its state shows, the request's number, the group.
     Begin = 5,

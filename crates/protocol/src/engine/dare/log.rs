@@ -201,7 +201,7 @@ impl Log {
         self.move_head();
     }
 
-    /// The head is where the last committed HEAD entry says.
+    /// Sets the head from the last committed HEAD entry.
     fn move_head(&mut self) {
         let committed = self.committed().index;
         while let Some((_, head)) = self.heads.front().copied().filter(|(index, _)| *index <= committed) {

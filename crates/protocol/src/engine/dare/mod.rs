@@ -438,7 +438,7 @@ impl Dare {
         }
     }
 
-    /// A candidate's own decision is durable: it asks the others for their votes.
+    /// A candidate's own decision is durable, so it asks the others for their votes.
     fn begin_reign<F: Fabric>(&mut self, term: u64, until: Time, fabric: &mut F) {
         let quorum = self.log.group().map_or(1, Group::majority);
         Request { term, last_term: self.log.last_term(), last: self.log.tail().index, quorum }.encode(&mut self.buffer);

@@ -75,7 +75,7 @@ fn what_a_leader_alone_has_decided_is_what_the_next_one_proposes() {
     }
 }
 
-/// TRAPS 21: acknowledgements to a dead leader are none to the next.
+/// TRAPS 21: acknowledgements to a dead leader do not count for the next one.
 #[test]
 fn a_new_leader_decides_by_what_has_been_acknowledged_to_itself() {
     let mut world = World::led(3, quiet());
@@ -127,7 +127,7 @@ fn a_leader_that_executes_on_commit_shows_nothing_that_is_not_decided() {
     assert_eq!((world.processes[0].machine.keys.len(), world.processes[0].engine.applied()), (1, index));
 }
 
-/// A learner that comes while entries are under way is given a state that lacks nothing of them.
+/// A learner that joins while entries are under way gets a state that includes all of them.
 #[test]
 fn a_learner_begins_once_what_is_under_way_is_decided() {
     let mut world = World::led(2, Config { execution: Execution::Committed, ..quiet() });

@@ -50,7 +50,8 @@ fn a_decision_takes_a_turn_of_nobody_else_where_hsuc_takes_one_of_each() {
     assert_eq!((turns_of_others::<ByBroadcast>(), turns_of_others::<ByAcknowledgement>()), (0, 2));
 }
 
-/// Section 6.4 answers once the choice is queued for a heartbeat. That loses it when the leader dies then: here nothing is answered, and nothing executed, before all hold it.
+/// Section 6.4 answers once the choice is queued for a heartbeat. The choice is then lost if the leader dies. Here nothing is answered or executed before all
+/// hold it.
 #[test]
 fn nothing_is_answered_or_executed_while_one_replica_lacks_it() {
     let mut world = World::led(3, on_commit());
@@ -66,7 +67,7 @@ fn nothing_is_answered_or_executed_while_one_replica_lacks_it() {
     assert_eq!((world.processes[0].machine.keys.len(), world.acknowledged.as_slice()), (1, &[index][..]));
 }
 
-/// Fail-consistency: "messages are delivered before failure notifications". What a dead leader has decided its successor takes up before it leads.
+/// Fail-consistency: "messages are delivered before failure notifications". A successor takes up what a dead leader has decided before it leads.
 #[test]
 fn what_a_dead_leader_has_decided_is_delivered_before_anybody_else_leads() {
     let mut world = World::led(3, on_commit());
@@ -82,7 +83,8 @@ fn what_a_dead_leader_has_decided_is_delivered_before_anybody_else_leads() {
     assert!((1..3).all(|p| world.processes[p].engine.last() == index) && world.processes[1].engine.committed() == index);
 }
 
-/// Uniformity: "all processes receive a message or no process does". A choice that reached one of two is given to both, if that one leads, and to none if the other one does.
+/// Uniformity: "all processes receive a message or no process does". A choice that reached one of two processes is delivered to both if that one leads, and to
+/// neither if the other one does.
 #[test]
 fn a_choice_that_reached_one_replica_is_all_replicas_in_the_end_or_nobodys() {
     for reached in [1, 2] {
@@ -130,7 +132,7 @@ fn a_leader_that_a_view_excludes_decides_nothing_that_its_successor_lacks() {
     assert_eq!(world.acknowledged, [later]);
 }
 
-/// A learner that comes while entries are under way is given a state that lacks nothing of them.
+/// A learner that joins while entries are under way gets a state that includes all of them.
 #[test]
 fn a_learner_begins_once_what_is_under_way_is_decided() {
     let mut world = World::led(2, on_commit());

@@ -29,7 +29,7 @@ pub enum Event {
         /// The number of entries found at it or its followers that were not known to be committed; now they are.
         recovered: u64,
     },
-    /// This process led (`led`), or was on its way to, and has given up.
+    /// This process led (`led`) or tried to lead, and has given up.
     Aborted {
         /// Why.
         reason: AbortReason,
@@ -86,7 +86,7 @@ pub enum AbortReason {
     Granted(ProcessId),
     /// A process with a lower id lives.
     NotLeader,
-    /// A process has promised, or accepted, under this number, which is not below the one of this reign.
+    /// A process has promised or accepted this number, which is not below that of this reign.
     Outbid(u64),
     /// A follower's log could not be read as it should.
     CatchUp,

@@ -116,7 +116,7 @@ pub mod permission {
     pub const REQUEST: usize = 1;
     /// The latest request *of ours* that the peer has granted.
     pub const ACK: usize = 2;
-    /// Twice the number of that peer's latest wish to be taught, plus one while it still has it.
+    /// Twice the number of that peer's latest request to be taught, plus one while that is open.
     pub const TEACH: usize = 3;
     /// The salt of the log lane that the peer keeps for us. From 0 to that, before the first [`ACK`].
     pub const LOG_SALT: usize = 4;
@@ -162,7 +162,7 @@ pub enum Kind {
     /// A start whose base is committed, but perhaps not known to be at the reader: the log overran the reader, which has to be taught what precedes the base.
     /// Body: the base's position, the group at the base.
     Jump = 6,
-    /// The teacher begins: `index` is the last entry that its state shows. Body: that entry's position, the wish's number, the group.
+    /// The teacher begins: `index` is the last entry that its state shows. Body: that entry's position, the request's number, the group.
     Begin = 7,
     /// A part of the state; `count` is 1 when more fragments of the same part follow, else 0.
     Part = 8,

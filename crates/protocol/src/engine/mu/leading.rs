@@ -59,7 +59,7 @@ pub(super) struct Context<'a, F, S> {
     pub events: &'a mut VecDeque<Event>,
     pub nudges: &'a mut Nudges,
     pub buffer: &'a mut Vec<u8>,
-    /// The number of the request that this process has granted itself last.
+    /// The number of this process's own request that it granted last.
     pub self_granted: u64,
     /// The peer whose log an earlier reign began to read and did not finish: the pieces may still land in the scratch memory to which logs are read.
     pub stray_log: Option<PeerId>,

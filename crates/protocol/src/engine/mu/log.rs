@@ -51,7 +51,7 @@ impl Staged {
 #[derive(Debug)]
 pub struct Log {
     entries: Entries<Kind>,
-    /// The machine shows more than the log holds: what this process executed as a leader that has lost its role.
+    /// Whether the machine shows more than the log holds: what this process executed as a leader before it lost its role.
     beyond: bool,
     min_proposal: u64,
     last_ballot: u64,

@@ -26,7 +26,7 @@ pub(super) struct Permission {
     serving: Option<(PeerId, u64)>,
     /// Revocations that have not completed.
     pub revoking: u32,
-    /// The number of our own latest request, and of the latest that was granted by ourselves.
+    /// The numbers of our own latest request, and of the latest that we granted ourselves.
     pub requested: u64,
     pub self_granted: u64,
 }

@@ -37,7 +37,7 @@ struct Staging {
 }
 
 impl Inbound {
-    /// Takes whatever comes next for a leader's that it has not prepared.
+    /// Changes the prepared number, so that what comes next seems to come from a leader that has not prepared.
     #[cfg(test)]
     pub(super) fn mistake_ballot(&mut self) {
         self.ballot += 1;

@@ -39,7 +39,7 @@ pub(super) struct Teaching {
 #[derive(Debug)]
 pub(super) struct Lesson {
     pub writer: Writer,
-    /// The last wish that was heard, with its lowest bit.
+    /// The last request that was read, with its lowest bit.
     heard: u64,
     refreshing: bool,
     under_way: Option<Teaching>,

@@ -15,7 +15,7 @@ pub struct Stored {
     journal: Vec<(u64, Vec<u8>)>,
 }
 
-/// A disk that is slow, and tells late what is stable.
+/// A disk that is slow, and reports late what is stable.
 #[derive(Debug)]
 pub struct Disk {
     rng: Rng,
@@ -27,7 +27,7 @@ pub struct Disk {
     ticket: u64,
     stable: u64,
     pub snapshots: usize,
-    /// It takes nothing more: what is handed over never becomes stable.
+    /// Whether it is stuck: what is handed over never becomes stable.
     pub stuck: bool,
 }
 

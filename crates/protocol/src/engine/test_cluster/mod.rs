@@ -47,14 +47,14 @@ pub enum Meaning {
     TookOver,
     /// A peer is to be forgotten.
     Forget(PeerId),
-    /// It finds fault with what it reads of another process.
+    /// It finds a fault in what it reads from another process.
     Fault,
     /// Anything else.
     Other,
 }
 
 impl Meaning {
-    /// What an event means, of an engine that has none of its own.
+    /// What an event means, for an engine without events of its own.
     pub fn of(event: &Event) -> Meaning {
         match event {
             Event::TookOver { .. } => Meaning::TookOver,
@@ -145,7 +145,7 @@ pub struct Cluster<E: Tested, const HOST: bool> {
     /// With the fencing token of the leader that acknowledged it.
     pub acknowledged: BTreeMap<LogIndex, u64>,
     next_id: u64,
-    /// One that may find fault with what its leader writes.
+    /// A node that may find a fault in what its leader writes.
     pub finds_fault: Option<usize>,
     /// The padding of the next commands.
     pub padding: usize,

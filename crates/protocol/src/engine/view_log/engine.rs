@@ -1,4 +1,4 @@
-//! The log behind views behind the interface of all engines.
+//! The log behind views, with the interface of all engines.
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec, ring};
 

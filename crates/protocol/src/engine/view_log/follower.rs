@@ -46,7 +46,7 @@ pub(super) fn parse_token(token: Token) -> (Op, PeerId) {
 /// How far a follower is from holding the whole state.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A replica when its primary took over: its lane gets the start as soon as it is connected.
+    /// It was a replica when the primary took over: its lane gets the start as soon as it is connected.
     Unstarted,
     /// It holds the whole state, or will once it has read its lane. It gets every entry.
     Following,
@@ -102,7 +102,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// `lane`: as which peer it is connected, and the salt of the lane that it keeps for us.
+    /// `lane`: the peer as which it is connected, and the salt of the lane that it keeps for us.
     pub fn new(process: ProcessId, lane: Option<(PeerId, u64)>, phase: Phase, config: &Config) -> Follower {
         let mut follower = Follower {
             process,

@@ -155,7 +155,7 @@ pub enum LaneFault {
         /// As found.
         committed: LogIndex,
     },
-    /// A lane has to begin with a start, and has one only.
+    /// A lane has to begin with a start, and has only one.
     #[error("a record of kind {0:?} stands where the lane's start, or no other start, is allowed")]
     Order(Kind),
     /// An entry, flush or end does not continue the log.
@@ -174,7 +174,7 @@ pub enum LaneFault {
         /// As found.
         found: ViewNumber,
     },
-    /// What is said to be committed has not been written.
+    /// What the record declares committed has not been written.
     #[error("index {committed} is said to be committed where only {last} has been written")]
     Commit {
         /// As found.

@@ -358,7 +358,7 @@ impl Leading {
         }
     }
 
-    /// Sends learners their next bytes, as far as their lanes are less than half full: entries come first.
+    /// Sends learners their next bytes, as long as their lanes are less than half full, because entries come first.
     fn transfer<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
         let mut any = false;
         if self.head_posted != 0 {

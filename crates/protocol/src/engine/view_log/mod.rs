@@ -58,8 +58,9 @@ const HEARTS: &[(RegionName, usize)] = &[(LIFE, life::HEARTBEAT)];
 ///
 /// Its methods, and the order of a turn, are those of all engines ([`Engine`](crate::engine::Engine)). Handling an event changes no memory that others see.
 ///
-/// Views have to come from one membership service, which keeps the order of seniority: a member that was behind another stays behind it, and
-/// a process that has once been primary is primary of every view that lists it. A process joins as [`Roles::LEARNER`](crate::membership::Roles::LEARNER), except in the first view.
+/// Views have to come from one membership service, which keeps the order of seniority: a member that was listed after another stays after it, and a process
+/// that has once been primary is primary of every later view that lists it. A process joins as [`Roles::LEARNER`](crate::membership::Roles::LEARNER), except in
+/// the first view.
 #[derive(Debug)]
 pub struct ViewLog<R> {
     me: ProcessId,
@@ -75,7 +76,7 @@ pub struct ViewLog<R> {
     chain: Chain,
     turns: Turns,
     quorum: Quorum,
-    /// Set once a view listed us; then a view that does not excludes us.
+    /// Set once a view listed us; after that, a view that does not list us excludes us.
     listed: bool,
     /// Set once a view listed us as a learner: then we may not lead with the empty state.
     learner: bool,
@@ -224,7 +225,7 @@ impl<R: Rule> ViewLog<R> {
     }
 }
 
-/// A record with room for all that it usually holds, whose memory has been touched.
+/// A record with room for its usual content, whose memory has been touched.
 fn spare_record(config: &Config) -> Record {
     let mut record = Record::with_capacity(config.fragment_bytes().min(64 << 10) + layout::HEADER_BYTES);
     record.fill(|bytes| bytes.resize(bytes.capacity(), 0));

@@ -72,7 +72,7 @@ impl<R: Rule> ViewLog<R> {
         }
     }
 
-    /// Tells peers that we read their lanes, and asks whether they read ours.
+    /// Tells peers that this process reads their lanes, and asks whether they read the lanes that it writes.
     pub(super) fn attend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         for peer in &mut self.peers {
             if !peer.attended

@@ -8,7 +8,7 @@ use crate::basics::LogIndex;
 
 /// What an emptied queue keeps of its buffer, so that one long entry does not hold memory for ever.
 const KEEP_BYTES: usize = 4 << 20;
-/// Bytes at the front that are worth moving the rest for.
+/// How many free bytes at the front make it worthwhile to move the rest.
 const COMPACT_BYTES: usize = 64 << 10;
 
 /// Entries of consecutive indices. In steady state it allocates nothing.
@@ -20,7 +20,7 @@ pub(super) struct EntryQueue {
     lens: VecDeque<usize>,
     /// The index of the first entry, or of the next one to be pushed when there is none.
     first: LogIndex,
-    /// Bytes at the end of the buffer that belong to an entry whose last fragment has not come.
+    /// Bytes at the end of the buffer that belong to an entry whose last fragment has not arrived.
     open: Option<usize>,
     pulse: Pulse,
 }
@@ -65,7 +65,7 @@ impl EntryQueue {
         self.lens.is_empty()
     }
 
-    /// Whether an entry has begun whose last fragment has not come.
+    /// Whether an entry has begun whose last fragment has not arrived.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }

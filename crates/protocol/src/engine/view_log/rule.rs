@@ -1,4 +1,4 @@
-//! What makes the engines that keep this log differ from each other.
+//! What distinguishes the engines that keep this log.
 
 use std::fmt::Debug;
 

@@ -44,7 +44,7 @@ fn apus_4_1_b1_b2_what_is_not_kept_is_not_acknowledged() {
     let leader = c.until_led();
     c.write_through(leader);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
-    // The backups' disks stand still. The leader's does not, and is no majority.
+    // The backups' disks stand still. The leader's works, but is no majority.
     others.iter().for_each(|n| c.nodes[*n].disk.stuck = true);
     c.run(50_000);
     let index = c.write(leader).expect("it leads, and has room");
@@ -193,7 +193,7 @@ fn trap_21_what_was_acknowledged_to_a_dead_leader_is_acknowledged_again_to_the_n
     let index = c.write_through(leader);
     c.until("all have it", |c| c.nodes.iter().all(|node| node.engine.last() >= index));
     c.kill(leader);
-    // Nothing new is proposed: the next one leads by what is there.
+    // Nothing new is proposed: the next leader leads with what is there.
     let next = c.until_led();
     let other = (0..3).find(|n| *n != leader && *n != next).expect("three");
     assert!(c.control(next, other, control::ACK) > index.0);

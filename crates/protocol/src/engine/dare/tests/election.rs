@@ -282,7 +282,7 @@ fn dare_3_2_2_a_candidate_supports_another_one_that_is_elected() {
     cluster.kill(leader);
     let lives = |c: &Cluster| c.memory(elected, LocalRegion::Public(WORDS))[words::HEARTBEAT].fetch_add(1, Ordering::Release);
     let waits = |c: &Cluster| c.nodes[candidate].engine.reign.as_ref().map(|reign| (reign.term, reign.until));
-    // It waits the longer the more often it has waited in vain.
+    // It waits longer the more often it has waited in vain.
     cluster.until("it waits for votes", |c| {
         lives(c);
         c.nodes[candidate].engine.election.failures == 4 && waits(c).is_some()

@@ -69,7 +69,7 @@ fn dare_3_4_a_change_of_size_goes_on_under_the_next_leader() {
         |c: &Cluster, n: usize| matches!(c.nodes[n].engine.group().map(|g| g.phase().clone()), Some(Phase::Transitional { .. }));
     cluster.until("some know of the transition", |c| (0..5).filter(|n| is_in_transition(c, *n)).count() >= 3);
     cluster.kill(leader);
-    // The next leader ends what was begun, and may have no place itself.
+    // The next leader completes the change, and may have no place itself.
     cluster.until("the change has ended", |c| {
         let Some(next) = c.leader() else { return false };
         let group = c.nodes[next].engine.group().expect("a member");
@@ -166,7 +166,7 @@ fn dare_3_4_servers_that_lag_for_ever_are_not_asked_over_and_over() {
     while tails.iter().any(|tail| cluster.nodes[leader].engine.log.retains(*tail)) {
         cluster.write_through(leader);
     }
-    // It reaches the leader, and besides only those that the leader does not reach.
+    // It reaches the leader, and otherwise only servers that the leader does not reach.
     cluster.spawn(None);
     fed.iter().for_each(|n| cluster.part(5, *n));
     tell_view(&mut cluster, 2, 0..6);

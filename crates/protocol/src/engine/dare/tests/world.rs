@@ -58,7 +58,7 @@ pub fn led(servers: usize) -> (Cluster, usize) {
     (cluster, leader)
 }
 
-/// So many servers that all have the same log, the leader of it, and its last entry.
+/// So many servers that all have the same log; also returns the leader and the last entry.
 pub fn alike(servers: usize) -> (Cluster, usize, LogIndex) {
     let (mut cluster, leader) = led(servers);
     let last = cluster.write_through(leader);
@@ -78,7 +78,7 @@ pub fn tell_view(cluster: &mut Cluster, number: u64, replicas: impl Iterator<Ite
     cluster.nodes.iter_mut().for_each(|node| node.engine.handle_view(&view));
 }
 
-/// Turns until the group at `n` has so many members, and no change is under way. Returns the phases that it went through.
+/// Runs turns until the group at `n` has so many members and no change is under way. Returns the phases that it went through.
 pub fn until_stable(cluster: &mut Cluster, n: usize, members: usize) -> Vec<Phase> {
     let mut phases: Vec<Phase> = Vec::new();
     cluster.until("the group is stable", |c| {

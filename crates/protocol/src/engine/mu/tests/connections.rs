@@ -209,7 +209,7 @@ fn any_number_of_followers_is_outlived_in_one_reign() {
     }
     assert_eq!(c.nodes[0].engine.reign(), reign);
     assert!(c.nodes[0].engine.peers.len() < 6, "the dead are forgotten");
-    // Two of three do, and it is those that live.
+    // Two of three do, namely those that live.
     c.kill(1);
     c.write_through(0);
 }

@@ -180,7 +180,7 @@ fn a_member_that_has_not_been_seen_to_follow_yet_is_waited_for() {
     c.write_through(n);
 }
 
-/// Runs until the first node can tell what came of it, and returns that.
+/// Runs until the first node knows the outcome, and returns that.
 fn what_came_of_it<const HOST: bool>(c: &mut Cluster<HOST>) -> Option<HandOverState> {
     c.until("it can be told", |c| c.nodes[0].engine.hand_over_state() != Some(HandOverState::UnderWay));
     c.nodes[0].engine.hand_over_state()

@@ -91,7 +91,7 @@ fn one_that_holds_back_writes_nothing_down_and_the_others_go_on() {
     c.until("all are level", |c| c.is_level());
     c.nodes[1].engine.hold_back(true);
     let last = c.nodes[1].engine.last();
-    // So much that the log goes round, and the lane with it.
+    // So much that the log wraps around, and the lane too.
     for _ in 0..200 {
         c.write_through(0);
     }
@@ -379,7 +379,7 @@ fn a_snapshot_of_something_else_is_refused() {
     assert_eq!(replayed, Err(RecoverError::Part(UnreadablePart)));
     let replayed = replay(CAPACITY, &[vec![0; 24]], &[0; 8], journal, &ring, &mut Machine::default()).map(drop);
     assert_eq!(replayed, Ok(()));
-    // What follows it is not for a machine that has refused a part.
+    // What follows is not given to a machine that has refused a part.
     let (mut machine, entry) = (Machine::default(), [vec![0; 24], vec![5; KEY_BYTES]].concat());
     assert_eq!(
         replay(CAPACITY, &[vec![0; 9], entry], &[0; 8], journal, &memory(), &mut machine).map(drop),

@@ -1,4 +1,4 @@
-//! A majority is lost for good, and one replica is gone on from.
+//! A majority is lost for good, and one replica continues alone.
 
 use martlet_fabric::Incarnation;
 

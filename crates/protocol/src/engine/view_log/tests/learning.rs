@@ -239,7 +239,7 @@ fn a_learner_that_the_log_overruns_starts_over_and_is_waited_for_at_last() {
     let learner = world.join();
     world.enter();
     world.run(4);
-    // The learner has a turn for every forty of the primary, and clients want more than its lane holds.
+    // The learner has one turn for every forty of the primary, and clients send more than its lane holds.
     let (mut taken, mut turns) = (0, 0);
     while !caught_up(&world, 0, learner) {
         for _ in 0..40 {

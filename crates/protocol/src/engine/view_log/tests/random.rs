@@ -331,7 +331,7 @@ fn nothing_acknowledged_is_lost_where_replicas_acknowledge_and_clocks_lie() {
     }
 }
 
-/// Lives so many of them, which have to do what they are for.
+/// Runs so many of them, and checks that they exercise what they are meant to.
 fn live<R: Rule>(worlds: impl Iterator<Item = WorldOf<R>>, lives: usize) {
     let (mut acknowledged, mut takeovers, mut recovered, mut learned, mut reads) = (0, 0, 0, 0, 0);
     for world in worlds {

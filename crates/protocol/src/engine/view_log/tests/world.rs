@@ -316,7 +316,7 @@ impl<R: Rule> WorldOf<R> {
         self.enter();
     }
 
-    /// All who live hear of the latest view, and it is active.
+    /// All living processes learn of the latest view, and it is active.
     pub fn enter(&mut self) {
         for p in 0..self.processes.len() {
             if self.processes[p].alive {
@@ -493,7 +493,7 @@ impl<R: Rule> WorldOf<R> {
         }
     }
 
-    /// Turns of all that live, with everything delivered, `rounds` times.
+    /// Turns of all living processes, with everything delivered, `rounds` times.
     pub fn run(&mut self, rounds: usize) {
         let all: Vec<usize> = (0..self.processes.len()).collect();
         self.run_only(&all, rounds);
