@@ -1,7 +1,7 @@
 //! Replication engines: how the effects of requests reach the other replicas, and when they are committed.
 //!
 //! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns the log lanes
-//! ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, `dare` and `apus`, the regions of their `layout`.
+//! ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and the regions of [`mu::layout`], [`dare::layout`] or [`apus::layout`] for those engines.
 
 pub mod apus;
 pub mod dare;

@@ -63,7 +63,7 @@ impl Roster {
     }
 
     /// The name of a process in groups. A process that has recovered from its disk goes by its birth. The exception is a process that the newest view no longer
-    /// lists, even if it does not know that yet: it is no longer the same member.
+    /// lists, even if that process does not know this yet: it is no longer the same member.
     pub fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.view > ViewNumber(0) && !self.listed.contains(&identity);
         if unlisted { identity } else { self.durability.known_as(identity) }

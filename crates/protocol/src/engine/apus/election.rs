@@ -213,7 +213,7 @@ impl Apus {
         self.election.pledge = Some((PeerId::SELF, view));
     }
 
-    /// Reports a promise once it is kept, that is, once it survives as long as this process's log. Returns whether anything was told.
+    /// Reports a promise once it is kept, that is, once it survives everything that this process's log survives. Returns whether anything was told.
     pub(super) fn act_on_pledge<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> bool {
         let Some((to, view)) = self.election.pledge else { return false };
         if view != self.log.promised() || self.inbound.purpose.is_some() {

@@ -110,7 +110,7 @@ pub mod control {
     pub const GRANT_INDEX: usize = 9;
     /// Where that entry ends. Written before [`GRANTED`].
     pub const GRANT_POSITION: usize = 10;
-    /// Whether that entry belongs to a log of the peer whose group the peer knew: 1 or 0. Written before [`GRANTED`].
+    /// Whether the peer had a log whose group it knew, so that this entry is from that log: 1 or 0. Written before [`GRANTED`].
     pub const GRANT_KNOWS: usize = 11;
     /// The latest request *of ours* that the peer has granted.
     pub const GRANTED: usize = 12;

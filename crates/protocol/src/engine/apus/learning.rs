@@ -48,7 +48,7 @@ impl Learning {
         self.heard = discounted(self.heard, gap_ns, now);
     }
 
-    /// What the log can be joined with, once there is such an entry.
+    /// The last entry of the state, once the log can be joined with it.
     fn ready(&self) -> Option<Mark> {
         self.at.filter(|at| self.whole && !self.broken && at.index <= self.committed)
     }
@@ -117,7 +117,7 @@ impl Apus {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        // Takes what has arrived first: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
+        // First takes what has arrived: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.take_lesson(now, &mut learning, fabric, machine);

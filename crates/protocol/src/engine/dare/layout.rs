@@ -118,7 +118,7 @@ pub mod control {
     /// The peer's latest decision in an election: 2^16 times the term, plus one more than the number of the node that it chose (the private data array, section
     /// 3.2.3).
     pub const PRIVATE: usize = 11;
-    /// The term of the peer, which we should know if we lead in an earlier one (section 4.2.2).
+    /// The peer's term, which we should know because we lead in an earlier one (section 4.2.2).
     pub const OUTDATED: usize = 12;
     /// Twice the number of the peer's latest request to read our state, plus one while that is open.
     pub const RECOVER: usize = 13;

@@ -154,7 +154,7 @@ impl Dare {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
             return false;
         }
-        // Takes what has been read first: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
+        // First takes what has been read: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.fetch(now, &mut learning, fabric, machine);

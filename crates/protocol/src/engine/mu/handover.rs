@@ -5,8 +5,9 @@
 //! successor catches up: everything before the name is committed when the name is. The leader steps aside when its successor's memory says that the name is
 //! committed, since before that the successor would wait for the leader.
 //!
-//! If leadership is lost on the way, some processes may know the name while the named process does not. It takes the process with the lowest id for the leader,
-//! and that process takes it for the leader. So the process with the lowest id waits for the named process only as long as it would wait for a dead one.
+//! If leadership is lost on the way, some processes may know the name while the named process does not. Then the named process takes the one with the lowest id
+//! for the leader, while that one takes the named process for the leader. So the process with the lowest id waits for the named process only as long as it
+//! would wait for a dead one.
 
 use martlet_fabric::NodeId;
 

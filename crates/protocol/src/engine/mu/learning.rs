@@ -108,7 +108,7 @@ impl Mu {
         if self.log.is_complete() || self.reign.is_some() || self.is_removed() {
             return false;
         }
-        // Takes what has arrived first: for a process that was itself kept from running, that may be the whole lesson, and there was nothing to wait for.
+        // First takes what has arrived: for a process that was itself kept from running, that may be the whole lesson, and there was nothing to wait for.
         let mut moved = false;
         if let Some(mut learning) = self.learning.take() {
             moved = self.take_lesson(now, &mut learning, fabric, machine);

@@ -105,7 +105,7 @@ impl Leading {
                     }
                 }
                 None => {
-                    // A replica that this primary never saw learn is new too: the primary cannot know whether that replica holds everything.
+                    // Even a replica has to learn if this primary never saw it learn, because the primary cannot know whether that replica holds everything.
                     let mut follower = Follower::new(member.id, lane_of(member.id), Phase::Unlearned, &self.config);
                     follower.replica = replica;
                     self.followers.push(follower);
