@@ -40,13 +40,13 @@ pub struct KvApp {
     seed: Seed,
     reign: u64,
     is_primary: bool,
-    /// Leadership is being handed over, and what comes of it is not known.
+    /// Leadership is being handed over, and the outcome is not known yet.
     handing_over: bool,
     /// Whether the last requests of this reign came over the fabric.
     heard_in_memory: bool,
-    /// Keys may be due that the last turn had no budget for.
+    /// Keys may be due that the last turn had no budget to delete.
     expiring: bool,
-    /// Keys that are gone are yet to be freed.
+    /// Removed keys have yet to be freed.
     untidy: bool,
 }
 
@@ -57,19 +57,19 @@ impl std::fmt::Debug for KvApp {
 }
 
 impl KvApp {
-    /// Listens where the configuration says. `chance` must be drawn from the system's secure source: the seed against hash flooding comes
-    /// from it, should this node be the cluster's first primary.
+    /// Listens where the configuration says. `chance` must be drawn from the system's secure source: should this node be the cluster's first primary, the seed
+    /// that protects against hash flooding comes from it.
     pub fn new(config: KvConfig, wall: WallClock, chance: [u64; 2]) -> Result<KvApp, StartError> {
         config.check()?;
         let redis = RedisFront::new(&config)?;
         let mut clock = Clock::new(wall);
         let mut shared = Shared::new(config, clock.now_ms(), chance[0] ^ chance[1].rotate_left(32));
-        // The port that was got is the one to show.
+        // Show the port that was actually bound.
         if let Some(address) = redis.address() {
             shared.env.config.listen = Some(address);
         }
         let fabric = FabricFront::new(shared.env.config.sizes);
-        // A seed of zeros is none.
+        // A seed of zeros means "no seed".
         let seed = Seed(chance[0] | 1, chance[1]);
         Ok(KvApp {
             shared,
@@ -86,7 +86,7 @@ impl KvApp {
         })
     }
 
-    /// Serves the cluster's service as well, whenever this node leads: the one address of all nodes of this host, whose connections outlive each of them.
+    /// Serves the cluster's service as well, whenever this node leads: one address that all nodes of this host share, with connections that outlive each node.
     ///
     /// # Errors
     /// [`StartError::Listen`], when no descriptor is left.
@@ -96,14 +96,14 @@ impl KvApp {
         Ok(self)
     }
 
-    /// Lets INFO tell how much of the processors this process has had.
+    /// Lets INFO report how much processor time this process has used.
     #[must_use]
     pub fn with_cpu_clock(mut self, cpu: CpuClock) -> KvApp {
         self.shared.cpu = Some(cpu);
         self
     }
 
-    /// The TCP address it listens on: the port, when 0 was asked for.
+    /// The TCP address it listens on, with the actual port if 0 was asked for.
     pub fn address(&self) -> Option<std::net::SocketAddr> {
         self.redis.address()
     }
@@ -113,8 +113,8 @@ impl KvApp {
         self.shared.stats
     }
 
-    /// An epoll instance, readable when a socket needs attention: for a node that parks. What the node puts there itself, under
-    /// [`NODES_OWN`](martlet_protocol::replica::NODES_OWN), ends a sleep and means nothing else.
+    /// An epoll instance that becomes readable when a socket needs attention, for a node that parks. An event that the node itself adds under
+    /// [`NODES_OWN`](martlet_protocol::replica::NODES_OWN) ends a sleep and means nothing else.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.redis.events()
     }
@@ -124,7 +124,7 @@ impl KvApp {
         self.redis.is_idle() && self.fabric.is_idle() && !self.expiring && !self.untidy
     }
 
-    /// Takes note of a change of view or reign. Replies that wait are void when the reign changed.
+    /// Takes note of a change of view or reign. When the reign changes, replies that wait become void.
     fn refresh<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) {
         self.shared.env.refresh(replica);
         self.shared.keep_alive(replica.pulse());
@@ -133,14 +133,14 @@ impl KvApp {
         }
         self.reign = replica.reign();
         self.is_primary = replica.standing() == Standing::Primary;
-        // Clients of the fabric come to a new primary at once, and are heard then; those of sockets have to connect first.
+        // Clients of the fabric turn to a new primary at once, and are noticed then; clients of sockets have to connect first.
         self.heard_in_memory = false;
         invariant_empty(&self.shared);
         self.redis.reign_changed(&mut self.shared);
         self.fabric.reign_changed(replica, &mut self.shared);
     }
 
-    /// FAILOVER has been answered long since: what came of it is told to whoever reads the node's log.
+    /// FAILOVER was answered when the hand-over began, so its outcome goes to the node's log.
     fn tell_of_hand_over(&mut self, state: Option<HandOverState>) {
         match state {
             Some(HandOverState::UnderWay) => return,
@@ -220,7 +220,7 @@ impl Application for KvApp {
         if self.handing_over {
             self.tell_of_hand_over(replica.hand_over_state());
         }
-        // A node that sleeps is not woken for what it has been told of already, such as the rest of a long request.
+        // A node that sleeps is not woken again for what it has been told already, such as the rest of a long request.
         executed + usize::from(!self.is_idle())
     }
 
@@ -266,11 +266,11 @@ impl Application for KvApp {
         self.fabric.expect_to_lead(fabric);
     }
 
-    /// Its wall clock stands still: nothing expires there.
+    /// The understudy's wall clock stands still, so nothing expires there.
     fn understudy(&self, sizes: Sizes) -> Option<(KvApp, KvMachine)> {
         let config = KvConfig { listen: None, unix_socket: None, sizes, ..self.shared.env.config.clone() };
         let app = KvApp::new(config, Box::new(|| 0), [self.seed.0, self.seed.1]);
-        // Without sockets to listen on only a lack of descriptors stands in the way.
+        // It has no sockets to listen on, so this fails only for lack of descriptors.
         let app = app.inspect_err(|error| tracing::warn!(%error, "no understudy")).ok()?;
         Some((app, KvMachine::new()))
     }

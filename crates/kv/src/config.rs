@@ -1,4 +1,4 @@
-//! What can be set.
+//! The store's settings.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,31 +19,31 @@ pub struct KvConfig {
     pub unix_socket: Option<PathBuf>,
     /// The password that Redis clients must give, if any.
     pub password: Option<String>,
-    /// Whether replies that say something of keys wait for a majority where a Redis client has not said what it wants.
+    /// Whether replies that say something about keys wait for a majority when a Redis client has not chosen.
     pub reads_by_quorum: bool,
-    /// Whether redirections are those of Redis Cluster, `-MOVED`, with this cluster as the one shard of all slots.
+    /// Whether redirections are Redis Cluster's `-MOVED`, with this cluster as a single shard that has all slots.
     pub cluster_mode: bool,
-    /// Above so many bytes of state, commands that add to it are refused; 0: no limit.
+    /// Above this many bytes of state, commands that add to it are refused; 0: no limit.
     pub max_memory_bytes: usize,
     /// The most Redis clients at a time.
     pub max_clients: usize,
     /// What one client may send.
     pub limits: Limits,
-    /// A connection is not read while so many bytes of replies wait for its client.
+    /// While this many bytes of replies wait for a client, its connection is not read.
     pub output_pause_bytes: usize,
-    /// A connection is closed once so many bytes of replies wait for its client.
+    /// Once this many bytes of replies wait for a client, its connection is closed.
     pub output_limit_bytes: usize,
-    /// The most commands executed in one turn; the rest waits for the next, so that leases and heartbeats are looked after.
+    /// The most commands executed in one turn. The rest waits for the next turn, so that leases and heartbeats are attended to.
     pub commands_per_turn: usize,
-    /// Effects of requests of one turn are handed to the engine together once they reach so many bytes, and at the end of the turn. Never
-    /// is a request's effect divided.
+    /// The effects of one turn's requests are handed to the engine together, once they reach this many bytes and at the end of the turn. The effects of one
+    /// request are never divided.
     pub batch_bytes: usize,
-    /// After a look at the sockets that found nothing, how long not to look again, in nanoseconds. The fabric's clients are served
-    /// meanwhile without the cost of a system call.
+    /// After a look at the sockets that found nothing, how long not to look again, in nanoseconds. Meanwhile the fabric's clients are served without the cost
+    /// of a system call.
     pub socket_poll_ns: u64,
-    /// The most keys deleted in one turn because they are due.
+    /// The most due keys that one turn deletes.
     pub expire_per_turn: usize,
-    /// How long a client's session is kept when nobody claims it after a change of primary, in nanoseconds.
+    /// How long a client's session is kept after a change of primary if the client does not claim it, in nanoseconds.
     pub session_grace_ns: u64,
     /// How large the rings are; the same at all nodes.
     pub sizes: Sizes,
@@ -86,7 +86,7 @@ pub struct ConfigError {
 }
 
 impl KvConfig {
-    /// Says what is wrong with it, if anything is.
+    /// Returns an error if anything is wrong with the configuration.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rules: [(&'static str, usize, bool, &'static str); 8] = [
             (

@@ -1,4 +1,4 @@
-//! What must hold for any bytes that peers send, where it cannot be said from outside of this crate. For the fuzz targets.
+//! What must hold for any bytes that peers send, where that cannot be expressed outside this crate. For the fuzz targets.
 
 use martlet_protocol::replica::StateMachine;
 
@@ -6,7 +6,7 @@ use crate::frontend::fabric::wire::{self, Answer, Request};
 use crate::resp::Args;
 use crate::store::{Effect, KvMachine, SessionId};
 
-/// Records of client lanes, either way: what is accepted is encoded again to the same bytes, and points at nothing outside of them.
+/// Records of client lanes, in both directions: a record that is accepted encodes to the same bytes again, and refers to nothing outside of them.
 ///
 /// # Panics
 /// When that does not hold.
@@ -44,13 +44,13 @@ pub fn lane_record(bytes: &[u8]) {
     }
 }
 
-/// A part of the state as a learner gets it: an error, or a state that can be taught again.
+/// A part of the state as a learner receives it: it is refused, or it leads to a state that can be transferred again.
 ///
 /// # Panics
 /// When that does not hold.
 pub fn part(bytes: &[u8]) {
     let mut machine = KvMachine::new();
-    // What stands in the part's range goes, so something has to stand there.
+    // A part replaces what is in its range, so there has to be something to replace.
     for n in 0..4u64 {
         machine.perform(Effect::Put { key: &n.to_le_bytes()[..1], value: b"old", expiry: (n % 2 == 0).then_some(n + 1) });
         machine.perform(Effect::Answer { session: SessionId(n << 60), seq: n, lowest: 0, reply: b"old" });

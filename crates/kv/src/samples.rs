@@ -1,5 +1,5 @@
-//! Fixed samples of what replicas of the store, and their clients on the fabric, write for each other. What they look like is pinned to the version of the
-//! protocol: see [`martlet_protocol::version`].
+//! Fixed samples of what replicas of the store, and their clients on the fabric, write for each other. Their bytes are pinned to the version of the protocol:
+//! see [`martlet_protocol::version`].
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ViewNumber;
@@ -8,7 +8,7 @@ use martlet_protocol::replica::StateMachine as _;
 use crate::frontend::fabric::wire::{self, Answer};
 use crate::store::{Effect, Effects, KvMachine, Seed, SessionId};
 
-/// A sample: what it is of, and its bytes.
+/// A sample: its name, and its bytes.
 pub type Sample = (String, Vec<u8>);
 
 /// Effects in the log.

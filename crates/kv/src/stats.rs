@@ -15,7 +15,7 @@ pub struct KvStats {
     pub expired_keys: u64,
     /// Entries handed to the engine.
     pub proposals: u64,
-    /// Their bytes.
+    /// Their total bytes.
     pub proposed_bytes: u64,
     /// Connections accepted over TCP and Unix sockets.
     pub connections_received: u64,
@@ -25,7 +25,7 @@ pub struct KvStats {
     pub connections: u64,
     /// Connections closed because their output limit was reached.
     pub output_limit_disconnections: u64,
-    /// Connections closed, or clients told, because this node ceased to be primary before their replies could go out.
+    /// Connections closed, or clients notified, because this node ceased to be primary before their replies could be sent.
     pub voided_connections: u64,
     /// Connections that this node has taken over from others.
     pub connections_taken_over: u64,

@@ -7,29 +7,29 @@ use crate::frontend::redis::Mark;
 use crate::resp::Args;
 use crate::store::{Effect, KvMachine};
 
-/// What a request may add to the log beside its own bytes: names, lengths, a reply to keep.
+/// What a request may add to the log besides its own bytes: names, lengths, and a reply to keep.
 const OVERHEAD_BYTES: usize = 512;
 
-/// Room for so many bytes is room for any request.
+/// A check for room never asks for more than this much: where there is room for it, any request is accepted.
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// How many bytes of replies one turn writes, and about how many it sends; a request that has been begun is finished. A turn that copies much more takes so
-/// long that the primary is taken for dead.
+/// How many bytes of replies one turn writes, and roughly how many it sends. A request that has begun is finished even if it exceeds this. A turn that copied
+/// much more would take so long that the primary would be taken for dead.
 pub(crate) const REPLY_BYTES: usize = 4 << 20;
 
-/// After so much work, in bytes copied or their equal, a turn takes no further request: some ten milliseconds. A request that has been begun is finished, however
-/// long it takes, and shows meanwhile that the node lives.
+/// After this much work, in bytes copied or their equivalent, a turn takes no further request; that is some ten milliseconds. A request that has begun is
+/// finished however long it takes, and shows meanwhile that the node is alive.
 const WORK_BYTES: u64 = 16 << 20;
 
 /// What a reply waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) ticket: Ticket,
-    /// Not by the lease: a majority has to be asked after that turn.
+    /// The lease is not enough: a majority has to be asked after that turn.
     pub(crate) by_quorum: bool,
 }
 
-/// Which replies may go out.
+/// Which replies may be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) usual: Ticket,
@@ -37,14 +37,14 @@ pub(crate) struct Released {
 }
 
 impl Released {
-    /// Whether a reply that waits for this may go.
+    /// Whether a reply that waits for this may be sent.
     #[inline]
     pub(crate) fn lets_go(self, wait: Wait) -> bool {
         wait.ticket <= if wait.by_quorum { self.by_quorum } else { self.usual }
     }
 }
 
-/// A turn: the replica, what outlives it, and the budget.
+/// A turn: the replica, the state that outlives the turn, and the budget.
 pub(crate) struct Turn<'a, R> {
     pub(crate) replica: &'a mut R,
     pub(crate) shared: &'a mut Shared,
@@ -54,17 +54,17 @@ pub(crate) struct Turn<'a, R> {
     pub(crate) executed: usize,
     /// How many bytes of replies have been written.
     pub(crate) replied: usize,
-    /// How much work commands had been when the turn began.
+    /// How much work commands had done in all when the turn began.
     pub(crate) work: u64,
     /// The last request that was executed has changed something.
     pub(crate) changed: bool,
-    /// How far the connection that is served has come with requests that changed something: goes into the log with what they did.
+    /// How far the requests that changed something have been executed on the connection being served. It goes into the log together with what they did.
     pub(crate) mark: Option<Mark>,
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
-    /// What the replies of this turn wait for, by quorum where their client wants that. Only to be taken by a reply: an engine without leases asks its followers, for each turn in which a reply has
-    /// taken one, whether they still give their permission.
+    /// What the replies of this turn wait for: a quorum, where their client wants one. Call this only for a reply that will wait: for each turn in which a
+    /// reply has taken a ticket, an engine without leases asks its followers whether they still give their permission.
     #[inline]
     pub(crate) fn wait(&mut self, by_quorum: bool) -> Wait {
         let ticket = match (self.shared.env.is_primary, by_quorum) {
@@ -75,8 +75,8 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         Wait { ticket, by_quorum }
     }
 
-    /// Whether a request of so many bytes may be executed in this turn. The engine takes entries of any length; what is asked of it is
-    /// only whether it keeps up, so one that is larger than its rings is not kept waiting for a room that will never be.
+    /// Whether a request of so many bytes may be executed in this turn. The engine takes entries of any length, so it is asked only whether it keeps up. A
+    /// request larger than its rings would otherwise wait forever for room.
     #[inline]
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         self.budget > 0
@@ -93,7 +93,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         self.executed += 1;
         self.shared.limit = self.replica.max_proposal_bytes().saturating_sub(OVERHEAD_BYTES);
         if !self.has_room_beside_others(slot, args) {
-            // What is there is of whole requests.
+            // The effects gathered so far belong to whole requests, so they may be proposed.
             self.propose();
         }
         let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, clock: self.clock };
@@ -105,27 +105,27 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         executed
     }
 
-    /// Whether the effects of a request go into one entry with those that wait there.
+    /// Whether the effects of a request fit into one entry with those that are already waiting.
     #[inline]
     fn has_room_beside_others(&self, slot: ClientSlot, args: Args<'_>) -> bool {
         let queued = self.shared.clients.get(slot).transaction.as_ref().map_or(0, |t| t.effect_bytes);
         let most = self.shared.effects.bytes().len() + bound::roughly(args) + queued;
-        // For what is copied there is room apart from that.
+        // The other half is room for what the request copies.
         most <= self.shared.limit / 2
     }
 
-    /// How long the reply to a change may be that is kept with it.
+    /// How long a reply may be that is kept together with the change it answers.
     pub(crate) fn longest_kept_reply(&self) -> usize {
         self.shared.limit.saturating_sub(self.shared.effects.bytes().len())
     }
 
-    /// Changes the state apart from any command.
+    /// Changes the state outside any command.
     pub(crate) fn perform(&mut self, effect: Effect<'_>) {
         self.replica.machine_mut().perform(effect);
         self.shared.effects.push(effect);
     }
 
-    /// Ends a request: what it did is now one whole, and goes to the engine if enough has come together.
+    /// Ends a request. Its effects are complete now, and go to the engine if enough have been gathered.
     #[inline]
     pub(crate) fn finish_request(&mut self) {
         if self.shared.effects.bytes().len() > self.shared.env.config.batch_bytes {
@@ -133,7 +133,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         }
     }
 
-    /// Puts the mark of the connection that is served beside what its requests have done.
+    /// Adds the mark of the connection being served to the effects of its requests.
     pub(crate) fn put_mark(&mut self) {
         if let Some(mark) = self.mark.take() {
             mark.with(|effect| self.perform(effect));
@@ -149,7 +149,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         self.shared.stats.proposals += 1;
         self.shared.stats.proposed_bytes += self.shared.effects.bytes().len() as u64;
         if self.replica.propose(self.shared.effects.bytes()).is_err() {
-            // It leads no more. Nothing longer than a record is executed.
+            // This node leads no more: nothing longer than a record is ever executed, so length cannot be the reason.
             self.replica.give_up();
         }
         self.shared.effects.clear();

@@ -1,10 +1,11 @@
-//! The client on the fabric: requests go into the servers' memory, replies come into ours.
+//! The client on the fabric: requests go into the servers' memory, and replies come into the client's.
 //!
-//! It is connected to every node and sends to the one that leads, as far as it knows. It learns otherwise from a redirection, or from the
-//! notice that each new primary writes to every client; then it sends again, in order, whatever has no reply. Requests are numbered and the
-//! numbers' replies are replicated state, so a repeated write is not executed twice.
+//! The client is connected to every node, and sends to the one it takes for the leader. If that one does not lead, the client learns of it from a redirection,
+//! or from the notice that each new primary writes to every client. Then it sends everything that has no reply again, in order. Requests are numbered, and the
+//! replies by number are replicated state, so a repeated write is not executed twice.
 //!
-//! It is pure: time comes in as an argument, memory through [`Fabric`], and it never waits. [`Client::call`] does, in the caller's way.
+//! The client is pure: time comes in as an argument, memory is reached through [`Fabric`], and it never waits. Only [`Client::call`] waits, in the way that its
+//! caller chooses.
 
 mod config;
 mod node;
@@ -29,7 +30,7 @@ use crate::frontend::fabric::wire::{self, Answer as Wire};
 
 /// The most arguments of one request, its name included.
 const MAX_ARGS: usize = u16::MAX as usize;
-/// The most departed nodes whose memory is kept.
+/// How many departed nodes' memory is kept at most.
 const MAX_DEPARTED: usize = 8;
 /// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,33 +65,33 @@ pub struct Client<F> {
     fabric: F,
     config: ClientConfig,
     nodes: Vec<Node>,
-    /// Nodes that are gone and whose memory is still mapped. To give it up takes a while: not while a reply is awaited, since whoever died may
-    /// just have been the one to give it.
+    /// Nodes that are gone and whose memory is still mapped. Unmapping it takes a while, so that is not done while a reply is awaited: the node that died may
+    /// be the very one that was to send it.
     departed: Vec<PeerId>,
-    /// The node that is believed to lead.
+    /// The node that is taken for the leader.
     primary: Option<NodeId>,
     /// The newest view heard of.
     view: ViewNumber,
     /// The view of the notice or redirection by which the primary was chosen.
     chosen_in: ViewNumber,
-    /// Requests from this number on, without gaps.
+    /// Requests without a reply: consecutive numbers from `lowest` on.
     outstanding: VecDeque<Outstanding>,
-    /// The number of the first of them.
+    /// The number of the first outstanding request.
     lowest: u64,
-    /// How many of them have been sent to the primary.
+    /// How many outstanding requests have been sent to the primary.
     sent: usize,
-    /// No request from this number on has been sent to anybody.
+    /// No request from this number on has been sent to any node.
     ever_sent: u64,
-    /// A primary has said that our session stands in the replicated state. Nothing is sent before that: who asks for something again, and is not
-    /// known, has been forgotten, and must not be taken for new.
+    /// A primary has said that our session is in the replicated state. No request is sent before that. So if a client repeats a request and its session is
+    /// unknown, the session has been ended, and the request must not be taken for a new one.
     established: bool,
-    /// How often everything was sent again.
+    /// How many times everything has been sent again.
     epoch: u32,
     /// A request whose epoch is being changed.
     scratch: Vec<u8>,
     spares: Vec<Record>,
     buffer: Vec<u8>,
-    /// When something was last heard, or somebody else was asked.
+    /// When something was last heard, or another node was last asked.
     heard_at: Time,
     probe: usize,
     /// Where to look for the next answer.
@@ -98,7 +99,7 @@ pub struct Client<F> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// A client on an endpoint whose regions are [`layout::client_regions`] of the same sizes.
+    /// A client on an endpoint whose regions are [`layout::client_regions`] with the same sizes.
     pub fn new(fabric: F, config: ClientConfig) -> Client<F> {
         Client {
             fabric,
@@ -128,7 +129,7 @@ impl<F: Fabric> Client<F> {
         &mut self.fabric
     }
 
-    /// The node that is believed to lead.
+    /// The node that is taken for the leader.
     pub fn primary(&self) -> Option<NodeId> {
         self.primary
     }
@@ -153,7 +154,7 @@ impl<F: Fabric> Client<F> {
         max_payload(self.config.sizes.client_ring_bytes) - wire::HEADER_BYTES
     }
 
-    /// Sends a request. Returns its number, by which [`Client::poll`] will name its answer.
+    /// Sends a request. Returns its number, which [`Client::poll`] will give with the answer.
     pub fn post(&mut self, args: &[&[u8]]) -> Result<u64, RequestError> {
         if self.outstanding.len() >= self.config.max_outstanding {
             return Err(RequestError::Full(self.outstanding.len()));
@@ -173,20 +174,20 @@ impl<F: Fabric> Client<F> {
         Ok(seq)
     }
 
-    /// Whether the request of this number may have been sent to a node. One that has not cannot have been executed. Of one that was abandoned
-    /// unsent it says so until a later one is sent.
+    /// Whether the request of this number may have been sent to a node. A request that has not been sent cannot have been executed. For a request that was
+    /// abandoned unsent, this is right until a later one is sent.
     pub fn was_sent(&self, seq: u64) -> bool {
         seq < self.ever_sent
     }
 
-    /// Looks for what has come: the next answer, if there is one. Also sends again what must be, so call it while anything is awaited.
+    /// Looks for the next answer and returns it, if there is one. This also retransmits what has to be sent again, so call it while any reply is awaited.
     pub fn poll(&mut self, now: Time) -> Option<Answer<'_>> {
         let head = self.advance(now)?;
         Some(self.answer(head))
     }
 
-    /// Sends a request and waits for its answer. Between two looks `idle` is called, which spins or parks as the caller sees fit, and says
-    /// `false` to give up.
+    /// Sends a request and waits for its answer. Between two looks it calls `idle`, which spins or parks as the caller sees fit, and returns `false` to give
+    /// up.
     pub fn call(
         &mut self,
         args: &[&[u8]],
@@ -241,7 +242,7 @@ impl<F: Fabric> Client<F> {
             PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Member => {
                 let mut node = Node::new(identity.node, peer, self.config.session, self.config.sizes);
                 node.introduce(&mut self.fabric, &self.config, self.ever_sent, self.epoch);
-                // A later life of a node takes the place of the earlier.
+                // A later life of a node replaces the earlier one.
                 self.nodes.retain(|n| n.id != identity.node);
                 self.nodes.push(node);
                 if self.primary == Some(identity.node) {
@@ -261,7 +262,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Takes completions; once all that was posted to a node stands in its memory, the node is told to look.
+    /// Handles completions; once everything posted to a node is in its memory, the node is told to look.
     fn complete(&mut self) {
         while let Some(completion) = self.fabric.poll() {
             if !Component::Application.owns(completion.token) {
@@ -287,12 +288,12 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Sends the primary what it has not been sent, as far as there is room.
+    /// Sends the primary the requests that it has not been sent, as far as there is room.
     fn send(&mut self) {
         let Some(primary) = self.primary else { return };
         let Some(node) = self.nodes.iter_mut().find(|n| n.id == primary && !n.broken) else { return };
         if self.sent < self.outstanding.len() && node.told != Some(self.epoch) {
-            // Ahead of everything else.
+            // The hello goes ahead of everything else.
             if !node.introduce(&mut self.fabric, &self.config, self.ever_sent, self.epoch) {
                 node.ask_progress(&mut self.fabric);
                 return self.complete();
@@ -323,7 +324,7 @@ impl<F: Fabric> Client<F> {
         self.complete();
     }
 
-    /// Takes records until one is the answer to a request; its bytes are then in the buffer.
+    /// Reads records until one is the answer to a request; its bytes are then in the buffer.
     fn read(&mut self, now: Time) -> Option<Head> {
         for _ in 0..self.nodes.len() {
             self.turn = (self.turn + 1) % self.nodes.len();
@@ -334,7 +335,7 @@ impl<F: Fabric> Client<F> {
                 if !node.reader.next(memory, &mut self.buffer) {
                     break;
                 }
-                // Rarely, as each telling costs the server a cache miss; before a quarter is exceeded, so that it always has room.
+                // Seldom, as each update costs the server a cache miss; but before a quarter of the ring is exceeded, so that the server always has room.
                 if node.reader.unpublished() >= node.writer.capacity() / 4 {
                     node.reader.publish(memory);
                 }
@@ -350,13 +351,13 @@ impl<F: Fabric> Client<F> {
                     Wire::Reply { seq, view } => {
                         self.view = self.view.max(view);
                         if self.settle(seq) {
-                            // The next look starts here: where one answer is, there are more.
+                            // The next look starts at this node: where one answer is, there are often more.
                             self.turn = (self.turn + self.nodes.len() - 1) % self.nodes.len();
                             return Some(Head { seq, view, node: id });
                         }
                     }
                     Wire::Redirect { epoch, view, node, .. } if epoch == self.epoch => self.redirected(id, view, node, now),
-                    // It was sent before we started over, and has been sent again.
+                    // The redirected request was sent before we started over, and has been sent again since.
                     Wire::Redirect { .. } => {}
                     Wire::Notice { view } | Wire::Welcome { view } => {
                         self.established |= matches!(answer, Wire::Welcome { .. });
@@ -372,7 +373,7 @@ impl<F: Fabric> Client<F> {
         None
     }
 
-    /// Takes note of an answer. Returns whether it was awaited.
+    /// Notes an answer. Returns whether it was awaited.
     fn settle(&mut self, seq: u64) -> bool {
         let awaited = seq
             .checked_sub(self.lowest)

@@ -1,4 +1,4 @@
-//! A node as its client sees it: the lane to it, the lane from it, and what is under way.
+//! A node as its client sees it: the lane to the node, the lane from it, and the operations under way.
 
 use martlet_fabric::ring::{Reader, Record, Writer, salt};
 use martlet_fabric::{Fabric, NodeId, PeerId, Region, Remote, Token};
@@ -7,7 +7,7 @@ use martlet_protocol::basics::layout::{self, Component, Sizes};
 use super::config::{ClientConfig, Reads};
 use crate::frontend::fabric::wire;
 
-/// Tokens: what an operation was for.
+/// Tokens say what an operation was for.
 pub(super) const REQUEST: u64 = 0;
 pub(super) const PROGRESS: u64 = 1;
 
@@ -18,17 +18,17 @@ pub(super) struct Node {
     pub peer: PeerId,
     pub reader: Reader,
     pub writer: Writer,
-    /// Writes whose completion has not come.
+    /// Writes that have not completed yet.
     pub in_flight: u32,
-    /// The epoch in which it was last told how far we have sent requests elsewhere.
+    /// The epoch in which the node was last told up to which number we have sent requests elsewhere.
     pub told: Option<u32>,
     pub asking: bool,
-    /// It sent what is no answer, or its lane is lost.
+    /// It sent an invalid record, or its lane is lost.
     pub broken: bool,
 }
 
 impl Node {
-    /// One that has just been connected, and has been told nothing.
+    /// A node that has just been connected, and has been told nothing yet.
     pub fn new(id: NodeId, peer: PeerId, session: u64, sizes: Sizes) -> Node {
         let lane = Remote { peer, region: Region::Lane(layout::CLIENT_LANE), offset: 0 };
         Node {
@@ -54,7 +54,7 @@ impl Node {
         posted.is_some()
     }
 
-    /// Asks how far it has taken what we sent.
+    /// Asks how much of what we sent the node has taken.
     pub fn ask_progress<F: Fabric>(&mut self, fabric: &mut F) {
         if !self.asking {
             self.asking = true;
@@ -68,7 +68,7 @@ fn lane_salt(session: u64, peer: PeerId) -> u64 {
     salt(session, u64::from(peer.0))
 }
 
-/// Of an operation on that peer.
+/// The token of an operation on that peer.
 pub(super) fn token(peer: PeerId, what: u64) -> Token {
     Component::Application.token(u64::from(peer.0) << 1 | what)
 }

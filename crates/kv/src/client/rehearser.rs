@@ -7,7 +7,7 @@ use martlet_protocol::replica::MadeUpClient;
 
 use super::{Client, ClientConfig};
 
-/// What it asks for: a write of a common size, always of the same key.
+/// Its request: a write of a common size, always to the same key.
 const REQUEST: [&[u8]; 3] = [b"SET", b"rehearsal", &[b'v'; 64]];
 
 /// A client whose requests nobody needs.
@@ -16,7 +16,7 @@ pub(crate) struct Rehearser<F>(Client<F>);
 
 impl<F: Fabric> Rehearser<F> {
     pub(crate) fn new(endpoint: F, sizes: Sizes) -> Rehearser<F> {
-        // Nobody else is on its fabric, so that its name is no secret.
+        // It is alone on its fabric, so its name need not be secret.
         Rehearser(Client::new(endpoint, ClientConfig { sizes, ..ClientConfig::new(1) }))
     }
 }

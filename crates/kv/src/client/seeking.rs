@@ -1,4 +1,4 @@
-//! Whom the client believes to lead, and what makes it turn to another.
+//! Which node the client takes for the leader, and what makes it turn to another one.
 
 use martlet_fabric::{Fabric, NodeId};
 use martlet_protocol::basics::{Time, ViewNumber};
@@ -6,13 +6,13 @@ use martlet_protocol::basics::{Time, ViewNumber};
 use super::Client;
 
 impl<F: Fabric> Client<F> {
-    /// Everything without reply is to be sent again, from the first on.
+    /// Sends everything that has no reply again, from the first request on.
     pub(super) fn start_over(&mut self) {
         self.sent = 0;
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// Believes that `node` leads, and sends it everything that has no reply.
+    /// Takes `node` for the leader, and sends it everything that has no reply.
     pub(super) fn follow(&mut self, node: Option<NodeId>, view: ViewNumber) {
         self.primary = node;
         self.chosen_in = view;
@@ -27,8 +27,8 @@ impl<F: Fabric> Client<F> {
         self.view = self.view.max(view);
         match to {
             Some(to) if to != from && view >= self.view && view > self.chosen_in => self.follow(Some(to), view),
-            // It has not yet heard that it leads, or two nodes point at each other, or nobody knows: the new primary will tell, or we ask
-            // around, but not in a tight circle.
+            // That node has not yet heard that it leads, or two nodes redirect to each other, or no node knows the leader. The new primary will tell us, or we
+            // ask around, but not in a tight loop.
             _ => {
                 self.primary = None;
                 self.heard_at = now;
@@ -36,7 +36,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Asks the next node, when nobody is known to lead or who is said nothing for long.
+    /// Asks the next node, when no leader is known or the supposed leader has been silent for long.
     pub(super) fn look_elsewhere(&mut self, now: Time) {
         if self.nodes.is_empty() {
             return;
@@ -48,7 +48,7 @@ impl<F: Fabric> Client<F> {
             self.heard_at = now;
             self.probe += 1;
             let node = self.nodes[self.probe % self.nodes.len()].id;
-            // Chosen by chance, so any word of a view is newer.
+            // This node was chosen at random, so news from any view is newer.
             self.follow(Some(node), ViewNumber(0));
         }
     }

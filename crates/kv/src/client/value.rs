@@ -1,8 +1,8 @@
-//! Replies, taken apart.
+//! Parses replies.
 
 use crate::resp::parse_i64;
 
-/// A reply in RESP3. Text stays where it is; only lists take memory.
+/// A reply in RESP3. Text stays where it is; only lists need memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     /// Nothing.
@@ -19,11 +19,11 @@ pub enum Value<'a> {
     List(Vec<Value<'a>>),
 }
 
-/// Lists nest no deeper.
+/// How deeply lists may nest.
 const MAX_DEPTH: usize = 16;
 
 impl<'a> Value<'a> {
-    /// The value that `bytes` are, or `None` when they are not exactly one.
+    /// Parses `bytes`. Returns `None` when they are not exactly one value.
     pub fn parse(bytes: &'a [u8]) -> Option<Value<'a>> {
         let mut rest = bytes;
         let value = Value::take(&mut rest, MAX_DEPTH)?;

@@ -1,7 +1,7 @@
-//! Addresses of nodes, as Redis tells them.
+//! Addresses of nodes, as Redis writes them.
 
-/// Host and port of an address `host:port`, as a node's configuration has it. An IPv6 address stands there in brackets, which keep its colons apart from
-/// the port's; Redis tells it without, and so do we: clients find the port behind the last colon, and do not look for brackets.
+/// Host and port of an address `host:port` as a node's configuration has it. There an IPv6 address is in brackets, which separate its colons from the port's.
+/// Redis writes it without brackets, and so do we: clients look for the port behind the last colon, and expect no brackets.
 pub(super) fn split(address: &str) -> (&str, u16) {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -1,23 +1,22 @@
-//! How much a request may add to the log, told before it is executed: an engine takes records up to a length, and what has been executed cannot be
-//! taken back.
+//! How much a request may add to the log. This has to be known before the request is executed: an engine takes records up to some length, and what has been
+//! executed cannot be undone.
 //!
-//! Changes are made of what stands in the request, so its arguments bound them. RENAME alone copies what it does not name, and asks for room itself
-//! when it knows how much that is.
+//! Effects are made of what the request contains, so its arguments bound them. Only RENAME copies something that the request does not contain. It asks for room
+//! itself, once it knows how much it needs.
 
 use super::table::{Command, flag};
 use crate::resp::Args;
 
-/// What one effect takes beside its key and its value: a tag, two lengths, a time.
+/// What an effect takes besides its key and its value: a tag, two lengths, a time.
 pub(super) const EFFECT_BYTES: usize = 32;
 
-/// Bounds what any command with these arguments adds, but for copies.
+/// Bounds what any command with these arguments adds, apart from copies.
 #[inline]
 pub(crate) fn roughly(args: Args<'_>) -> usize {
     3 * (args.total_bytes() + args.len() * EFFECT_BYTES)
 }
 
-/// Bounds what this command adds, but for copies. A command that only reads adds nothing that it has to have room for: it deletes keys that are due on its way,
-/// as far as there is room.
+/// Bounds what this command adds, apart from copies. A command that only reads needs no room: it deletes due keys on its way, but only as far as there is room.
 pub(super) fn of(command: &Command, args: Args<'_>) -> usize {
     if !command.has(flag::WRITE) {
         return 0;

@@ -1,4 +1,5 @@
-//! How often each command was called over the Redis protocol, how long it took, and which errors were told: INFO's `commandstats`, `latencystats` and `errorstats`.
+//! How often each command was called over the Redis protocol, how long it took, and which errors were returned: INFO's `commandstats`, `latencystats` and
+//! `errorstats`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,12 +9,13 @@ use hdrhistogram::Histogram;
 use super::clock::Clock;
 use super::table::{self, Command};
 
-/// The longest duration that is told apart, in nanoseconds; Redis's.
+/// The longest duration that is recorded as such, in nanoseconds; the same as in Redis.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// The wall clock measures them, and can be set meanwhile. No command lasts so long on a node that stays primary.
+/// Durations beyond this are ignored. They are measured with the wall clock, which may be set meanwhile, and no command takes this long on a node that stays
+/// primary.
 const SET_NS: u64 = 10_000_000_000;
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
-/// More kinds of errors than there are: whatever clients send, no more are kept.
+/// How many kinds of errors are kept, whatever clients send: more than exist.
 const ERRORS: usize = 128;
 
 /// What is counted of one command.
@@ -23,19 +25,19 @@ struct Called {
     ns: u64,
     rejected: u64,
     failed: u64,
-    /// Durations, once it was called.
+    /// Durations, once it has been called.
     durations: Option<Histogram<u64>>,
 }
 
-/// How many calls are timed together at most. A reading of the clock for each would take a tenth of a pipelined GET.
+/// How many calls are timed together at most. Reading the clock for each call would take a tenth of a pipelined GET.
 const RUN: u64 = 16;
 
-/// Calls of one command in a row, not counted yet.
+/// Consecutive calls of one command that are not counted yet.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// The command's number.
     command: usize,
-    /// When the first began, by the wall clock in nanoseconds.
+    /// When the first call began, by the wall clock in nanoseconds.
     began: u64,
     calls: u64,
     failed: u64,
@@ -43,7 +45,7 @@ struct Run {
 
 /// All counters by command, and by error. One thread writes them.
 ///
-/// Requests of one command that have arrived together and are executed in a row are timed together, up to 16 of them: each counts as having taken the mean.
+/// Consecutive requests of one command that have arrived together are timed together, up to 16 of them: each counts as having taken the mean.
 #[derive(Clone, Debug)]
 pub struct Calls {
     /// By [`Command::number`].
@@ -60,7 +62,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// A command is about to be executed, and nothing but commands since [`Calls::settle`]. [`Calls::ended`] must follow.
+    /// A command is about to be executed, and only commands have been executed since [`Calls::settle`]. [`Calls::ended`] must follow.
     #[inline]
     pub fn begin(&mut self, command: &Command, clock: &mut Clock) {
         match &self.run {
@@ -86,19 +88,19 @@ impl Calls {
         }
     }
 
-    /// Counts what has been executed: something else comes now.
+    /// Counts what has been executed, because something other than a command comes next.
     pub fn settle(&mut self, clock: &mut Clock) {
         if let Some(run) = self.run.take() {
             self.count(run, clock.read());
         }
     }
 
-    /// Sets all counters to 0. What is being executed counts still.
+    /// Sets all counters to 0. A command that is being executed is still counted.
     pub fn reset(&mut self) {
         *self = Calls { run: self.run, ..Calls::default() };
     }
 
-    /// A command that has others executed takes as long as all of them: it was begun then, and has been executed now.
+    /// Counts a command that has others executed, and so takes as long as all of them. It began at `began`, and has just ended.
     pub fn executed_others(&mut self, command: &Command, began: u64, failed: bool, clock: &mut Clock) {
         self.settle(clock);
         self.count(Run { command: command.number, began, calls: 1, failed: u64::from(failed) }, clock.latest());
@@ -112,7 +114,7 @@ impl Calls {
         if ns < SET_NS && run.calls > 0 {
             of.ns += ns;
             let durations = of.durations.get_or_insert_with(|| {
-                // Two digits of what Redis tells three of; bounds and digits are good ones.
+                // Two significant digits, where Redis reports three. These bounds and digits are valid.
                 Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("a nanosecond to a second")
             });
             durations.saturating_record_n((ns / run.calls).max(1), run.calls);
@@ -124,7 +126,7 @@ impl Calls {
         self.commands[command.number].rejected += 1;
     }
 
-    /// A reply was that error: a code, a space, a text.
+    /// A reply was this error: a code, a space, a text.
     pub fn told(&mut self, error: &[u8]) {
         let code = error.split(|c| *c == b' ' || *c == b'\r').next().unwrap_or(error);
         if let Some(count) = self.errors.get_mut(code) {
@@ -181,7 +183,7 @@ mod tests {
         out
     }
 
-    /// A clock that a test turns, in nanoseconds.
+    /// A clock that the test sets, in nanoseconds.
     fn clock() -> (Clock, Arc<AtomicU64>) {
         let ns = Arc::new(AtomicU64::new(1_000));
         let wall = ns.clone();

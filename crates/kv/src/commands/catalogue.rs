@@ -1,7 +1,8 @@
-//! Which commands there are.
+//! Lists the commands.
 //!
-//! A row names a command, its arity, what is special about it ([`flag`]), its keys (first, last, step, and [their use](key_use)), its group, what runs it, what it does
-//! and what Redis advises on it. But for what only Martlet has, rows say what `COMMAND INFO` of Redis 7.0.15 says: clients go by it. A test compares.
+//! A row gives a command's name, its arity, its special properties ([`flag`]), its keys (first, last, step, and [their use](key_use)), its group, its handler,
+//! what it does, and what Redis advises clients about it. Except for commands that only Martlet has, rows say what `COMMAND INFO` of Redis 7.0.15 says, because
+//! clients rely on it. A test compares.
 
 use super::context::Ctx;
 use super::table::{Command, Keys, flag, key_use};

@@ -1,4 +1,4 @@
-//! What commands know and keep of each client.
+//! What commands know and keep about each client.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::table::Command;
 use super::watches::{Watched, Watchers};
 use crate::resp::{Args, Protocol, QueuedRequests};
 
-/// A place in [`Clients`]. It is used again after its client has gone.
+/// A slot in [`Clients`]. It is reused after its client has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientSlot(pub usize);
 
@@ -26,7 +26,7 @@ pub enum ReplyMode {
     Skip,
 }
 
-/// The commands of a transaction, which wait.
+/// The commands of a transaction, waiting for EXEC.
 #[derive(Debug, Default)]
 pub struct Queue {
     requests: QueuedRequests,
@@ -34,7 +34,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Appends a request, which is one of `command`.
+    /// Appends a request for `command`.
     pub fn push(&mut self, command: &'static Command, args: Args<'_>, pulse: &Pulse) {
         self.requests.push(args, pulse);
         self.commands.push(command);
@@ -50,7 +50,7 @@ impl Queue {
         self.commands.is_empty()
     }
 
-    /// Forgets all, and gives their memory back.
+    /// Forgets all of them, and gives their memory back.
     pub fn clear(&mut self) {
         *self = Queue::default();
     }
@@ -70,28 +70,28 @@ pub struct Transaction {
     pub broken: bool,
     /// Some queued command reads or writes keys.
     pub has_data: bool,
-    /// Only the primary can execute some queued command.
+    /// Some queued command can be executed only by the primary.
     pub is_primarys: bool,
     /// Some queued command may need memory.
     pub deny_oom: bool,
-    /// What the queue counts as, in bytes.
+    /// What the queue counts as in memory, in bytes.
     pub bytes: usize,
-    /// What it may add to the log, in bytes.
+    /// How much the queue may add to the log, in bytes.
     pub effect_bytes: usize,
 }
 
-/// One client: everything that commands know of it. What its socket or lane needs, the front end keeps.
+/// One client: everything that commands know about it. The front end keeps what its socket or lane needs.
 #[derive(Debug)]
 pub struct Client {
     /// Never used twice.
     pub id: u64,
     /// CLIENT SETNAME.
     pub name: String,
-    /// Where it comes from.
+    /// The address it comes from.
     pub address: String,
-    /// Where it reached us.
+    /// The address at which it reached us.
     pub local_address: String,
-    /// What it speaks.
+    /// The protocol it speaks.
     pub protocol: Protocol,
     /// Whether it has given the password, or none is needed.
     pub authenticated: bool,
@@ -103,45 +103,46 @@ pub struct Client {
     pub watch_broken: bool,
     /// Whether it gets replies.
     pub reply_mode: ReplyMode,
-    /// READONLY: it does not mind what a backup answers.
+    /// READONLY: it accepts a backup's answers.
     pub readonly: bool,
-    /// Whether replies that say something of keys wait for a majority, whatever the lease says: what it wants by READ QUORUM or READ LEASE, if it has said so.
+    /// Whether replies that say something about keys wait for a majority, whatever the lease says: its choice by READ QUORUM or READ LEASE, if it has made one.
     pub wants_quorum: Option<bool>,
-    /// CLIENT NO-EVICT. Nothing is ever evicted; kept to be shown.
+    /// CLIENT NO-EVICT. Nothing is ever evicted; this is kept only to be shown.
     pub no_evict: bool,
     /// CLIENT SETINFO LIB-NAME.
     pub library: String,
     /// CLIENT SETINFO LIB-VER.
     pub library_version: String,
-    /// When it came, in milliseconds of Unix time.
+    /// When it connected, in milliseconds of Unix time.
     pub since_ms: u64,
-    /// When something last came from it, in milliseconds of Unix time, as the front end last said.
+    /// When something last arrived from it, in milliseconds of Unix time, according to the front end's latest report.
     pub last_ms: u64,
     /// Its last command's name.
     pub last_command: &'static str,
-    /// It wants to be closed after its replies.
+    /// It asked to be closed after its replies.
     pub quit: bool,
-    /// Another client wants it to be closed, at once.
+    /// Another client asked that it be closed at once.
     pub killed: bool,
-    /// It has no connection whose state could last: requests come over the fabric, each for itself.
+    /// It has no connection that could keep state: its requests come over the fabric, each by itself.
     pub stateless: bool,
     /// Its descriptor; -1 where it has no socket.
     pub fd: i32,
-    /// Bytes of input that wait to be executed or belong to the request being executed, as the front end last said.
+    /// Bytes of input that wait to be executed or belong to the request being executed, according to the front end's latest report.
     pub input_bytes: usize,
-    /// Bytes of the arguments of the request being executed, where it is one that shows them.
+    /// Bytes of the arguments of the request being executed, if it is a request that shows them.
     pub argument_bytes: usize,
-    /// Bytes of output that wait to be sent, as the front end last said.
+    /// Bytes of output that wait to be sent, according to the front end's latest report.
     pub output_bytes: usize,
 }
 
 impl Client {
-    /// Whether what it is told of keys waits for a majority, on a node with this `default`. A client that does not mind what a backup answers does not get the default.
+    /// Whether replies that tell it about keys wait for a majority, on a node with this `default`. The default does not apply to a client that accepts a
+    /// backup's answers.
     pub fn reads_by_quorum(&self, default: bool) -> bool {
         self.wants_quorum.unwrap_or(default && !self.readonly)
     }
 
-    /// A client that has just come.
+    /// A client that has just connected.
     pub fn new(address: String, local_address: String, authenticated: bool, now_ms: u64) -> Client {
         Client {
             id: 0,
@@ -219,7 +220,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Takes in a client and gives it its id.
+    /// Adds a client and gives it its id.
     pub fn add(&mut self, mut client: Client) -> ClientSlot {
         self.next_id += 1;
         client.id = self.next_id;
@@ -309,7 +310,7 @@ impl Clients {
         }
     }
 
-    /// The watched keys that `is_there` says are there; all of them are about to be removed.
+    /// All keys are about to be removed; `is_there` says which watched keys exist.
     pub fn flushed(&mut self, mut is_there: impl FnMut(&[u8]) -> bool, pulse: &Pulse) {
         let watchers = self.watchers.flushed(|key| {
             pulse.stepped();
@@ -324,7 +325,7 @@ impl Clients {
         }
     }
 
-    /// Takes note that keys may have changed unseen: this node was not primary for a while.
+    /// Notes that any key may have changed: this node was not primary for a while.
     pub fn break_all_watches(&mut self) {
         for client in self.slots.iter_mut().flatten() {
             client.watch_broken |= !client.watched.is_empty();

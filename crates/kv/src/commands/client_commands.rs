@@ -1,4 +1,4 @@
-//! CLIENT: what the server keeps of connections.
+//! CLIENT: what the server keeps about connections.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.verbatim(&text);
 }
 
-/// Whether the argument says `ON`, else `OFF`; an error has been written if it is neither.
+/// Whether the argument is `ON`, otherwise `OFF`; if it is neither, an error has been written.
 fn switch(args: Args<'_>, reply: &mut Reply<'_>) -> Option<bool> {
     let on = args.is(2, "ON");
     if on || args.is(2, "OFF") {
@@ -60,7 +60,7 @@ pub(super) fn no_touch(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let _ = switch(args, reply);
 }
 
-/// No command waits for another client's, so there is nobody to be woken, whichever id is named.
+/// No command waits for another client here, so there is nobody to wake, whichever id is named.
 pub(super) fn unblock(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     match args.len() {
         3 => {}
@@ -112,7 +112,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.verbatim(&text);
 }
 
-/// Whether clients of that type are to be found here, where every client is a normal one.
+/// Whether clients of that type exist here, where every client is a normal one.
 fn is_type_of_ours(name: &[u8]) -> Result<bool, String> {
     match name.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(true),
@@ -121,7 +121,7 @@ fn is_type_of_ours(name: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// What a look at one client counts for, in bytes copied.
+/// The work of looking at one client, in bytes copied.
 const CLIENT_BYTES: usize = 64;
 
 /// Which clients CLIENT KILL ends.
@@ -188,7 +188,7 @@ pub(super) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     for client in ctx.shared.clients.iter_mut().filter(is_doomed) {
         killed += 1;
         if client.id == me {
-            // After it has been told.
+            // It is closed after it has got the reply.
             client.quit = true;
         } else {
             client.killed = true;

@@ -1,13 +1,13 @@
-//! The time, as commands are told it.
+//! The time, as commands see it.
 
 use crate::app::WallClock;
 
-/// A command's time is read after its request has arrived, so later than its client has sent it: what is to expire at `now + 10 s` by the client's clock has no more
-/// than that to go. It stands still during a command, and during a transaction. It is read when it is first asked for, since most commands do not ask; and what arrived
-/// together may share a reading.
+/// A command's time is read after its request has arrived, so it is later than the client's sending: what is to expire at `now + 10 s` by the client's clock
+/// has at most that long to go. The time stands still during a command, and during a transaction. The clock is read when the time is first asked for, since
+/// most commands do not ask. Requests that arrived together may share a reading.
 pub struct Clock {
     wall: WallClock,
-    /// The last reading that still counts as now.
+    /// The last reading, while it still counts as now.
     latest: Option<u64>,
     /// The time of the command being executed, once it has asked.
     command: Option<u64>,
@@ -30,13 +30,13 @@ impl Clock {
         Clock::new(Box::new(move || now_ms * 1_000_000))
     }
 
-    /// Requests may have arrived, or time have passed: what was read before is of the past.
+    /// Requests may have arrived, or time may have passed, so the last reading no longer counts as now.
     #[inline]
     pub fn forget(&mut self) {
         (self.latest, self.command) = (None, None);
     }
 
-    /// A command begins, whose request arrived before the last [`Clock::forget`].
+    /// A command begins. Its request arrived before the last [`Clock::forget`].
     #[inline]
     pub fn begin(&mut self) {
         self.command = None;
@@ -61,7 +61,7 @@ impl Clock {
         self.now_ns() / 1_000_000
     }
 
-    /// The last reading, or one made now: when something begins whose duration is wanted.
+    /// The last reading, or a new one: for the beginning of something that is being timed.
     #[inline]
     pub fn latest(&mut self) -> u64 {
         match self.latest {
@@ -70,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Reads the clock now: when something ends whose duration is wanted.
+    /// Reads the clock now: for the end of something that is being timed.
     #[inline]
     pub fn read(&mut self) -> u64 {
         let now = (self.wall)();

@@ -13,7 +13,7 @@ use crate::resp::{Args, Reply, parse_i64};
 
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// A node's name: 40 hexadecimal digits, from its number and its life.
+/// A node's name: 40 hexadecimal digits, made from its number and its incarnation.
 fn name(member: &Member) -> String {
     format!("{:08x}{:032x}", member.id.node.0, member.id.incarnation.0)
 }
@@ -32,7 +32,7 @@ fn myself(env: &Env) -> Option<&Member> {
     env.view.iter().flat_map(|v| &v.members).find(|m| m.id.node == env.me())
 }
 
-/// Whether clients may ask of a cluster; an error has been written if not.
+/// Whether clients may use CLUSTER commands; if not, an error has been written.
 fn is_enabled(ctx: &Ctx<'_>, reply: &mut Reply<'_>) -> bool {
     let enabled = ctx.env().config.cluster_mode;
     if !enabled {
@@ -62,7 +62,8 @@ pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// `CLUSTER FORGET name`: a member that hangs is removed. It is an operator's, whatever clients are told of a cluster. The reply says that it has begun; CLUSTER NODES tells when it is not there any more.
+/// `CLUSTER FORGET name` removes a member that hangs. It is for operators, so it works outside the cluster mode too. The reply says that the removal has begun;
+/// CLUSTER NODES shows when the member is gone.
 pub(super) fn forget(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let wanted = args.at(2);
     let env = ctx.env();
@@ -133,14 +134,14 @@ fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// A slot that moves may be asked for. None ever does.
+/// Allows the client to ask for a slot that is being moved. None ever is.
 pub(super) fn asking(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     if is_enabled(ctx, reply) {
         reply.ok();
     }
 }
 
-/// The client takes what a backup answers, which may be behind what was acknowledged.
+/// The client accepts a backup's answers, which may lag behind what was acknowledged.
 pub(super) fn read_only(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     if is_enabled(ctx, reply) {
         ctx.client().readonly = true;
@@ -180,7 +181,7 @@ pub(super) fn nodes(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.verbatim(&lines);
 }
 
-/// What CLUSTER NODES says of a node.
+/// A node's line in CLUSTER NODES.
 fn line(env: &Env, m: &Member) -> String {
     let primary = shard(env).first().copied();
     let myself = if m.id.node == env.me() { "myself," } else { "" };

@@ -1,11 +1,11 @@
-//! Commands on the connection itself.
+//! Commands about the connection itself.
 
 use super::client::ReplyMode;
 use super::context::Ctx;
 use super::errors;
 use crate::resp::{Args, Protocol, Reply, parse_i64};
 
-/// What we say we are to clients that ask for Redis's version: the one whose behaviour this store follows.
+/// The version that we report to clients that ask for Redis's: the one whose behaviour this store follows.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 pub(super) fn ping(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
@@ -51,7 +51,7 @@ pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.simple("RESET");
 }
 
-/// READ QUORUM and READ LEASE: what replies that say something of keys wait for on this connection, from here on.
+/// READ QUORUM and READ LEASE: what replies about keys wait for on this connection from here on.
 pub(super) fn read(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let by_quorum = args.is(1, "QUORUM");
     if !by_quorum && !args.is(1, "LEASE") {
@@ -61,9 +61,9 @@ pub(super) fn read(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// Compares without telling, by the time it takes, where two passwords differ.
+/// Compares two passwords without revealing, by the time it takes, where they differ.
 fn same_secret(a: &[u8], b: &[u8]) -> bool {
-    // The length of the right one is no secret worth keeping; its bytes are.
+    // The length of the right password need not stay secret; its bytes must.
     let mut difference = u8::from(a.len() != b.len());
     for (i, byte) in b.iter().enumerate() {
         difference |= byte ^ a.get(i).copied().unwrap_or(!*byte);

@@ -1,4 +1,4 @@
-//! What a command's handler works on.
+//! The context in which a command's handler works.
 
 use martlet_fabric::{NodeId, Pulse};
 use martlet_protocol::basics::ProcessId;
@@ -14,19 +14,19 @@ use crate::resp::Reply;
 use crate::stats::KvStats;
 use crate::store::{Effect, Effects, Entry, Keyed, KvMachine};
 
-/// Tells how much of the processors this process has had.
+/// Reports how much processor time this process has used.
 pub type CpuClock = Box<dyn Fn() -> CpuTimes + Send>;
 
-/// How much of the processors a process has had, in microseconds.
+/// How much processor time a process has used, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// In the program.
     pub user_us: u64,
-    /// In the kernel, for it.
+    /// In the kernel, on its behalf.
     pub system_us: u64,
-    /// Of the first two, what the calling thread has had: in the program, and in the kernel.
+    /// The calling thread's part of the first two: in the program, and in the kernel.
     pub thread_us: (u64, u64),
-    /// What processes that it started and that have ended had: in the program, and in the kernel.
+    /// What its child processes used that have ended: in the program, and in the kernel.
     pub children_us: (u64, u64),
 }
 
@@ -36,38 +36,38 @@ pub struct Shared {
     pub env: Env,
     /// All clients.
     pub clients: Clients,
-    /// Effects that the engine has not got yet.
+    /// Effects that have not been handed to the engine yet.
     pub effects: Effects,
     /// The most that one entry of the log may take, in bytes.
     pub limit: usize,
-    /// How much more the request being executed may add to the effects than its arguments say.
+    /// How much more the request being executed may add to the effects than was bounded from its arguments.
     pub spare: usize,
-    /// Whether what the request being executed adds to the effects has been bounded before: it may change keys. One that only reads deletes keys that are due
-    /// out of what is spare.
+    /// Whether the effects of the request being executed have been bounded beforehand, because it may change keys. A request that only reads may also delete
+    /// due keys, but within what is spare.
     pub may_add: bool,
-    /// How far the reply to the request being executed may reach in the output.
+    /// How far in the output the reply to the request being executed may reach.
     pub reply_end: usize,
     /// Where long work is reported.
     pub pulse: Pulse,
-    /// How many keys the request being executed has gone through to find some.
+    /// How many keys the request being executed has gone through in its searches.
     pub visited: usize,
     /// Counters.
     pub stats: KvStats,
     /// Counters by command and by error.
     pub calls: Calls,
-    /// How much of the processors this process has had; `None`: nobody can tell.
+    /// How much processor time this process has used; `None` if that is not known.
     pub cpu: Option<CpuClock>,
-    /// Chance, for RANDOMKEY only.
+    /// Randomness, for RANDOMKEY only.
     pub random: fastrand::Rng,
-    /// Some client has been killed by another, and its connection is to be closed.
+    /// A client has killed another one, whose connection has to be closed.
     pub killed: bool,
     /// A client asked the node to leave and end.
     pub shutdown: bool,
-    /// A client asked for leadership to be handed over: to this node, or to whoever comes next.
+    /// A client asked for leadership to be handed over: to this node, or to any successor.
     pub hand_over: Option<Option<NodeId>>,
-    /// Whose removal CLUSTER FORGET has asked for.
+    /// CLUSTER FORGET asked for the removal of this process.
     pub evict: Option<ProcessId>,
-    /// A client asked for so many places of the group; 0: as many as members.
+    /// A client asked that the group have this many places; 0: as many as members.
     pub resize: Option<usize>,
     /// A client asked for this feature level.
     pub raise_level: Option<u8>,
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// A server without clients, at `now_ms` of Unix time. `seed` is for chance.
+    /// A server without clients, at `now_ms` of Unix time. `seed` is for its randomness.
     pub fn new(config: KvConfig, now_ms: u64, seed: u64) -> Shared {
         Shared {
             env: Env::new(config, now_ms),
@@ -107,7 +107,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// The process shows by this pulse that it lives.
+    /// From now on the process shows by this pulse that it is alive.
     #[inline]
     pub fn keep_alive(&mut self, pulse: &Pulse) {
         if !self.pulse.is_of_same_heart(pulse) {
@@ -116,22 +116,22 @@ impl Shared {
         }
     }
 
-    /// How much work commands have been so far, in bytes copied or their equal.
+    /// How much work commands have done so far, in bytes copied or their equivalent.
     #[inline]
     pub fn work(&self) -> u64 {
         self.pulse.total().wrapping_add(self.effects.work())
     }
 }
 
-/// One command's world. Every change of the state goes through its methods, which do four things at once: they change the machine, append
-/// the effect for the backups, break the watches on the key, and count.
+/// What one command has access to. Every change of the state goes through its methods, which do four things at once: they change the machine, append the effect
+/// for the backups, break the watches on the key, and count.
 #[derive(Debug)]
 pub struct Ctx<'a> {
-    /// The state. To read: see the type on changes.
+    /// The state. For reading only: changes go through the methods of this type.
     pub machine: &'a mut KvMachine,
     /// What outlives the command.
     pub shared: &'a mut Shared,
-    /// Whose command it is.
+    /// The client that sent the command.
     pub slot: ClientSlot,
     /// The time; it stands still during a command and a transaction.
     pub clock: &'a mut Clock,
@@ -162,14 +162,14 @@ impl Ctx<'_> {
         self.machine.keyed(key)
     }
 
-    /// The entry of a key that is there and not due. One that is due is deleted here, by a primary, if the log has room for that; before a change it always has.
+    /// The entry of a key that exists and is not due. A primary deletes a due key here if the log has room for that; before a change it always has.
     #[inline]
     pub fn live(&mut self, k: Keyed<'_>) -> Option<&Entry> {
         self.shared.pulse.stepped();
         if self.machine.expiring() > 0 {
             let now_ms = self.now_ms();
             if self.machine.get(k)?.expiry().is_some_and(|at| at <= now_ms) {
-                // It is gone for whoever asks a backup too; but only the primary deletes.
+                // A client that asks a backup does not see the key either; but only the primary deletes it.
                 if self.env().is_primary {
                     self.expire_in_passing(k);
                 }
@@ -188,7 +188,7 @@ impl Ctx<'_> {
         self.expire(k);
     }
 
-    /// The same, counted as a hit or a miss.
+    /// The same, and counts a hit or a miss.
     #[inline]
     pub fn look_up(&mut self, k: Keyed<'_>) -> Option<&Entry> {
         if self.live(k).is_some() {
@@ -206,7 +206,7 @@ impl Ctx<'_> {
         self.delete(k);
     }
 
-    /// Writes what a key holds. Returns whether it did: in a transaction, or in MGET, there may be too much before it.
+    /// Writes what a key holds into the reply. Returns whether it did: in a transaction, or in MGET, the reply may have no room left for it.
     #[inline]
     pub fn show(&mut self, k: Keyed<'_>, reply: &mut Reply<'_>) -> bool {
         let end = self.shared.reply_end;
@@ -239,7 +239,7 @@ impl Ctx<'_> {
         self.take(k).is_some()
     }
 
-    /// Removes a key and hands its entry out.
+    /// Removes a key and returns its entry.
     pub fn take(&mut self, k: Keyed<'_>) -> Option<Entry> {
         let entry = self.machine.take(k);
         if entry.is_some() {
@@ -249,7 +249,7 @@ impl Ctx<'_> {
         entry
     }
 
-    /// Gives a key that is there another expiry; one that is not in the future deletes it.
+    /// Gives an existing key another expiry; an expiry that is not in the future deletes it.
     pub fn set_expiry(&mut self, k: Keyed<'_>, expiry: Option<u64>) {
         if expiry.is_some_and(|at| at <= self.now_ms()) {
             self.delete(k);
@@ -278,7 +278,7 @@ impl Ctx<'_> {
     /// Removes every key.
     pub fn flush(&mut self) {
         let (machine, Shared { clients, pulse, .. }) = (&*self.machine, &mut *self.shared);
-        // Whichever are fewer: a watched key that is not there may be flushed over and over.
+        // Go through whichever are fewer: watches on absent keys must not make every flush expensive.
         if machine.len() < clients.watched_keys() {
             for entry in machine.iter() {
                 pulse.stepped();
@@ -291,7 +291,7 @@ impl Ctx<'_> {
         self.shared.effects.push(Effect::Flush);
     }
 
-    /// Deletes up to `most` keys that are due, and no more than one entry of the log tells of. Returns whether there may be more.
+    /// Deletes up to `most` due keys, and no more than fit into one entry of the log. Returns whether there may be more.
     pub fn expire_some(&mut self, most: usize) -> bool {
         let now_ms = self.now_ms();
         for _ in 0..most {

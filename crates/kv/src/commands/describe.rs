@@ -1,4 +1,4 @@
-//! COMMAND: what commands are, told to clients that ask before they use them.
+//! COMMAND: describes the commands to clients that ask before they use them.
 
 use super::context::Ctx;
 use super::errors;
@@ -7,7 +7,7 @@ use super::server::write_help;
 use super::table::{self, Command, Keys, flag, key_use};
 use crate::resp::{Args, Reply};
 
-/// Flags in the order in which Redis tells them.
+/// Flags in the order in which Redis lists them.
 const FLAGS: &[(u32, &str)] = &[
     (flag::WRITE, "write"),
     (flag::READ, "readonly"),
@@ -36,9 +36,9 @@ const KEY_USES: &[(u16, &str)] = &[
     (key_use::VARIES, "variable_flags"),
 ];
 
-/// The flags that Redis tells of a command: ours has some that transactions are told apart by here, and not there.
+/// The flags that are reported for a command, as in Redis. Transactions use some flags here that Redis does not have.
 fn told(command: &Command) -> u32 {
-    // There, DISCARD is refused within a transaction by its own code, as it is here.
+    // In Redis, DISCARD's own code refuses it within a transaction, as it does here.
     if command.has(flag::UNQUEUED) { command.flags & !flag::NO_MULTI } else { command.flags }
 }
 
@@ -71,7 +71,7 @@ fn uses(reply: &mut Reply<'_>, uses: u16) {
     names(reply, KEY_USES.iter().filter(|(bit, _)| uses & bit != 0).map(|(_, name)| *name));
 }
 
-/// A map of which every value but the first is a number.
+/// A map in which every value but the first is a number.
 fn spec(reply: &mut Reply<'_>, kind: &str, fields: &[(&str, i32)]) {
     reply.map(2);
     reply.bulk(b"type");
@@ -95,7 +95,7 @@ fn key_spec(reply: &mut Reply<'_>, keys: &Keys) {
     reply.bulk(b"begin_search");
     spec(reply, "index", &[("index", keys.first)]);
     reply.bulk(b"find_keys");
-    // The last key is told from the first on, unless it is told from the end.
+    // The last key is given relative to the first, unless it counts from the end.
     let last = if keys.last < 0 { keys.last } else { keys.last - keys.first };
     spec(reply, "range", &[("lastkey", last), ("keystep", keys.step), ("limit", 0)]);
 }
@@ -145,10 +145,10 @@ pub(super) fn count(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.count(table::all().len());
 }
 
-/// How many commands one request has described: a few bytes ask for a kilobyte each.
+/// How many commands one request may have described: a few bytes ask for a kilobyte each.
 const NAMES_MOST: usize = 1024;
 
-/// Whether a request names more commands than that; an error has been written then.
+/// Whether a request names more commands than that; if so, an error has been written.
 fn names_too_many(args: Args<'_>, reply: &mut Reply<'_>) -> bool {
     let too_many = args.len() > 2 + NAMES_MOST;
     if too_many {
@@ -219,7 +219,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
-/// The keys of the request that follows, with what it does with each; an error has been written if there are none.
+/// The keys of the request that follows, and what it does with each; if there are none, an error has been written.
 fn keys_of<'a>(args: Args<'a>, reply: &mut Reply<'_>) -> Option<Vec<(&'a [u8], u16)>> {
     let request = args.without(2);
     let Ok(command) = table::find_request(request) else {
@@ -241,7 +241,7 @@ fn keys_of<'a>(args: Args<'a>, reply: &mut Reply<'_>) -> Option<Vec<(&'a [u8], u
     Some(command.keys.iter().flat_map(of).collect())
 }
 
-/// What this very request does with its key.
+/// What this particular request does with its key.
 fn varying_use(command: &Command, request: Args<'_>, uses: u16) -> u16 {
     let gets = (3..request.len()).any(|i| request.is(i, "GET"));
     match command.name {

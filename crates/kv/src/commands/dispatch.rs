@@ -9,16 +9,16 @@ use super::table::{self, Command, NoCommand, flag};
 use super::transactions;
 use crate::resp::{Args, Protocol, Reply};
 
-/// What executing a request was.
+/// What kind of request was executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
-    /// The reply says something of keys: it must wait for its ticket.
+    /// The reply says something about keys, so it must wait for its ticket.
     pub data: bool,
     /// It was refused because another node leads.
     pub redirected: bool,
 }
 
-/// How much a reply may have beside values: their lengths, their array's.
+/// How many bytes a reply may have besides values: their lengths, the head of their array.
 const REPLY_HEADS: usize = 4096;
 
 /// Executes one request of `ctx`'s client and appends its reply to `out`.
@@ -32,7 +32,7 @@ pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed
     }
 }
 
-/// The same for a client that wants no reply, at least not to this one.
+/// The same for a client that wants no reply, or at least none to this request.
 fn run_silently(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>, protocol: Protocol, mode: ReplyMode) -> Executed {
     let before = out.len();
     if mode == ReplyMode::SkipNext {
@@ -83,7 +83,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         reject(ctx, reply, Some(command), &why);
         return Executed::default();
     }
-    // CLIENT REPLY would leave holes in the array that answers EXEC.
+    // CLIENT REPLY would leave gaps in the array that answers EXEC.
     let punches_holes = command.name == "client|reply";
     if in_transaction && (command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) || punches_holes) {
         reject(ctx, reply, Some(command), "ERR Command not allowed inside a transaction");
@@ -93,7 +93,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     let client = ctx.client();
     let watches = client.watch_broken || !client.watched.is_empty();
     let (data, deny_oom) = match (&client.transaction, is_exec) {
-        // What is watched is data too: whether it has changed is not for a primary to say that is none any more, nor for a backup.
+        // Watches are data too: neither a former primary nor a backup can say whether a watched key has changed.
         (Some(t), true) => (t.has_data || watches, t.deny_oom),
         _ => (command.is_data(), command.has(flag::DENY_OOM)),
     };
@@ -114,7 +114,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         }
     }
     let limit = ctx.env().config.max_memory_bytes;
-    // What waits for EXEC takes memory, whatever it does then.
+    // A queued command takes memory, whatever it does at EXEC.
     let grows = deny_oom || in_transaction && !command.has(flag::UNQUEUED);
     if grows && limit > 0 && ctx.machine.used_bytes() > limit {
         reject(ctx, reply, Some(command), errors::OUT_OF_MEMORY);
@@ -146,12 +146,12 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
 pub(super) fn call(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: &mut Reply<'_>) {
     ctx.shared.stats.commands += 1;
     if ctx.client().stateless {
-        // To read the clock twice would take a twentieth of such a request.
+        // Reading the clock twice would take a twentieth of the time of such a request.
         return (command.handler)(ctx, args, reply);
     }
     let at = reply.position();
     let error = if command.has(flag::UNQUEUED) {
-        // EXEC has others executed, and its kind is nothing that comes in a row.
+        // EXEC has other commands executed, so it is not counted as part of a run.
         ctx.shared.calls.settle(ctx.clock);
         let began = ctx.clock.latest();
         (command.handler)(ctx, args, reply);
@@ -171,25 +171,25 @@ pub(super) fn call(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: 
     }
 }
 
-/// Whether only the primary may execute a command for this client. A backup answers, as a replica of Redis does, what names no key and changes nothing; and in a
-/// Redis Cluster any read to a client that has said by READONLY that it does not mind.
+/// Whether only the primary may execute a command for this client. Like a replica of Redis, a backup answers commands that name no key and change nothing. In a
+/// Redis Cluster it also answers any read of a client that has accepted a backup's answers with READONLY.
 pub(super) fn is_primarys(ctx: &mut Ctx<'_>, command: &Command) -> bool {
     let cluster_mode = ctx.env().config.cluster_mode;
     let client = ctx.client();
-    // WATCH reads nothing, and says something of what is to come.
+    // WATCH reads nothing, but says something about what is to come.
     let reads = command.has(flag::READ | flag::TELLS) && !command.has(flag::WRITE);
     !reads || client.stateless || client.wants_quorum == Some(true) || !(command.keys.is_empty() || cluster_mode && client.readonly)
 }
 
 const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";
 
-/// Whether a request is a line of HTTP. A page in somebody's browser can let it send what the page likes to any port of their host, as the body of a POST;
-/// the lines before the body end such a connection, as in Redis.
+/// Whether a request is a line of HTTP. A web page can make a browser send anything to any port of its user's host as the body of a POST. The header lines
+/// before the body end such a connection, as in Redis.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
-/// Answers with an error a command that does not even start; an open transaction will not be executed then.
+/// Answers with an error a command that was not even started; an open transaction is then not executed.
 fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
     ctx.shared.stats.errors += 1;
     if let Some(command) = command {

@@ -1,4 +1,4 @@
-//! What commands know of the server around them.
+//! What commands know about the server around them.
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::{ProcessId, ViewNumber};
@@ -15,21 +15,21 @@ pub struct Env {
     pub config: KvConfig,
     /// Whether this node leads.
     pub is_primary: bool,
-    /// Whether this node does not lead, and its state is that after some committed command, so that it may be told to those who do not mind that it is an older one.
+    /// Whether this node does not lead, and its state is one after some committed command. Such a state may be shown to clients that accept an older one.
     pub shows_committed: bool,
     /// Whether leadership can be handed over other than by leaving.
     pub hands_over: bool,
-    /// Whether the group can have another number of places than members.
+    /// Whether the group can have a number of places that differs from its members.
     pub resizes: bool,
-    /// How many places it has, and is to have, if that does not follow from its members.
+    /// How many places it has, and is to have, unless that follows from its members.
     pub places: Option<(usize, usize)>,
     /// The leader, as far as this node knows.
     pub primary: Option<ProcessId>,
-    /// Where the leader is reached by Redis clients.
+    /// The leader's address for Redis clients.
     pub primary_address: Option<String>,
     /// The newest view's number.
     pub view_number: ViewNumber,
-    /// That view, where the replica shows it.
+    /// That view, if the replica shows it.
     pub view: Option<View>,
     /// When the server started, in milliseconds of Unix time.
     pub started_ms: u64,
@@ -58,7 +58,7 @@ impl Env {
         }
     }
 
-    /// Takes over what has changed; cheap when nothing has.
+    /// Takes in what has changed; cheap when nothing has.
     #[inline]
     pub fn refresh<R: Replica>(&mut self, replica: &R) {
         let (standing, view) = (replica.standing(), replica.view());
@@ -75,7 +75,7 @@ impl Env {
         self.hands_over = replica.hands_over();
         self.resizes = replica.resizes();
         self.primary = match standing {
-            // This node: where the engine elects by itself, not the view's first.
+            // This node: where the engine elects the leader itself, that need not be the view's first member.
             Standing::Primary => {
                 let lives = self.view.iter().flat_map(|view| &view.members).filter(|m| m.id.node == self.config.node);
                 lives.map(|m| m.id).max()
@@ -91,17 +91,17 @@ impl Env {
         self.config.node
     }
 
-    /// The members of the view beside this node.
+    /// The members of the view other than this node.
     pub fn others(&self) -> impl Iterator<Item = &Member> {
         self.view.iter().flat_map(|view| &view.members).filter(|member| member.id.node != self.me())
     }
 
-    /// Whether no other replica holds the state: one more death and it is lost.
+    /// Whether no other replica holds the state, so that it would be lost if this node died.
     pub fn is_alone(&self) -> bool {
         self.is_primary && self.view.as_ref().is_some_and(|v| v.with_roles(Roles::REPLICA).count() <= 1)
     }
 
-    /// What a client is told that must go elsewhere, for a request whose first key lies in `slot`.
+    /// The redirection for a client whose request's first key lies in `slot`.
     pub fn redirection(&self, slot: u16) -> String {
         match (&self.primary_address, self.config.cluster_mode) {
             (Some(address), true) => format!("MOVED {slot} {}", address::told(address)),

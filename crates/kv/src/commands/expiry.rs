@@ -1,11 +1,11 @@
-//! When keys expire. The primary's clock decides, once, and every replica is told the moment.
+//! When keys expire. The primary's clock decides once, and every replica learns the resulting time.
 
 use super::context::Ctx;
 use super::errors;
 use crate::resp::{Args, Reply, parse_i64};
 use crate::store::Entry;
 
-/// What a number of time counts.
+/// The unit of a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Seconds.
@@ -14,13 +14,13 @@ pub(super) enum Unit {
     Milliseconds,
 }
 
-/// The moment `n` units after `base_ms`, in milliseconds, unless it cannot be expressed.
+/// The time `n` units after `base_ms`, in milliseconds, unless it cannot be represented.
 pub(super) fn deadline(n: i64, unit: Unit, base_ms: u64) -> Option<i64> {
     let ms = if unit == Unit::Seconds { n.checked_mul(1000)? } else { n };
     ms.checked_add(base_ms as i64)
 }
 
-/// The conditions of EXPIRE and its kin.
+/// The conditions of EXPIRE and similar commands.
 #[derive(Default)]
 struct Conditions {
     nx: bool,
@@ -54,7 +54,7 @@ impl Conditions {
         Ok(c)
     }
 
-    /// Whether an expiry may become `new`. A key that never expires counts as expiring last.
+    /// Whether an expiry may become `new`. A key without expiry counts as expiring last of all.
     fn allow(&self, old: Option<u64>, new: i64) -> bool {
         let old = old.map(|o| o as i64);
         !(self.nx && old.is_some()
@@ -78,7 +78,7 @@ fn expire_generic(ctx: &mut Ctx<'_>, args: Args<'_>, unit: Unit, absolute: bool,
     if !conditions.allow(old, at) {
         return reply.int(0);
     }
-    // Before 1970 is as due as 1970.
+    // A time before 1970 is as due as 1970.
     ctx.set_expiry(k, Some(at.max(0) as u64));
     reply.int(1);
 }
@@ -99,7 +99,7 @@ pub(super) fn pexpireat(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>
     expire_generic(ctx, args, Unit::Milliseconds, true, "pexpireat", reply);
 }
 
-/// -2 for no key, -1 for no expiry, else what `of` makes of it.
+/// -2 if there is no key, -1 if it has no expiry, otherwise the result of `of`.
 fn report(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>, of: impl FnOnce(u64, u64) -> u64) {
     let (k, now_ms) = (ctx.key(args.at(1)), ctx.now_ms());
     match ctx.look_up(k).map(Entry::expiry) {

@@ -1,4 +1,4 @@
-//! The numbers of INCRBYFLOAT: the x86's extended precision, a mantissa of 64 bits, which Redis computes with and which Rust lacks.
+//! The numbers of INCRBYFLOAT: the x86's extended precision with a mantissa of 64 bits, which Redis uses and Rust lacks.
 //!
 //! With `f64` instead, `0.1 + 0.2` would read `0.30000000000000004`, where Redis says `0.3`.
 
@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 const MAX_EXPONENT: i64 = 16383;
 /// Below this, a number is 0.
 const MIN_EXPONENT: i64 = -16445;
-/// Decimal exponents beyond this are out of range, whatever the digits; texts of more digits are refused.
+/// Decimal exponents beyond this are out of range, whatever the digits; texts with more digits than this are refused.
 const MAX_DECIMAL: i64 = 5120;
 
 /// A number: `mantissa * 2^exponent`, the mantissa's top bit set unless it is 0; or infinity.
@@ -23,7 +23,7 @@ pub(super) struct Extended {
 impl Extended {
     pub(super) const ZERO: Extended = Extended { negative: false, infinite: false, mantissa: 0, exponent: 0 };
 
-    /// The number that `text` is, rounded to nearest, or `None` when it is none or out of range.
+    /// Parses `text`, rounding to nearest. Returns `None` when it is not a number or out of range.
     pub(super) fn parse(text: &[u8]) -> Option<Extended> {
         if text.len() as i64 > MAX_DECIMAL {
             return None;
@@ -81,7 +81,7 @@ impl Extended {
         if numerator.is_zero() {
             return Some(Extended::ZERO);
         }
-        // So that the quotient has 65 or 66 bits.
+        // Makes the quotient 65 or 66 bits long.
         let shift = 65 + denominator.bits() as i64 - numerator.bits() as i64;
         if shift >= 0 {
             numerator.shl(shift as usize)
@@ -124,7 +124,7 @@ impl Extended {
         }
         let (a, b) =
             if (self.mantissa != 0 && self.exponent >= other.exponent) || other.mantissa == 0 { (self, other) } else { (other, self) };
-        // What lies 130 bits lower cannot change the rounding.
+        // A number that lies 130 bits lower cannot change the rounding.
         if b.mantissa == 0 || a.exponent - b.exponent > 130 {
             return Some(a);
         }
@@ -142,7 +142,7 @@ impl Extended {
         Extended::rounded(negative, high, Big::from(1), b.exponent)
     }
 
-    /// The number in decimal, with up to 17 digits behind the point and no zeros at the end: `%.17Lf`, trimmed.
+    /// The number in decimal, with up to 17 digits behind the point and no trailing zeros: `%.17Lf`, trimmed.
     pub(super) fn format(self) -> String {
         const PLACES: usize = 17;
         let mut n = Big::from(self.mantissa);
@@ -164,7 +164,7 @@ impl Extended {
     }
 }
 
-/// A natural number of any size, little end first, without leading zeros. As much arithmetic as the above needs.
+/// A natural number of any size, little-endian and without leading zeros, with just the arithmetic that is needed above.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Big(Vec<u32>);
 
@@ -272,7 +272,7 @@ impl Big {
         }
     }
 
-    /// Subtracts what is not larger.
+    /// Subtracts a number that is not larger.
     fn sub(&mut self, other: &Big) {
         let mut borrow = 0i64;
         for (i, limb) in self.0.iter_mut().enumerate() {
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn sums_read_as_in_redis() {
-        // Each was taken from a Redis 7.0.15.
+        // Each result was taken from Redis 7.0.15.
         for (a, b, expected) in [
             ("0", "0.1", "0.1"),
             ("0.1", "0.2", "0.3"),

@@ -2,11 +2,11 @@
 
 use martlet_fabric::Pulse;
 
-/// How many comparisons of bytes the patterns of one request may take. A pattern of a star and `n` bytes more is compared at each place of a key, which may be as
-/// long as a value.
+/// How many byte comparisons the patterns of one request may take. A pattern of a star and `n` more bytes is compared at each position of a key, and a key may
+/// be as long as a value.
 const COMPARISONS_MOST: usize = 200_000_000;
 
-/// The pattern of a request, and what it has cost so far.
+/// A request's pattern, and the comparisons it has cost so far.
 #[derive(Debug)]
 pub(super) struct Pattern<'a> {
     pattern: &'a [u8],
@@ -19,10 +19,10 @@ impl<'a> Pattern<'a> {
         Pattern { pattern, pulse, left: COMPARISONS_MOST }
     }
 
-    /// Whether `text` matches, as Redis matches: `*`, `?`, `[a-c]`, `[^a]`, and `\` to take the next byte as it is. No longer known once all comparisons have been
-    /// used up.
+    /// Whether `text` matches, by Redis's rules: `*`, `?`, `[a-c]`, `[^a]`, and `\` to take the next byte literally. Once all comparisons are used up, the
+    /// answer means nothing.
     ///
-    /// Takes time in proportion to the product of the lengths at most: it goes back to the last star only, never further.
+    /// Takes time in proportion to at most the product of the lengths: it goes back only to the last star, never further.
     pub(super) fn matches(&mut self, text: &[u8]) -> bool {
         let (pattern, mut p, mut t) = (self.pattern, 0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -56,7 +56,7 @@ impl<'a> Pattern<'a> {
         COMPARISONS_MOST - self.left
     }
 
-    /// Why nobody can say what matches, if that is so.
+    /// An error, if the comparisons are used up and the answers mean nothing.
     pub(super) fn exhausted(&self) -> Option<String> {
         (self.left == 0).then(|| format!("ERR the pattern takes more than {COMPARISONS_MOST} comparisons of bytes"))
     }

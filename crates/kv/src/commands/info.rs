@@ -1,4 +1,4 @@
-//! INFO: facts and counters, in Redis's sections and one of ours.
+//! INFO: facts and counters, in Redis's sections and one of our own.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ use crate::resp::{Args, Reply};
 
 type Section = (&'static str, When, fn(&mut Ctx<'_>, &mut String) -> std::fmt::Result);
 
-/// When a section is told.
+/// When a section is included.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// Unasked.
+    /// Always, even unasked.
     Always,
-    /// To whoever asks for it, or for all.
+    /// Only when the client asks for it, or for all sections.
     Asked,
 }
 
@@ -106,7 +106,7 @@ fn memory(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// What libraries wait for before they send anything else.
+/// Some client libraries send nothing else until they have seen these.
 fn persistence(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     write!(out, "loading:{}\r\n", u8::from(!ctx.env().is_primary && !ctx.env().shows_committed))
 }
@@ -142,7 +142,7 @@ fn stats(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// `ROLE`: what INFO's section on replication tells, for programs such as load balancers.
+/// `ROLE`: what INFO's section on replication says, for programs such as load balancers.
 pub(super) fn role(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     let env = ctx.env();
     if !env.is_primary {

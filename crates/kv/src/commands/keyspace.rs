@@ -10,7 +10,7 @@ pub(super) fn del(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let mut removed = 0;
     for key in args.from(1) {
         let k = ctx.key(key);
-        // One that was due was gone before.
+        // A key that was due is already gone, and is not counted.
         if ctx.live(k).is_some() {
             removed += i64::from(ctx.delete(k));
         }
@@ -64,7 +64,7 @@ pub(super) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn flush(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    // When the memory is given back is nothing that a client sees here, so SYNC and ASYNC are one.
+    // A client here cannot see when the memory is given back, so SYNC and ASYNC are the same.
     if args.len() > 2 || (args.len() == 2 && !args.is(1, "SYNC") && !args.is(1, "ASYNC")) {
         return reply.error(errors::SYNTAX);
     }
@@ -76,19 +76,19 @@ pub(super) fn is_live(entry: &Entry, now_ms: u64) -> bool {
     entry.expiry().is_none_or(|at| at > now_ms)
 }
 
-/// The most keys that `KEYS` and its kin go through, all those of a transaction and all `SCAN`s in it together. They do so in one turn, since a reply is one
-/// moment's, and everybody waits meanwhile.
+/// The most keys that `KEYS` and similar commands go through, counting all of them and all `SCAN`s of a transaction together. They finish in one turn, since a
+/// reply is a snapshot of one moment, and all other clients wait meanwhile.
 const KEYS_MOST: usize = 100_000;
-/// After so many comparisons of a pattern a `SCAN` goes on in the next one.
+/// After this many comparisons with a pattern a `SCAN` stops, and the client continues with the next one.
 const SCAN_COMPARISONS: usize = 1 << 20;
 /// The most entries that one `SCAN` visits, whatever its COUNT.
 const SCAN_MOST: usize = 1_000;
-/// After so many bytes of keys a `SCAN` goes on in the next one.
+/// After this many bytes of keys a `SCAN` stops, and the client continues with the next one.
 const SCAN_BYTES: usize = 1 << 20;
-/// How many keys that are due `RANDOMKEY` deletes on its way.
+/// How many due keys `RANDOMKEY` deletes on its way.
 const RANDOM_MOST: usize = 64;
 
-/// Why a command that goes through so many keys in one turn does not, if there are too many. Else they count.
+/// Why a command may not go through so many keys in one turn, if there are too many. If there are not, counts them towards the limit.
 pub(super) fn too_many(ctx: &mut Ctx<'_>, command: &str, keys: usize) -> Option<String> {
     let visited = ctx.shared.visited + keys;
     if visited > KEYS_MOST {
@@ -126,7 +126,8 @@ pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// A cursor as C's `strtoul` reads it, which Redis asks: with a sign or without, nothing for 0, and up to a zero byte. One beyond our last position is at the end.
+/// Reads a cursor as C's `strtoul` does, which Redis uses: with or without a sign, empty text as 0, and up to a zero byte. A cursor beyond our last position is
+/// at the end.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
     let text = memchr::memchr(0, text).map_or(text, |end| &text[..end]);
     let (negative, digits) = match text {
@@ -181,7 +182,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             })
         })
         .flatten();
-    // It may pass a thousand buckets without a key.
+    // It may pass a thousand buckets that hold no key.
     ctx.shared.visited += seen.max(SCAN_MOST / 10);
     if let Some(error) = pattern.as_ref().and_then(Pattern::exhausted) {
         return reply.error(&error);
@@ -198,7 +199,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    // Each one that is due is deleted on the way. Where there are so many, the rest is taken to be due too.
+    // Each key that is due is deleted on the way. Where there are this many, all others are taken to be due, too.
     for _ in 0..RANDOM_MOST {
         let chance = ctx.shared.random.u64(..);
         let Some(key) = ctx.machine.any(chance).map(|e| e.key().to_vec()) else { return reply.null() };
@@ -218,7 +219,7 @@ mod tests {
     use crate::resp::Span;
     use crate::store::KvMachine;
 
-    /// A server alone, with so many keys, each of which expires at `expiry`.
+    /// A server alone, with a given number of keys, each of which expires at `expiry`.
     struct Alone {
         machine: KvMachine,
         shared: Shared,
@@ -270,7 +271,7 @@ mod tests {
             let mut lines = reply.split("\r\n").skip(2);
             cursor = lines.next().expect("a cursor").to_owned();
             let n: usize = lines.next().and_then(|l| l[1..].parse().ok()).expect("a count");
-            // Entries that share a position are visited together, and nowhere near so many do.
+            // Entries that share a position are visited together, but there are never many.
             assert!(n <= SCAN_MOST + 2, "{n} at once");
             found += n;
             if cursor == "0" {

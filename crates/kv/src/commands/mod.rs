@@ -1,8 +1,8 @@
-//! The commands: a catalogue, and a small file a family.
+//! The commands: a catalogue, and one small file for each family.
 //!
-//! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch
-//! keys: a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged. What a backup answers by itself all
-//! the same, `dispatch::is_primarys` says.
+//! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch keys. A primary
+//! executes those; other nodes answer them with a redirection. That applies to reads as well, because a backup may lag behind what was acknowledged.
+//! `dispatch::is_primarys` says what a backup answers by itself nevertheless.
 
 mod address;
 pub(crate) mod bound;

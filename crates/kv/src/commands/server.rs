@@ -1,4 +1,4 @@
-//! Commands on the server itself.
+//! Commands about the server itself.
 
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::membership::{Member, Roles};
@@ -27,11 +27,12 @@ pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     if !right || ((1..args.len()).any(|i| args.is(i, "SAVE")) && (1..args.len()).any(|i| args.is(i, "NOSAVE"))) {
         return reply.error(errors::SYNTAX);
     }
-    // As in Redis there is no reply: the connection ends when the node does. Nothing is saved either way; the others hold the state.
+    // As in Redis there is no reply: the connection ends when the node does. Nothing is saved in any case; the other nodes hold the state.
     ctx.shared.shutdown = true;
 }
 
-/// `FAILOVER [TO host port]`. As in Redis the reply says that it has begun; INFO or CLUSTER SLOTS tell when another leads, and the node's log what came of it.
+/// `FAILOVER [TO host port]`. As in Redis the reply says that it has begun. INFO or CLUSTER SLOTS shows when another node leads, and the node's log says how it
+/// ended.
 pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let named = args.len() == 4 && args.is(1, "TO");
     if args.len() != 1 && !named {
@@ -52,7 +53,7 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     let to = match named {
         false => None,
         true => {
-            // As it is told, or as it is configured.
+            // The address as clients are told it, or as it is configured.
             let bare = args.at(2).strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(args.at(2));
             let wanted = |m: &&&Member| {
                 let (host, port) = address::split(&m.address);
@@ -68,8 +69,8 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     reply.ok();
 }
 
-/// `RESIZE [places]`. Without a number: how many places the group has, and how many it is to have; nil where it has as many as members. With one the reply says that the
-/// leader has been asked; the first form tells when it is so.
+/// `RESIZE [places]`. Without a number, the reply says how many places the group has, and how many it is to have; nil where it has as many places as members.
+/// With a number, the reply says that the leader has been asked; use the first form to see when it is done.
 pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let env = ctx.env();
     if args.len() > 2 {
@@ -99,7 +100,7 @@ pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// `RAISELEVEL level`. The reply says that the node has asked for it; the view tells when it has risen.
+/// `RAISELEVEL level`. The reply says that the node has asked for it; the view shows when the level has been raised.
 pub(super) fn raise_level(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let Some(level) = parse_i64(args.at(1)).and_then(|level| u8::try_from(level).ok()).filter(|level| *level > 0) else {
         return reply.error("ERR a feature level is a number from 1 to 255");
@@ -176,7 +177,7 @@ pub(super) fn config_help(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     write_help("CONFIG", CONFIG_HELP, reply);
 }
 
-/// What HELP answers: of each subcommand how it is written, and what it does.
+/// HELP's reply: the syntax of each subcommand, and what it does.
 pub(super) fn write_help(command: &str, subcommands: &[(&str, &str)], reply: &mut Reply<'_>) {
     reply.array(1 + 2 * subcommands.len());
     reply.simple(&format!("{command} <subcommand> [<arg> ...]. Subcommands are:"));

@@ -51,7 +51,7 @@ impl Options {
                     return None;
                 };
                 i += 1;
-                // The same one may be said twice, as in Redis; the last counts.
+                // An option may be repeated, as in Redis; the last one counts.
                 let again = o.expiry.is_some_and(|(was_unit, was_absolute, _)| (was_unit, was_absolute) == (unit, absolute));
                 if timing && !again || i >= args.len() {
                     return None;
@@ -64,7 +64,7 @@ impl Options {
     }
 }
 
-/// The time that an option or argument states; an error has been written when there is none.
+/// The time that an option or argument states; if it states none, an error has been written.
 fn stated_expiry(ctx: &mut Ctx<'_>, text: &[u8], unit: Unit, absolute: bool, command: &str, reply: &mut Reply<'_>) -> Option<u64> {
     let Some(n) = parse_i64(text) else {
         reply.error(errors::NOT_AN_INTEGER);
@@ -136,9 +136,9 @@ pub(super) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.int(i64::from(absent));
 }
 
-/// `CAS key expected new` sets the key if it holds `expected`; `CAS key NX new` if it is not there. 1 when it was set. The expiry stays.
+/// `CAS key expected new` sets the key if it holds `expected`; `CAS key NX new` sets it if it does not exist. Returns 1 if it was set. The expiry stays.
 pub(super) fn cas(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    // `NX` is a word of the command; a value that reads `NX` is expected by `CAS key = NX new`.
+    // `NX` is a keyword here; a client that expects the value `NX` says `CAS key = NX new`.
     let (expected, new) = match args.len() {
         4 if args.is(2, "NX") => (None, args.at(3)),
         4 => (Some(args.at(2)), args.at(3)),
@@ -231,7 +231,7 @@ fn put_all(ctx: &mut Ctx<'_>, args: Args<'_>) {
     }
 }
 
-/// Whether a value may become so long; an error has been written when not.
+/// Whether a value may become this long; if not, an error has been written.
 fn fits(ctx: &Ctx<'_>, len: usize, reply: &mut Reply<'_>) -> bool {
     let fits = len <= ctx.env().config.limits.max_bulk_bytes;
     if !fits {
@@ -268,7 +268,7 @@ pub(super) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     let there = ctx.look_up(k).is_some();
     let value = ctx.machine.get(k).filter(|_| there).map_or(&b""[..], Entry::value);
     let len = value.len() as i64;
-    // Negative positions count from the end; what still lies before the start is the start.
+    // Negative positions count from the end; one that lies before the start means the start.
     let from_end = |n: i64| if n < 0 { n.saturating_add(len).max(0) } else { n };
     let backwards = start < 0 && end < 0 && start > end;
     let (start, end) = (from_end(start), from_end(end).min(len - 1));

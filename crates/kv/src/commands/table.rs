@@ -9,7 +9,7 @@ use crate::resp::{Args, Reply};
 /// What runs a command.
 pub type Handler = fn(&mut Ctx<'_>, Args<'_>, &mut Reply<'_>);
 
-/// What is special about a command: bits of [`Command::flags`]. The second half says nothing here, and is only told: it is what `COMMAND INFO` of Redis says.
+/// Special properties of a command: bits of [`Command::flags`]. The second half has no effect here; it is only reported, as Redis's `COMMAND INFO` does.
 pub mod flag {
     /// It reads keys.
     pub const READ: u32 = 1;
@@ -25,7 +25,7 @@ pub mod flag {
     pub const UNQUEUED: u32 = 1 << 5;
     /// It changes what the server keeps of a connection, so it means nothing where there is none.
     pub const CONNECTION: u32 = 1 << 6;
-    /// Its reply tells of keys, though Redis does not count it among the commands that read.
+    /// Its reply says something about keys, though Redis does not count it among the commands that read.
     pub const TELLS: u32 = 1 << 7;
 
     /// It is for operators.
@@ -38,7 +38,7 @@ pub mod flag {
     pub const LOADING: u32 = 1 << 19;
     /// It runs on a replica that has lost its primary.
     pub const STALE: u32 = 1 << 20;
-    /// It is not told of in the log of slow commands.
+    /// It is left out of the log of slow commands.
     pub const SKIP_SLOWLOG: u32 = 1 << 21;
     /// It runs while a script does.
     pub const BUSY: u32 = 1 << 22;
@@ -82,18 +82,18 @@ pub mod key_use {
     pub const VARIES: u16 = 1 << 8;
 }
 
-/// Where keys stand among a command's arguments, and what it does with them.
+/// Where a command's keys are among its arguments, and what it does with them.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// The first.
+    /// The position of the first.
     pub first: i32,
-    /// The last; below zero: from the end.
+    /// The position of the last; below zero: from the end.
     pub last: i32,
-    /// From one to the next.
+    /// The distance from one to the next.
     pub step: i32,
     /// Bits of [`key_use`].
     pub uses: u16,
-    /// Why, in Redis's words; mostly empty.
+    /// The reason, in Redis's words; mostly empty.
     pub note: &'static str,
 }
 
@@ -110,7 +110,7 @@ impl Keys {
 pub struct Command {
     /// Its name, in lower case; a subcommand's is `container|subcommand`.
     pub name: &'static str,
-    /// How many arguments, its name included; below zero: at least so many.
+    /// How many arguments it takes, its name included; below zero: at least that many.
     pub arity: i32,
     /// Bits of [`flag`].
     pub flags: u32,
@@ -120,32 +120,32 @@ pub struct Command {
     pub group: &'static str,
     /// What it does, in a sentence.
     pub summary: &'static str,
-    /// What Redis advises clients and proxies on it.
+    /// What Redis advises clients and proxies about it.
     pub tips: &'static [&'static str],
-    /// What runs it.
+    /// The function that runs it.
     pub handler: Handler,
-    /// Its place in the table, below the number of all commands.
+    /// Its index in the table, below the number of all commands.
     pub number: usize,
-    /// Its subcommands, as they stand in the catalogue.
+    /// Its subcommands, as the catalogue lists them.
     pub(super) rows: &'static [Command],
-    /// Where in the table its subcommands stand.
+    /// Where in the table its subcommands begin.
     pub(super) first_subcommand: usize,
 }
 
 impl Command {
-    /// Whether it has that flag, or one of those.
+    /// Whether it has that flag, or one of those flags.
     #[inline]
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether its reply says something of keys, or it changes them.
+    /// Whether its reply says something about keys, or it changes them.
     #[inline]
     pub const fn is_data(&self) -> bool {
         self.has(flag::READ | flag::WRITE | flag::TELLS) || !self.keys.is_empty()
     }
 
-    /// Whether so many arguments are right.
+    /// Whether it takes this many arguments.
     #[inline]
     pub const fn takes(&self, arguments: usize) -> bool {
         if self.arity >= 0 { arguments == self.arity as usize } else { arguments >= self.arity.unsigned_abs() as usize }
@@ -156,7 +156,7 @@ impl Command {
         self.keys.iter().flat_map(move |keys| keys.positions(arguments))
     }
 
-    /// The first key, the last and the step: all that Redis before 7 told of keys. Zeros for none.
+    /// The first key, the last and the step: all that Redis before 7 reported about keys. Zeros if there are none.
     pub fn key_range(&self) -> (i32, i32, i32) {
         match (self.keys.first(), self.keys.last()) {
             (Some(first), Some(last)) => (first.first, last.last, first.step),
@@ -169,13 +169,13 @@ impl Command {
         &TABLE[self.first_subcommand..self.first_subcommand + self.rows.len()]
     }
 
-    /// What follows the bar in a subcommand's name; the name, if it is none.
+    /// What follows the bar in a subcommand's name; for other commands, the name.
     pub fn short_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, name)| name)
     }
 }
 
-/// Every command, numbered, and behind them all subcommands.
+/// Every command, in order of their numbers, followed by all subcommands.
 static TABLE: LazyLock<Box<[Command]>> = LazyLock::new(|| {
     let mut table = COMMANDS.to_vec();
     for at in 0..COMMANDS.len() {
@@ -203,7 +203,7 @@ pub fn all() -> &'static [Command] {
     &TABLE[..COMMANDS.len()]
 }
 
-/// No name is longer.
+/// The length of the longest name at most.
 const MAX_NAME: usize = 16;
 /// A power of two, several times the number of commands.
 const LOOKUP_SLOTS: usize = 1024;
@@ -239,13 +239,13 @@ static LOOKUP: LazyLock<Lookup> = LazyLock::new(|| {
     slots
 });
 
-/// The command of that name, in whatever case.
+/// The command with that name, in upper or lower case.
 #[inline]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     let packed_name = packed(name)?;
     let mut at = slot_of(packed_name);
     while let Some((known, command)) = LOOKUP[at] {
-        // The length tells `get` from `get` with a zero byte behind it.
+        // The length distinguishes `get` from `get` with a zero byte behind it.
         if known == packed_name && command.name.len() == name.len() {
             return Some(command);
         }
@@ -257,7 +257,7 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
 /// A request that names no command.
 #[derive(Clone, Copy, Debug)]
 pub enum NoCommand {
-    /// There is none of its name.
+    /// There is no command with that name.
     Unknown,
     /// The command has no such subcommand.
     Subcommand(&'static Command),
@@ -276,7 +276,7 @@ pub fn find_request(args: Args<'_>) -> Result<&'static Command, NoCommand> {
     }
 }
 
-/// The same of a name as `COMMAND INFO` takes and tells it: `get`, `client|list`.
+/// The same for a name as `COMMAND INFO` takes and reports it: `get`, `client|list`.
 pub fn find_named(name: &[u8]) -> Option<&'static Command> {
     match memchr::memchr(b'|', name) {
         None => find(name),

@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH. The effects of a transaction go into one entry: on every replica all of it happened, or nothing.
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH. The effects of a transaction go into one entry, so every replica has either all of them or none.
 
 use super::client::Transaction;
 use super::context::Ctx;
@@ -28,7 +28,7 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
         transaction.queue.clear();
         return reply.error(&format!("ERR the transaction exceeds the limit of {limit} bytes"));
     }
-    // Its effects go into one entry.
+    // The effects of the whole transaction go into one entry.
     let effect_bytes = transaction.effect_bytes + bound::of(command, args);
     if effect_bytes > record {
         transaction.broken = true;
@@ -47,7 +47,7 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
     reply.simple("QUEUED");
 }
 
-/// Bounds what the open transaction adds to the log, but for copies.
+/// Bounds what the open transaction adds to the log, apart from copies.
 pub(super) fn bound(ctx: &mut Ctx<'_>) -> usize {
     ctx.client().transaction.as_ref().map_or(0, |transaction| transaction.effect_bytes)
 }
@@ -76,7 +76,7 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Whether something that the client watches has changed. A watched key that has become due has, too, whoever deletes it.
+/// Whether something that the client watches has changed. A watched key that has become due counts as changed, no matter what deletes it.
 fn is_watch_broken(ctx: &mut Ctx<'_>) -> bool {
     let now_ms = ctx.now_ms();
     let client = ctx.shared.clients.get(ctx.slot);
@@ -94,7 +94,7 @@ pub(super) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Ends the transaction and all watching.
+/// Ends the transaction and all watches.
 pub(super) fn give_up(ctx: &mut Ctx<'_>) -> Option<Transaction> {
     let transaction = ctx.client().transaction.take()?;
     ctx.shared.clients.unwatch(ctx.slot, &ctx.shared.pulse);
@@ -106,8 +106,8 @@ pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return reply.error("ERR WATCH inside MULTI is not allowed");
     }
     for key in args.from(1) {
-        // One that is due is gone before the watching starts, so that its going breaks nothing; as far as the log has room. Of the others the client's next
-        // transaction fails, and it tries again.
+        // A due key is deleted before the watch starts, so that its deletion breaks no watch. That is done as far as the log has room; if it has none, the
+        // client's next transaction fails, and it tries again.
         let k = ctx.key(key);
         let _ = ctx.live(k);
         ctx.shared.clients.watch(ctx.slot, key);

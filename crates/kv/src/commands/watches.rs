@@ -13,24 +13,24 @@ use super::client::ClientSlot;
 pub struct Watched(HashSet<Arc<[u8]>>);
 
 impl Watched {
-    /// Whether there is none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// How many keys there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All of them, in no order that means anything.
+    /// All of them, in no meaningful order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(|key| &**key)
     }
 }
 
-/// For each watched key those who watch it. A change of a key breaks all its watches at once and for good, so its watchers are forgotten with it: however
-/// often a key changes, each watch costs something once.
+/// For each watched key, the clients that watch it. A change of a key breaks all watches on it for good, so its watchers are forgotten with the change: each
+/// watch costs something only once, however often the key changes.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(HashMap<Arc<[u8]>, BTreeSet<ClientSlot>>);
 
@@ -63,13 +63,13 @@ impl Watchers {
         self.0.len()
     }
 
-    /// A key has changed: those who watched it.
+    /// A key has changed. Returns the clients that watched it.
     #[inline]
     pub(super) fn changed(&mut self, key: &[u8]) -> Option<BTreeSet<ClientSlot>> {
         if self.0.is_empty() { None } else { self.0.remove(key) }
     }
 
-    /// Every key goes of which `is_there` says that it is there: those who watched one of them.
+    /// Every key is removed; `is_there` says which keys exist. Returns the clients that watched one of those.
     pub(super) fn flushed(&mut self, mut is_there: impl FnMut(&[u8]) -> bool) -> BTreeSet<ClientSlot> {
         self.0.extract_if(|key, _| is_there(key)).flat_map(|(_, watchers)| watchers).collect()
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(clients.watched_keys(), 0);
     }
 
-    /// As above: with a list for each key, or with a look at all watchers for each change, this would go on for hours.
+    /// As above: with a list for each key, or with a look at all watchers for each change, this test would run for hours.
     #[test]
     fn many_who_watch_one_key_cost_something_once() {
         let (mut clients, slots) = clients(300_000);

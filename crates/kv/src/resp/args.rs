@@ -1,8 +1,8 @@
-//! The words of a request, where they lie in the buffer that they came in.
+//! The words of a request, left where they are in the buffer that they arrived in.
 
 use martlet_fabric::Pulse;
 
-/// One argument's place in its buffer.
+/// The place of one argument in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -10,7 +10,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The place of `len` bytes from `start` on. No input buffer reaches 4 GiB.
+    /// The place of `len` bytes from `start` on. Input buffers stay below 4 GiB.
     #[inline]
     pub fn new(start: usize, len: usize) -> Span {
         Span { start: start as u32, len: len as u32 }
@@ -25,7 +25,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// The arguments that lie at `spans` in `bytes`.
+    /// The arguments at `spans` in `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8], spans: &'a [Span]) -> Args<'a> {
         Args { bytes, spans }
@@ -59,7 +59,7 @@ impl<'a> Args<'a> {
         (i < self.spans.len()).then(|| self.at(i))
     }
 
-    /// Whether the argument at `i` is `word` in whatever case.
+    /// Whether the argument at `i` is `word`, in upper or lower case.
     #[inline]
     pub fn is(&self, i: usize, word: &str) -> bool {
         self.get(i).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
@@ -72,22 +72,22 @@ impl<'a> Args<'a> {
         (i.min(this.len())..this.len()).map(move |i| this.at(i))
     }
 
-    /// The request that its arguments from `i` on make.
+    /// The request that consists of the arguments from `i` on.
     pub fn without(&self, i: usize) -> Args<'a> {
         Args { bytes: self.bytes, spans: &self.spans[i.min(self.len())..] }
     }
 
-    /// The bytes of all of them.
+    /// The total length of the arguments, in bytes.
     pub fn total_bytes(&self) -> usize {
         self.spans.iter().map(|s| s.len as usize).sum()
     }
 }
 
-/// What each queued request counts for beside its bytes and its arguments' places.
+/// What each queued request counts as, besides its bytes and the places of its arguments.
 const REQUEST_BYTES: usize = 64;
 
-/// Requests that own their bytes, for those that wait: the commands of a transaction. All of them lie in a few allocations, however many they are: to give up
-/// a million at once takes no longer than to give up one.
+/// Requests that own their bytes, for requests that have to wait: the commands of a transaction. They share a few allocations, however many there are, so
+/// giving up a million of them takes no longer than giving up one.
 #[derive(Clone, Debug, Default)]
 pub struct QueuedRequests {
     bytes: Vec<u8>,
@@ -97,12 +97,12 @@ pub struct QueuedRequests {
 }
 
 impl QueuedRequests {
-    /// What a request counts as, in bytes.
+    /// What a request counts as in memory, in bytes.
     pub fn size_of(args: Args<'_>) -> usize {
         REQUEST_BYTES + args.total_bytes() + args.len() * size_of::<Span>()
     }
 
-    /// Appends a copy of a request. All of them together stay below 4 GiB.
+    /// Appends a copy of a request. The total must stay below 4 GiB.
     pub fn push(&mut self, args: Args<'_>, pulse: &Pulse) {
         for arg in args.from(0) {
             self.spans.push(Span::new(self.bytes.len(), arg.len()));
@@ -121,7 +121,7 @@ impl QueuedRequests {
         self.ends.is_empty()
     }
 
-    /// Forgets all, and gives their memory back.
+    /// Forgets all of them, and gives their memory back.
     pub fn clear(&mut self) {
         *self = QueuedRequests::default();
     }

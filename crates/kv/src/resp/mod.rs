@@ -1,4 +1,4 @@
-//! The Redis protocol: requests parsed where they lie, replies in RESP2 and RESP3.
+//! The Redis protocol: requests are parsed in place, replies are written in RESP2 and RESP3.
 
 pub mod args;
 pub mod number;

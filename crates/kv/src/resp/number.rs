@@ -1,6 +1,6 @@
-//! Integers as Redis reads them: no plus sign, no leading zero, no space.
+//! Integers by Redis's rules: no plus sign, no leading zeros, no spaces.
 
-/// The integer that `text` is, or `None` when it is none, is written in another way, or does not fit.
+/// Parses `text`. Returns `None` when it is not an integer, is written in another way, or does not fit.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

@@ -1,14 +1,14 @@
-//! Replies, in RESP2 or RESP3, appended to a connection's output.
+//! Replies in RESP2 or RESP3, appended to a connection's output.
 
 use martlet_fabric::Pulse;
 
 /// Which protocol a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every client knows.
+    /// The one that every client understands.
     #[default]
     Resp2,
-    /// With maps, nulls, doubles and booleans of their own.
+    /// The one that has its own maps, nulls, doubles and booleans.
     Resp3,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Reply<'a> {
         Reply { out, protocol }
     }
 
-    /// Switches the protocol: `HELLO` answers in the one it chose.
+    /// Switches the protocol: `HELLO` answers in the one it has chosen.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -41,12 +41,12 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// The error that stands at that position of the buffer, without its dash; `None`: something else, or nothing.
+    /// The error at that position of the buffer, without its dash; `None` if something else is there, or nothing.
     pub fn error_at(&self, position: usize) -> Option<&[u8]> {
         self.out.get(position..)?.strip_prefix(b"-")
     }
 
-    /// Takes back what has been written since the buffer reached so far.
+    /// Removes what has been written since the buffer had this length.
     pub fn take_back(&mut self, position: usize) {
         self.out.truncate(position);
     }
@@ -76,12 +76,12 @@ impl<'a> Reply<'a> {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error: its code, a space, its text. Line breaks in it become spaces, as a client's own words may stand there.
+    /// An error: its code, a space, its text. Line breaks in it become spaces, as it may contain what a client sent.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
-    /// The same, of bytes.
+    /// The same, from bytes.
     pub fn error_bytes(&mut self, text: &[u8]) {
         self.out.push(b'-');
         self.out.extend(text.iter().map(|&c| if c == b'\r' || c == b'\n' { b' ' } else { c }));
@@ -113,7 +113,7 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// The same of a string that may be long.
+    /// The same for a string that may be long.
     #[inline]
     pub fn long_bulk(&mut self, bytes: &[u8], pulse: &Pulse) {
         self.out.reserve(bytes.len() + 26);

@@ -1,12 +1,12 @@
 //! Requests as clients send them: arrays of bulk strings, or inline commands for people with a terminal.
 //!
 //! # Why this codec is our own
-//! A well-kept codec is the better choice unless it costs measurable speed. It does: on pipelined SETs of a 16-byte key, `redis-protocol` 6
-//! takes 101 to 106 ns a command for ranges and 179 to 196 ns for owned frames, and this parser 21 to 22 ns, for values of 3, 64 and 1024
-//! bytes alike (measured once on one core of a small virtual machine, best of 200 rounds). A SET pipelined by 16 took about 1.3 us in all
-//! through a TCP socket there, the client included, so the difference is 6 to 13 per cent of it. It comes from what is not done here: nothing
-//! is copied, nothing is allocated for a request, and a request that arrives in pieces is not parsed from its start each time. The limits,
-//! too, hold at the header of an argument, before any of it has arrived.
+//! A well-maintained codec is the better choice unless it costs measurable speed. Here it does: on pipelined SETs of a 16-byte key, `redis-protocol` 6 takes
+//! 101 to 106 ns a command for ranges and 179 to 196 ns for owned frames, and this parser takes 21 to 22 ns, for values of 3, 64 and 1024 bytes alike (measured
+//! once on one core of a small virtual machine, best of 200 rounds). A SET pipelined by 16 took about 1.3 us in all through a TCP socket there, the client
+//! included, so the difference is 6 to 13 per cent of that. It comes from what this parser does not do: it copies nothing, allocates nothing for a request, and
+//! does not start again from the beginning of a request that arrives in pieces. Its limits also take effect at the header of an argument, before any of the
+//! argument has arrived.
 
 use super::args::{Args, Span};
 use super::number::parse_i64;
@@ -38,34 +38,34 @@ impl Limits {
     }
 }
 
-/// Why bytes are no request. The connection cannot go on: nobody knows where the next request starts. The texts are Redis's.
+/// Why bytes are not a request. The connection cannot continue, since it is unknown where the next request starts. The texts are Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// An inline command without end.
     #[error("Protocol error: too big inline request")]
     InlineTooLong,
-    /// Quotes that do not close, or text right behind a closing one.
+    /// Quotes that are not closed, or text right behind a closing quote.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// The number of arguments goes on without end.
+    /// The number of arguments has too many digits.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
-    /// The number of arguments is none.
+    /// The number of arguments is not a number.
     #[error("Protocol error: invalid multibulk length")]
     Count,
     /// More arguments than a request may have.
     #[error("Protocol error: invalid multibulk length")]
     TooManyArgs,
-    /// The length of an argument goes on without end.
+    /// The length of an argument has too many digits.
     #[error("Protocol error: too big bulk count string")]
     LengthTooLong,
-    /// An argument that does not start with its length.
+    /// An argument does not start with its length.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
     ExpectedBulk(u8),
-    /// The length of an argument is none.
+    /// The length of an argument is not a number.
     #[error("Protocol error: invalid bulk length")]
     Length,
-    /// A longer argument than there may be.
+    /// An argument is longer than allowed.
     #[error("Protocol error: invalid bulk length")]
     ArgTooLong,
     /// More arguments than a client may send before it has said who it is.
@@ -80,7 +80,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// Whether the bytes are those of a client that speaks the protocol, and wants to send more than it may.
+    /// Whether the bytes come from a client that speaks the protocol, but wants to send more than it may.
     pub fn is_excess(&self) -> bool {
         matches!(self, ProtocolError::TooManyArgs | ProtocolError::ArgTooLong | ProtocolError::RequestTooLong(_))
     }
@@ -88,20 +88,20 @@ impl ProtocolError {
 
 /// Finds one request after the other at the start of a connection's input.
 ///
-/// It remembers how far it came in a request that is not whole yet; so the next call must start with the same bytes.
+/// It remembers how far it came in an incomplete request, so the next call must start with the same bytes.
 #[derive(Debug, Default)]
 pub struct RequestParser {
     spans: Vec<Span>,
     /// The unquoted words of an inline command.
     inline: Vec<u8>,
     is_inline: bool,
-    /// Where to go on in the input.
+    /// Where to continue in the input.
     at: usize,
     /// How many arguments are still to come; `None` before the header.
     missing: Option<usize>,
     /// The length of the argument at `at`, when it is known.
     bulk: Option<usize>,
-    /// Up to here the line that does not end yet has been searched for its end.
+    /// How far the incomplete line has been searched for its end.
     searched: usize,
     /// How many bytes have been searched in all.
     #[cfg(test)]
@@ -117,8 +117,8 @@ impl RequestParser {
         RequestParser::default()
     }
 
-    /// Looks for a whole request at the start of `input`. Returns how many bytes it took, or `None` when more must arrive first. The
-    /// request is then [`RequestParser::args`].
+    /// Looks for a whole request at the start of `input`. Returns how many bytes it takes, or `None` when more must arrive first. The request is then available
+    /// from [`RequestParser::args`].
     #[inline]
     pub fn parse(&mut self, input: &[u8], limits: &Limits, authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         if self.missing.is_none() {
@@ -219,8 +219,8 @@ impl RequestParser {
         }
     }
 
-    /// Where the line that begins at `from` ends with this byte. What has been searched before is not searched again, as it would be with each byte of a line
-    /// that arrives byte by byte.
+    /// Where the line that begins at `from` ends with this byte. What has been searched before is not searched again; otherwise a line that arrives byte by
+    /// byte would be searched anew with each byte.
     fn find(&mut self, byte: u8, input: &[u8], from: usize) -> Option<usize> {
         let start = self.searched.clamp(from, input.len());
         let found = memchr::memchr(byte, &input[start..]).map(|at| start + at);
@@ -238,12 +238,12 @@ impl RequestParser {
         Args::new(if self.is_inline { &self.inline } else { input }, &self.spans)
     }
 
-    /// How long the input will be, at the least, once the request is whole. For whoever makes room for it.
+    /// The minimum length of the input once the request is whole, so that the caller can make room for it.
     pub fn wants(&self) -> usize {
         if self.missing.is_some() { self.at + self.bulk.map_or(0, |len| len + 2) } else { 0 }
     }
 
-    /// Gives back what a large request needed.
+    /// Gives back the memory that a large request needed.
     pub fn shrink(&mut self) {
         self.spans.clear();
         self.spans.shrink_to(KEPT_SPANS);
@@ -274,13 +274,13 @@ const UNAUTHENTICATED_BYTES: i64 = 16 << 10;
 enum Line {
     /// The line does not end yet.
     More,
-    /// It should have.
+    /// It should have ended by now.
     Endless,
     /// The number on it, if it is one, and where the next line starts.
     Number(Option<i64>, usize),
 }
 
-/// Splits a line into words as Redis does: double quotes with escapes, single quotes with `\'` only.
+/// Splits a line into words as Redis does: double quotes with escapes, single quotes with only `\'`.
 fn split_words(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Result<(), ProtocolError> {
     let mut rest = line;
     loop {
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(RequestParser::new().parse(b"*10\r\n$16384\r\n", &limits, false), Ok(None));
     }
 
-    /// Bytes searched are counted, not time.
+    /// This counts bytes searched, not time.
     #[test]
     fn a_line_that_arrives_byte_by_byte_is_searched_once() {
         for begin in [&b""[..], b"*", b"*1\r\n$"] {
@@ -498,7 +498,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Trusted for: no bytes panic, and where the network cuts the stream changes nothing.
+        /// No bytes may make the parser panic, and where the network cuts the stream must make no difference.
         #[test]
         fn any_cut_of_any_stream_gives_the_same_requests(
             pieces in prop::collection::vec(piece(), 0..6),

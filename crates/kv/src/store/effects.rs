@@ -20,13 +20,13 @@ use martlet_fabric::Pulse;
 use super::hash::Seed;
 use super::sessions::SessionId;
 
-/// No value is longer, in bytes: Redis's own limit.
+/// The longest value, in bytes: Redis's own limit.
 pub const MAX_VALUE_BYTES: usize = 512 << 20;
 
 /// One change of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect<'a> {
-    /// `key` has this value and expiry (Unix time in milliseconds) from now on.
+    /// From now on `key` has this value and expiry (Unix time in milliseconds).
     Put {
         /// The key.
         key: &'a [u8],
@@ -35,7 +35,7 @@ pub enum Effect<'a> {
         /// When it expires.
         expiry: Option<u64>,
     },
-    /// `key` is gone.
+    /// `key` is removed.
     Delete {
         /// The key.
         key: &'a [u8],
@@ -47,23 +47,23 @@ pub enum Effect<'a> {
         /// When it expires.
         expiry: Option<u64>,
     },
-    /// `suffix` follows what `key` held.
+    /// `suffix` is appended to the value of `key`.
     Append {
         /// The key.
         key: &'a [u8],
         /// What follows.
         suffix: &'a [u8],
     },
-    /// `bytes` stand in the value of `key` at `offset`.
+    /// `bytes` are written into the value of `key` at `offset`.
     WriteAt {
         /// The key.
         key: &'a [u8],
         /// Where in the value.
         offset: usize,
-        /// What stands there.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
-    /// Every key is gone.
+    /// Every key is removed.
     Flush,
     /// Keys are hashed under this seed.
     Seed(Seed),
@@ -85,7 +85,7 @@ pub enum Effect<'a> {
     },
 }
 
-/// Why bytes are no effects.
+/// Why bytes cannot be decoded as effects.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EffectError {
     /// They end within an effect.
@@ -97,7 +97,7 @@ pub enum EffectError {
     /// A length or offset beyond what values may have.
     #[error("a length or offset of {0} is beyond the limit of {MAX_VALUE_BYTES}")]
     Length(u64),
-    /// A part of the state that begins behind its end.
+    /// The range of a part of the state ends before it begins.
     #[error("a part of the state from {0} to {1} covers nothing")]
     Range(u64, u64),
 }
@@ -115,29 +115,29 @@ impl Effects {
         &self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether there are no effects.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Long values are copied with signs of life from now on.
+    /// From now on, reports life while it copies long values.
     pub fn keep_alive(&mut self, pulse: Pulse) {
         self.pulse = pulse;
     }
 
-    /// How much has been appended in all, in bytes and the work of as much.
+    /// How much has been appended in all, in bytes or equivalent work.
     #[inline]
     pub fn work(&self) -> u64 {
         self.pulse.total()
     }
 
-    /// Starts over. What was a huge buffer is given back.
+    /// Starts over. A huge buffer is given back to the allocator.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(1 << 20);
     }
 
-    /// Appends one.
+    /// Appends an effect.
     #[inline]
     pub fn push(&mut self, effect: Effect<'_>) {
         let (out, pulse) = (&mut self.bytes, &self.pulse);
@@ -211,7 +211,7 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Reads the encodings one after the other; the first mistake ends it.
+/// Reads effects one after the other; the first error ends it.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     bytes: &'a [u8],
@@ -258,7 +258,7 @@ impl<'a> Decoder<'a> {
         Ok(match self.u8()? {
             kind @ (1 | 2) => {
                 let (key, value) = (self.length()?, self.length()?);
-                // 0 stands for never here as well, as it does when the state is taught.
+                // 0 means "never" here as well, as it does when the state is transferred.
                 let expiry = if kind == 2 { Some(self.u64()?).filter(|at| *at != 0) } else { None };
                 Effect::Put { key: self.bytes(key)?, value: self.bytes(value)?, expiry }
             }
@@ -369,7 +369,7 @@ pub(super) mod tests {
             }
             let decoded: Vec<_> = Decoder::new(effects.bytes()).skip(1).collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(decoded, list.iter().map(Owned::effect).collect::<Vec<_>>());
-            // A prefix never decodes to more, and never panics.
+            // A prefix never decodes to more effects, and never panics.
             for cut in 0..effects.bytes().len().min(300) {
                 prop_assert!(Decoder::new(&effects.bytes()[..cut]).filter(Result::is_ok).count() <= list.len() + 1);
             }

@@ -1,25 +1,25 @@
-//! One key with its value, in one allocation.
+//! A key together with its value, in one allocation.
 
 use martlet_fabric::Pulse;
 use martlet_fabric::pulse::BEAT_BYTES;
 
-/// The header's first byte: the key's length takes four bytes instead of one.
+/// Bit of the header's first byte: the key's length takes four bytes instead of one.
 const LONG_KEY: u8 = 1;
-/// The header's first byte: eight bytes of expiry follow the key's length.
+/// Bit of the header's first byte: eight bytes of expiry follow the key's length.
 const EXPIRES: u8 = 2;
-/// The header's first byte: four bytes follow that say how many at the end are spare.
+/// Bit of the header's first byte: four bytes follow that say how many bytes at the end are spare.
 const GROWS: u8 = 4;
 
-/// An entry with so many bytes of key and value has room for an expiry from the start: to move a long value for it would cost as much as the value is long.
+/// An entry with at least this many bytes of key and value has room for an expiry from the start: adding it later would move the whole value.
 const LONG_BYTES: usize = 256;
-/// What stands there when such an entry does not expire. As among [effects](super::effects), no key expires in 1970.
+/// The expiry in such an entry if it does not expire. As with [effects](super::effects), no key expires in 1970.
 const NEVER: u64 = 0;
 
 /// A key, its value and, for those that have one, its expiry: `flags, key length (1 or 4 bytes), expiry (0 or 8 bytes), spare bytes (0 or 4 bytes), key, value,
 /// spare`.
 ///
-/// Two bytes of header for a usual key, in a boxed slice: the allocator's own header and the slot in the table are all that is added. A value that is
-/// appended to gets a quarter of its length to spare, so that each byte is moved a bounded number of times, however small the steps in which it grows.
+/// A usual key has two bytes of header, in a boxed slice. Beyond that an entry costs only the allocator's own header and its slot in the table. A value that is
+/// appended to gets a quarter of its length as spare room, so each byte is moved a bounded number of times, however small the steps in which the value grows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry(Box<[u8]>);
 
@@ -39,7 +39,7 @@ impl Entry {
         Entry::copied(key, value, expiry, &Pulse::default())
     }
 
-    /// The same, with signs of life if the value is long.
+    /// The same; reports life while it copies a long value.
     pub fn copied(key: &[u8], value: &[u8], expiry: Option<u64>, pulse: &Pulse) -> Entry {
         let expires = expiry.is_some() || key.len() + value.len() >= LONG_BYTES;
         let mut bytes = Vec::with_capacity(header_bytes(key.len(), expires, false) + key.len() + value.len());
@@ -92,11 +92,11 @@ impl Entry {
         Some(u64::from_le_bytes(self.0[at..at + 8].try_into().expect("8 bytes"))).filter(|expiry| *expiry != NEVER)
     }
 
-    /// Gives it another value and expiry; in place when it has just the room.
+    /// Replaces the value and the expiry, in place if the room is just right.
     pub fn replace(&mut self, value: &[u8], expiry: Option<u64>, pulse: &Pulse) {
         let shape = self.shape();
         let room = self.0.len() - shape.value_at;
-        // What has room to spare keeps it, unless most of it would be.
+        // An entry with spare room keeps its allocation, unless more than half of that would be spare.
         let fits = value.len() == room || shape.grows_at.is_some() && (room / 2..=room).contains(&value.len());
         if fits && (shape.expiry_at.is_some() || expiry.is_none()) {
             pulse.copy(&mut self.0[shape.value_at..][..value.len()], value);
@@ -126,7 +126,7 @@ impl Entry {
         }
         let (from, end) = (shape.value_at + offset, shape.value_at + offset + bytes.len());
         if from > shape.end {
-            // Spare bytes may be what a longer value has left.
+            // The spare bytes may still hold the end of a longer value.
             for part in self.0[shape.end..from].chunks_mut(BEAT_BYTES) {
                 part.fill(0);
                 pulse.worked(part.len());
@@ -138,7 +138,7 @@ impl Entry {
         }
     }
 
-    /// Makes room for a value of so many bytes, and for more of them.
+    /// Makes room for a value of so many bytes, with some to spare.
     fn make_room(&mut self, shape: &Shape, value_bytes: usize, pulse: &Pulse) {
         let room = value_bytes + value_bytes / 4 + 8;
         let spare = |used: usize| u32::try_from(room - used).expect("a value is bounded by the longest bulk string");
@@ -162,7 +162,7 @@ impl Entry {
         }
     }
 
-    /// Where the value ends has changed, within the room that there is.
+    /// Sets where the value ends, within the room that there is.
     fn set_end(&mut self, end: usize) {
         let spare = self.0.len() - end;
         if let Some(at) = self.shape().grows_at {
@@ -170,7 +170,7 @@ impl Entry {
         }
     }
 
-    /// About what its allocation takes of the heap, in bytes: the length, the allocator's header, rounded as allocators round.
+    /// Roughly what its allocation takes of the heap, in bytes: its length and the allocator's header, rounded up as allocators do.
     #[inline]
     pub fn heap_bytes(&self) -> usize {
         (self.0.len() + 8).next_multiple_of(16).max(32)
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Work is counted, not time: each byte that is written, and each that is moved to another place.
+    /// This counts work, not time: each byte that is written, and each byte that is moved.
     #[test]
     fn a_value_that_grows_byte_by_byte_costs_a_few_times_its_length() {
         let work = |bytes: usize| {

@@ -1,9 +1,8 @@
-//! The hash of keys: keyed against flooding, and the same on every replica.
+//! The hash of keys: keyed, as a protection against flooding, and the same on every replica.
 //!
-//! A client that chooses keys must not be able to choose keys that collide (Redis had to learn it), so the hash is SipHash-1-3 under a secret seed.
-//! The seed is **replicated state**: the first primary draws it and proposes it ahead of everything else
-//! ([`Effect::Seed`](super::effects::Effect::Seed)), and each part of a transfer carries it. So the ranges of a transfer mean the same to
-//! both ends, and a SCAN cursor survives a failover.
+//! A client that chooses keys must not be able to choose keys that collide (Redis had to learn this), so the hash is SipHash-1-3 under a secret seed. The seed
+//! is **replicated state**: the first primary draws it and proposes it ahead of everything else ([`Effect::Seed`](super::effects::Effect::Seed)), and each part
+//! of a state transfer carries it. So both ends of a transfer mean the same by a range, and a SCAN cursor survives a failover.
 
 use siphasher::sip::SipHasher13;
 
@@ -11,9 +10,9 @@ use siphasher::sip::SipHasher13;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed(pub u64, pub u64);
 
-/// Where a key lies in the order in which SCAN and transfer go through the table: the top [`POSITION_BITS`] of its hash.
+/// Where a key lies in the order in which SCAN and state transfer walk the table: the top [`POSITION_BITS`] of its hash.
 ///
-/// 48 bits, so that clients which keep numbers in doubles hold a SCAN cursor exactly. Keys that share one are visited together.
+/// 48 bits, so that clients which keep numbers in doubles hold a SCAN cursor exactly. Keys that share a position are visited together.
 pub type Position = u64;
 
 /// How many bits of the hash a [`Position`] has.

@@ -13,20 +13,20 @@ use super::sessions::Sessions;
 use super::table::{Keyed, Table};
 use super::transfer;
 
-/// The key-value state machine. Its commands are [effects](super::effects): a backup applies them, and the primary, which has executed the
-/// request on its own machine, proposes them (uKharon section 7.3).
+/// The key-value state machine. Its commands are [effects](super::effects). The primary executes requests on its own machine and proposes their effects; a
+/// backup applies the effects (uKharon section 7.3).
 ///
-/// Nothing here looks at a clock: that a key has expired is for the primary to decide, and reaches the others as a deletion.
+/// Nothing here looks at a clock: the primary decides that a key has expired, and the other replicas learn of it as a deletion.
 #[derive(Debug)]
 pub struct KvMachine {
     pub(super) table: Table,
     pub(super) expiry: ExpiryIndex,
     pub(super) sessions: Sessions,
-    /// Keys that are gone, and not yet freed. No part of the state.
+    /// Removed keys that are not freed yet. Not part of the state.
     remains: Remains,
     /// Where long work is reported.
     pub(super) pulse: Pulse,
-    /// The first entry that could not be read. No part of the state.
+    /// The first entry that could not be read. Not part of the state.
     unreadable: Option<UnreadableEntry>,
 }
 
@@ -49,13 +49,13 @@ impl KvMachine {
         KvMachine::default()
     }
 
-    /// Whether somebody has drawn the seed that keys are hashed under.
+    /// Whether it has the seed that keys are hashed under.
     pub fn is_seeded(&self) -> bool {
         self.table.seed() != Seed::default()
     }
 
-    /// Hashes keys under `seed` from now on. It costs a rebuild of the table when that holds keys, which it never does where the first primary
-    /// has proposed the seed ahead of everything else.
+    /// Hashes keys under `seed` from now on. A table that holds keys has to be rebuilt for that, which never happens where the first primary has proposed the
+    /// seed ahead of everything else.
     pub fn set_seed(&mut self, seed: Seed) {
         if self.table.seed() == seed {
             return;
@@ -67,27 +67,27 @@ impl KvMachine {
         }
     }
 
-    /// [`StateMachine::install`], for parts that nobody vouches for.
+    /// [`StateMachine::install`], for parts that may be malformed.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn install_part(&mut self, part: &[u8]) -> Result<(), super::effects::EffectError> {
         transfer::install(self, part)
     }
 
-    /// Hashes keys under `seed` from now on, and forgets every key if that is news: each of them is about to be received anew.
+    /// Hashes keys under `seed` from now on. If the seed is new, it forgets every key: each of them is about to be received again.
     pub(super) fn take_seed(&mut self, seed: Seed) {
         if self.table.seed() != seed {
             self.start_over(seed);
         }
     }
 
-    /// Puts an entry into the table whose key is not there.
+    /// Adds an entry to the table, which must not hold its key.
     pub(super) fn adopt(&mut self, entry: Entry) {
         let hash = self.table.keyed(entry.key()).hash;
         self.expiry.moved(hash, None, entry.expiry());
         self.table.insert_new(hash, entry);
     }
 
-    /// The key with its hash, for the calls below. It is void when the seed changes.
+    /// The key with its hash, for the calls below. It becomes invalid when the seed changes.
     #[inline]
     pub fn keyed<'a>(&self, key: &'a [u8]) -> Keyed<'a> {
         self.table.keyed(key)
@@ -118,7 +118,7 @@ impl KvMachine {
         self.take(k).is_some()
     }
 
-    /// Removes a key and hands its entry out.
+    /// Removes a key and returns its entry.
     pub fn take(&mut self, k: Keyed<'_>) -> Option<Entry> {
         let entry = self.table.remove(k)?;
         self.expiry.moved(k.hash, entry.expiry(), None);
@@ -142,8 +142,7 @@ impl KvMachine {
         }
     }
 
-    /// Writes into a key's value from `offset` on, zeros before it where there was nothing; an absent key counts as empty. Returns the
-    /// value's length after it.
+    /// Writes into a key's value from `offset` on, filling any gap before `offset` with zeros; an absent key counts as empty. Returns the value's new length.
     pub fn write_at(&mut self, k: Keyed<'_>, offset: usize, bytes: &[u8]) -> usize {
         let pulse = &self.pulse;
         let after = self.table.update(k, |e| {
@@ -160,21 +159,21 @@ impl KvMachine {
         })
     }
 
-    /// Appends to a key's value; an absent key counts as empty. Returns the value's length after it.
+    /// Appends to a key's value; an absent key counts as empty. Returns the value's new length.
     pub fn append(&mut self, k: Keyed<'_>, suffix: &[u8]) -> usize {
         let len = self.get(k).map_or(0, |e| e.value().len());
         self.write_at(k, len, suffix)
     }
 
-    /// Removes every key. Sessions stay: their clients are still there.
+    /// Removes every key. Sessions stay, since their clients are still there.
     pub fn flush(&mut self) {
         self.start_over(self.table.seed());
     }
 
-    /// Goes on without keys, hashing under `seed`.
+    /// Starts again without keys, hashing under `seed`.
     fn start_over(&mut self, seed: Seed) {
         if self.table.seed() == seed && self.table.is_small() {
-            // As many as are flushed in one transaction would be tables to be freed.
+            // A small table is cleared in place: otherwise each flush of a transaction would leave one more table to free.
             self.table.clear_small(&self.pulse);
             self.expiry = ExpiryIndex::default();
             return;
@@ -183,7 +182,8 @@ impl KvMachine {
         self.remains.take(table, std::mem::take(&mut self.expiry));
     }
 
-    /// Frees a little of what [`KvMachine::flush`] and [`StateMachine::clear`] have thrown away, and returns whether anything is left. To be called once a turn.
+    /// Frees a little of what [`KvMachine::flush`] and [`StateMachine::clear`] have discarded, and returns whether anything is left. Must be called once a
+    /// turn.
     #[inline]
     pub fn tidy(&mut self) -> bool {
         for _ in 0..self.remains.due() {
@@ -192,7 +192,7 @@ impl KvMachine {
         self.remains.due() > 0
     }
 
-    /// How many keys there are, those that have expired unseen among them.
+    /// How many keys there are, including those that have expired unnoticed.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -202,7 +202,7 @@ impl KvMachine {
         self.table.is_empty()
     }
 
-    /// How many keys expire some day.
+    /// How many keys have an expiry.
     pub fn expiring(&self) -> usize {
         self.expiry.len()
     }
@@ -212,7 +212,8 @@ impl KvMachine {
         self.expiry.mean_ttl_ms(now_ms)
     }
 
-    /// About what the state takes of the heap, in bytes: what `maxmemory` limits. Keys that are gone count no more, though they are freed a little later.
+    /// Roughly how much heap the state takes, in bytes: this is what `maxmemory` limits. Removed keys are no longer counted, though they are freed a little
+    /// later.
     pub fn used_bytes(&self) -> usize {
         self.table.heap_bytes() + self.expiry.heap_bytes() + self.sessions.heap_bytes()
     }
@@ -221,7 +222,7 @@ impl KvMachine {
     pub fn first_due(&mut self, now_ms: u64) -> Option<&Entry> {
         loop {
             let (when, hash) = self.expiry.first_due(now_ms)?;
-            // Two keys with the same hash and expiry share one place in the index. The second then waits until somebody asks for it.
+            // Two keys with the same hash and expiry share one place in the index. The second one then stays until a command looks it up.
             if self.table.find_expiring(hash, when).is_some() {
                 return self.table.find_expiring(hash, when);
             }
@@ -229,7 +230,7 @@ impl KvMachine {
         }
     }
 
-    /// Every entry, in no order that means anything.
+    /// Every entry, in no meaningful order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.table.iter()
     }
@@ -239,7 +240,7 @@ impl KvMachine {
         self.table.walk(from, visit)
     }
 
-    /// One entry, chosen by `chance`.
+    /// An entry chosen by `chance`.
     pub fn any(&self, chance: u64) -> Option<&Entry> {
         self.table.any(chance)
     }
@@ -320,7 +321,7 @@ impl StateMachine for KvMachine {
     }
 
     fn digest(&self) -> u64 {
-        // Sums, so that no order matters: tables that grew differently hold the same entries in different places.
+        // Hashes are summed, so that order does not matter: tables that grew differently hold the same entries in different places.
         let h = Hasher::new(Seed(0x6d61_7274_6c65_7421, self.table.seed().0 ^ self.table.seed().1.rotate_left(32)));
         let mut sum = h.hash(&(self.len() as u64).to_le_bytes());
         for entry in self.table.iter() {
@@ -360,7 +361,7 @@ mod tests {
         let (mut machine, mut learner) = (KvMachine::new(), KvMachine::new());
         machine.apply(LogIndex(1), &put(b"one"));
         assert_eq!(machine.unreadable(), None);
-        // What a later build may write: a kind that is not known here.
+        // What a later build may write: an effect of an unknown kind.
         machine.apply(LogIndex(2), &[200, 1, 2]);
         machine.apply(LogIndex(3), &put(b"three"));
         let unreadable = machine.unreadable().expect("an entry").to_string();

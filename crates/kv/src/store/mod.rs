@@ -1,5 +1,5 @@
-//! The store: an extendible hash table of single-allocation entries, the index of what expires, the clients' sessions, and the effects by
-//! which all of it is replicated.
+//! The store: an extendible hash table of single-allocation entries, an index of the keys that expire, the clients' sessions, and the effects by which all of
+//! this is replicated.
 
 pub mod effects;
 pub mod entry;

@@ -1,13 +1,13 @@
-//! What has been thrown away as a whole, and is given back to the allocator a little at a time.
+//! Tables and indices that were discarded as a whole, and are given back to the allocator a little at a time.
 
 use super::expiry::ExpiryIndex;
 use super::table::{Bucket, Table};
 
-/// How many dates of expiry go in one step: about as much work as a bucket.
+/// How many expiry dates are dropped in one step: about as much work as a bucket.
 const DATES: usize = 512;
 
-/// Tables and indices that nobody looks at any more. To free a million entries takes longer than a turn may, and the primary's heart must not
-/// stop for a FLUSHALL; so one [`Remains::step`] frees about as much as one bucket holds.
+/// Tables and indices that are no longer used. Freeing a million entries takes longer than a turn may, and the primary's heartbeat must not stop for a
+/// FLUSHALL. So one [`Remains::step`] frees about as much as one bucket holds.
 #[derive(Debug, Default)]
 pub(super) struct Remains {
     tables: Vec<Vec<Vec<Bucket>>>,
@@ -15,7 +15,7 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// Takes in what is to go.
+    /// Takes in a table and an index to be freed.
     pub(super) fn take(&mut self, table: Table, index: ExpiryIndex) {
         if !table.is_empty() {
             self.tables.push(table.into_buckets());
@@ -25,7 +25,7 @@ impl Remains {
         }
     }
 
-    /// How many steps are due in a turn: the more waits, the more goes, so that whoever fills and flushes in turns cannot pile up memory.
+    /// How many steps are due in a turn: the more is waiting, the more steps, so that a client which fills and flushes by turns cannot pile up memory.
     #[inline]
     pub(super) fn due(&self) -> usize {
         self.tables.len() + self.indices.len()
@@ -39,7 +39,7 @@ impl Remains {
             }
         } else if let Some(segments) = self.tables.last_mut() {
             match segments.last_mut() {
-                // The bucket goes with its entries.
+                // The bucket is dropped together with its entries.
                 Some(buckets) => {
                     if buckets.pop().is_none() {
                         segments.pop();

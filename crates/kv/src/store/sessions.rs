@@ -1,24 +1,24 @@
-//! What makes a retry harmless: the replies to clients' writes, kept until the clients have them (TRAPS 19).
+//! What makes a retry harmless: the replies to clients' writes are kept until the clients have them (TRAPS 19).
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Names a client for its life; by convention its incarnation.
+/// The name of a client for its whole life; by convention its incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// What says that an even name is no client's.
+/// Marks an even name as one that belongs to no client of the fabric.
 const SERVICE: u64 = 1 << 63;
-/// And that it is a process's.
+/// Marks such a name as that of a process.
 const PROCESS: u64 = 1 << 62;
 
 impl SessionId {
-    /// The name of a connection of a Redis client that outlives nodes, by its socket's cookie: its reply is how far it is executed. Clients over the fabric have odd
-    /// names, of their chance; these are even ones.
+    /// The name of a Redis client's connection that outlives nodes, by its socket's cookie. The session's reply says how far the connection's requests are
+    /// executed. Clients over the fabric have random odd names; these names are even.
     pub fn of_connection(cookie: u64) -> SessionId {
         SessionId(SERVICE | cookie << 1 & (PROCESS - 1))
     }
 
-    /// The cookie of a connection's socket, if it is the name of one.
+    /// The socket's cookie, if this is the name of a connection.
     pub fn cookie(self) -> Option<u64> {
         (self.0 & (SERVICE | PROCESS | 1) == SERVICE).then_some((self.0 & !SERVICE) >> 1)
     }
@@ -28,12 +28,12 @@ impl SessionId {
         SessionId(SERVICE | PROCESS | process << 1 & (PROCESS - 1))
     }
 
-    /// Whether it is the name of one.
+    /// Whether it is the name of a process.
     pub fn is_process(self) -> bool {
         self.0 & (SERVICE | PROCESS | 1) == SERVICE | PROCESS
     }
 
-    /// Whether it may be a client's that sends requests over the fabric.
+    /// Whether it may be the name of a client that sends requests over the fabric.
     pub fn is_clients(self) -> bool {
         self.0 & (SERVICE | 1) != SERVICE
     }
@@ -43,17 +43,17 @@ impl SessionId {
 const SPARES: usize = 8;
 /// The longest buffer worth keeping, in bytes.
 const SPARE_BYTES: usize = 1024;
-/// What a session and each of its replies cost beside the replies' bytes.
+/// What a session, and each of its replies, costs in addition to the replies' bytes.
 const OVERHEAD_BYTES: usize = 64;
 
 /// One client's replies to writes that it has not confirmed.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
-    /// Every request below this number has been answered and the client knows it.
+    /// Every request below this number has been answered, and the client has the answer.
     lowest: u64,
-    /// Number and reply of the writes from `lowest` on that were executed, by number.
+    /// Number and reply of each executed write from `lowest` on, in order of the numbers.
     replies: VecDeque<(u64, Vec<u8>)>,
-    /// Bytes of the replies in all.
+    /// Total bytes of the replies.
     bytes: usize,
     spares: Vec<Vec<u8>>,
 }
@@ -63,7 +63,7 @@ pub struct Session {
 pub enum Known<'a> {
     /// Nothing: it has not been executed, or it was a read.
     New,
-    /// Its client has the answer already: it must not be executed, and nobody waits for a reply.
+    /// Its client has the answer already: it must not be executed, and no reply is awaited.
     Settled,
     /// It was executed, and this was the answer.
     Answered(&'a [u8]),
@@ -114,7 +114,7 @@ impl Sessions {
         self.sessions.contains_key(&session)
     }
 
-    /// How many replies are kept for `session`, and how many bytes they have in all, those below `lowest` apart: they go with the next one.
+    /// How many replies are kept for `session`, and how many bytes they have in all. Those below `lowest` are left out: they are forgotten with the next reply.
     pub fn unconfirmed(&self, session: SessionId, lowest: u64) -> (usize, usize) {
         self.sessions.get(&session).map_or((0, 0), |s| {
             let confirmed = s.replies.partition_point(|(seq, _)| *seq < lowest);
@@ -156,14 +156,14 @@ impl Sessions {
         }
     }
 
-    /// Forgets a client that is gone.
+    /// Forgets the session of a client that is gone.
     pub fn end(&mut self, session: SessionId) {
         if let Some(s) = self.sessions.remove(&session) {
             self.heap_bytes -= s.heap_bytes();
         }
     }
 
-    /// Puts back a session that came with a transfer.
+    /// Restores a session that came with a state transfer.
     pub fn restore(&mut self, session: SessionId, lowest: u64, replies: impl Iterator<Item = (u64, Vec<u8>)>) {
         self.end(session);
         let mut replies: VecDeque<_> = replies.collect();
@@ -187,17 +187,17 @@ impl Sessions {
         self.sessions.range(first..).map(|(id, s)| (*id, s))
     }
 
-    /// How many clients have one.
+    /// How many sessions there are.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether no client has one.
+    /// Whether there is no session.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// About what they take of the heap, in bytes.
+    /// Roughly how much heap they take, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.heap_bytes
     }
@@ -213,7 +213,7 @@ mod tests {
         (1..=4).for_each(|seq| sessions.answer(SessionId(7), seq, 1, b"+OK\r\n"));
         assert_eq!([1, 3, 5].map(|lowest| sessions.unconfirmed(SessionId(7), lowest)), [(4, 20), (2, 10), (0, 0)]);
         assert_eq!(sessions.unconfirmed(SessionId(8), 0), (0, 0));
-        // A reply in place of another, one that confirms others, and a session that has been taught.
+        // A reply that replaces another, one that confirms others, and a session that was transferred.
         sessions.answer(SessionId(7), 4, 1, b"longer");
         sessions.answer(SessionId(7), 5, 3, b"x");
         assert_eq!(sessions.unconfirmed(SessionId(7), 1), (3, 12));

@@ -1,12 +1,11 @@
 //! An extendible hash table: a directory of small tables, by the top bits of the hash.
 //!
-//! A table that doubles as a whole pauses the insert that fills it, for longer the larger it is. Here the hash's top `SEGMENT_BITS` choose
-//! a segment, the bits below them choose, by the segment's directory, a bucket, and a bucket that reaches [`BUCKET_ENTRIES`] splits in two.
-//! The work of one insert is therefore bounded: one split of a bucket, and at most one doubling of one segment's directory, four bytes for
-//! each bucket of a 256th of the table.
+//! A hash table that doubles as a whole pauses the insert that fills it, for longer the larger the table is. Here the hash's top `SEGMENT_BITS` choose a
+//! segment, and the bits below them choose a bucket through the segment's directory. A bucket that reaches [`BUCKET_ENTRIES`] splits in two. So the work of one
+//! insert is bounded: it splits one bucket, and at most doubles one segment's directory, which takes four bytes for each bucket of a 256th of the table.
 //!
-//! Buckets cover ranges of the hash's order, and a split only cuts a range in two. So whoever walks the table in that order, and remembers
-//! only how far it came, meets every entry that is there throughout, whatever splits meanwhile.
+//! Each bucket covers a range of hashes, and a split only cuts a range in two. So a walk through the table in the order of the hashes, which remembers only how
+//! far it came, meets every entry that is there throughout, even if buckets split meanwhile.
 
 use hashbrown::HashTable;
 use martlet_fabric::Pulse;
@@ -17,14 +16,14 @@ use super::hash::{Hasher, POSITION_BITS, Position, Seed, position};
 
 /// How many bits of the hash choose a segment.
 const SEGMENT_BITS: u32 = 8;
-/// A bucket splits when an insert would take it beyond so many entries: what 512 slots hold at hashbrown's load of 7/8.
+/// A bucket splits when an insert would take it beyond this many entries: what 512 slots hold at hashbrown's load of 7/8.
 pub const BUCKET_ENTRIES: usize = 448;
-/// How many buckets one call of [`Table::walk`] looks into: a table that was emptied keeps its buckets, and to pass a million of them takes longer
-/// than a turn may.
+/// How many buckets one call of [`Table::walk`] looks into. A table that was emptied keeps its buckets, and passing a million of them takes longer than a turn
+/// may.
 const WALK_BUCKETS: usize = 1024;
-/// A table of so few entries is cleared at once.
+/// A table of at most this many entries is cleared at once.
 const SMALL_ENTRIES: usize = 1024;
-/// No bucket is split so often that its range is narrower than a [`Position`].
+/// No bucket splits so often that its range becomes narrower than a [`Position`].
 const MAX_DEPTH: u32 = POSITION_BITS - SEGMENT_BITS;
 
 /// A key and its hash, computed once for all that a command does with the key.
@@ -39,7 +38,7 @@ pub struct Keyed<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
     entries: HashTable<Entry>,
-    /// How many bits of the hash, after the segment's, all its entries share.
+    /// How many bits of the hash, after the segment's, all of its entries share.
     depth: u32,
 }
 
@@ -57,7 +56,7 @@ struct Segment {
     directory: Vec<u32>,
     depth: u32,
     buckets: Vec<Bucket>,
-    /// Entries in all of them.
+    /// Entries in all buckets.
     len: usize,
 }
 
@@ -67,7 +66,7 @@ impl Default for Segment {
     }
 }
 
-/// The bits of the hash that hashbrown sees. It tells entries apart by the top 7 bits, which in one bucket are all the same here.
+/// The bits of the hash that hashbrown sees. It tells entries apart by the top 7 bits, and in our hash those are the same for all entries of a bucket.
 #[inline]
 fn inner(hash: u64) -> u64 {
     hash.rotate_left(32)
@@ -81,7 +80,7 @@ fn segment_of(hash: u64) -> usize {
 impl Segment {
     #[inline]
     fn slot(&self, hash: u64) -> usize {
-        // Two shifts, since a shift by 64 is none.
+        // Two shifts, since a shift by 64 does nothing.
         ((hash << SEGMENT_BITS) >> 1 >> (63 - self.depth)) as usize
     }
 
@@ -96,7 +95,7 @@ impl Segment {
         &mut self.buckets[at]
     }
 
-    /// Splits the bucket of `hash` in two; its entries part by the next bit of their hashes.
+    /// Splits the bucket of `hash` in two; the next bit of an entry's hash says which bucket it goes to.
     fn split(&mut self, hash: u64, hasher: &Hasher) {
         let at = self.directory[self.slot(hash)] as usize;
         let depth = self.buckets[at].depth;
@@ -137,7 +136,7 @@ pub struct Table {
     entry_bytes: usize,
     /// Bytes of the buckets' slots and of the directories.
     table_bytes: usize,
-    /// What a segment without entries looks like to who passes it.
+    /// A bucket that stands in for an empty segment during a walk.
     nothing: Bucket,
 }
 
@@ -154,7 +153,7 @@ impl Table {
         self.len <= SMALL_ENTRIES && self.segments.iter().map(|segment| segment.buckets.len()).sum::<usize>() <= 2 * self.segments.len()
     }
 
-    /// Removes every entry, there being [few](Table::is_small).
+    /// Removes every entry of a table that is [small](Table::is_small).
     pub(super) fn clear_small(&mut self, pulse: &Pulse) {
         if self.len == 0 {
             return;
@@ -169,7 +168,7 @@ impl Table {
         (self.len, self.entry_bytes) = (0, 0);
     }
 
-    /// Its buckets, by segments, for whoever takes it apart.
+    /// Its buckets, by segment, so that they can be freed one by one.
     pub(super) fn into_buckets(self) -> Vec<Vec<Bucket>> {
         self.segments.into_iter().map(|segment| segment.buckets).collect()
     }
@@ -189,7 +188,7 @@ impl Table {
         self.len == 0
     }
 
-    /// What it takes of the heap, in bytes: entries and slots.
+    /// How much heap it takes, in bytes: entries and slots.
     pub fn heap_bytes(&self) -> usize {
         self.entry_bytes + self.table_bytes
     }
@@ -206,12 +205,12 @@ impl Table {
         self.segments[segment_of(k.hash)].bucket(k.hash).entries.find(inner(k.hash), |e| e.key() == k.key)
     }
 
-    /// The key of an entry with that hash and expiry. For those who keep an index by both.
+    /// An entry with that hash and expiry, for the index of expiries.
     pub fn find_expiring(&self, hash: u64, expiry: u64) -> Option<&Entry> {
         self.segments[segment_of(hash)].bucket(hash).entries.find(inner(hash), |e| e.expiry() == Some(expiry))
     }
 
-    /// Lets `change` change the entry of that key, if there is one, and returns what it returns.
+    /// Calls `change` with the entry of that key, if there is one, and returns what `change` returns.
     #[inline]
     pub fn update<T>(&mut self, k: Keyed<'_>, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let entry = self.segments[segment_of(k.hash)].bucket_mut(k.hash).entries.find_mut(inner(k.hash), |e| e.key() == k.key)?;
@@ -260,14 +259,14 @@ impl Table {
         Some(entry)
     }
 
-    /// Every entry, in no order that means anything.
+    /// Every entry, in no meaningful order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.segments.iter().flat_map(|s| s.buckets.iter()).flat_map(|b| b.entries.iter())
     }
 
-    /// Visits entries in the order of their positions, from `from` on, until `visit` returns `false`; entries that share the last one's
-    /// position are still visited. Returns where to go on, or `None` at the end. One call passes a bounded number of buckets, so it may end
-    /// before `visit` says so, and may visit nothing.
+    /// Visits entries in the order of their positions, starting at `from`, until `visit` returns `false`; entries that share the last one's position are still
+    /// visited. Returns where to continue, or `None` at the end. One call passes a bounded number of buckets, so it may stop before `visit` says so, and may
+    /// visit nothing.
     pub fn walk<'a>(&'a self, from: Position, mut visit: impl FnMut(Position, &'a Entry) -> bool) -> Option<Position> {
         let mut from = from;
         let mut bucket: Vec<(Position, &Entry)> = Vec::new();
@@ -301,7 +300,7 @@ impl Table {
         }
     }
 
-    /// One entry, chosen by `chance`: one of the bucket that this hash falls into, or of the next that has any.
+    /// An entry chosen by `chance`: one from the bucket that `chance` falls into when taken as a hash, or from the next bucket that has any.
     pub fn any(&self, chance: u64) -> Option<&Entry> {
         if self.is_empty() {
             return None;

@@ -1,8 +1,8 @@
-//! How the state reaches a replica that joins: in parts, while the primary goes on.
+//! State transfer to a replica that joins: the state is sent in parts, while the primary continues.
 //!
-//! A part holds everything in a range: of positions in the table first, of session names after. Both ends of the transfer mean the same by
-//! a range because the part says under which seed keys are hashed. The receiver throws away what it held in the range, takes the part, and
-//! applies later commands to it as everybody else does.
+//! A part holds everything in a range: first ranges of positions in the table, then ranges of session names. Each part says under which seed keys are hashed,
+//! so both ends mean the same by a range. The receiver discards what it held in the range, installs the part, and applies later commands to it like every other
+//! replica.
 //!
 //! ```text
 //! 1  keys      seed u64 u64, first u64, last u64, then per entry: key length, value length, expiry u64 (0: never), key, value
@@ -15,10 +15,10 @@ use super::hash::{POSITION_BITS, Seed};
 use super::machine::KvMachine;
 use super::sessions::SessionId;
 
-/// The first byte of what is no part of the state.
+/// The first byte of something that is not a part of the state.
 pub(super) const NO_PART: u8 = 0;
 
-/// Cursors from here on speak of sessions: the rest is a session's name without its lowest bit.
+/// Cursors from here on are about sessions: the remaining bits are a session's name without its lowest bit.
 const SESSIONS: u64 = 1 << 63;
 
 pub(super) fn transfer(machine: &KvMachine, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
@@ -156,7 +156,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Trusted to keep a replica that joins equal to the primary: whatever is applied between the parts, the digests agree at the end.
+        /// State transfer has to leave a joining replica equal to the primary: whatever is applied between the parts, the digests agree at the end.
         #[test]
         fn a_learner_that_interleaves_parts_and_commands_ends_with_the_same_state(
             before in prop::collection::vec(any_effect(0..10), 0..400),
@@ -227,7 +227,7 @@ mod tests {
         for i in 0..1000u64 {
             primary.perform(Effect::Answer { session: SessionId(i), seq: 1, lowest: 1, reply: b"+OK\r\n" });
         }
-        // The learner's own history under no seed is thrown away with the ranges.
+        // What the learner held before, under no seed, is discarded with the ranges.
         learner.put(learner.keyed(b"stale"), b"x", Some(5));
         let (mut cursor, mut parts) = (Some(0), 0);
         while let Some(at) = cursor {

@@ -1,4 +1,4 @@
-//! One client's pair of lanes: its requests to us, our replies to it.
+//! One client's pair of lanes: its requests to us, and our replies to it.
 
 use std::collections::VecDeque;
 
@@ -11,35 +11,35 @@ use super::{PROGRESS, REPLY, token};
 use crate::store::SessionId;
 use crate::turn::{Released, Wait};
 
-/// A client's lanes, and the replies that wait: for their ticket, then for room.
+/// A client's lanes, and the replies that wait, first for their ticket and then for room.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) peer: PeerId,
     pub(super) reader: Reader,
     writer: Writer,
     pub(super) session: Option<SessionId>,
-    /// Replies wait for a majority, whatever the lease says: so its client wants it.
+    /// Replies wait for a majority, even if the lease holds, because the client asked for that.
     pub(super) by_quorum: bool,
     /// Requests below this number may have been sent on other lanes too.
     pub(super) fresh_from: u64,
-    /// The reign in which its session was last seen to be known.
+    /// The reign in which its session was last seen in the state.
     pub(super) opened_in: Option<u64>,
     /// The epoch of the last request.
     pub(super) epoch: u32,
-    /// The last epoch of which a request was refused: no later one of it may be executed.
+    /// The latest epoch in which a request was refused: no later request of that epoch may be executed.
     pub(super) refused: Option<u32>,
-    /// Encoded answers, one behind the other.
+    /// Encoded answers, one after another.
     bytes: Vec<u8>,
-    /// Where each ends, and what it waits for.
+    /// Where each answer ends, and what it waits for.
     frames: VecDeque<(Option<Wait>, usize)>,
-    /// Where the first frame starts.
+    /// Where the first answer starts.
     start: usize,
     record: Record,
-    /// Writes whose completion has not come.
+    /// Writes that have not completed yet.
     in_flight: u32,
-    /// The client's progress has been asked for.
+    /// A read of the client's progress is under way.
     asking: bool,
-    /// Requests may wait that the last turn had no budget for.
+    /// There may be requests that the last turn had no budget for.
     pub(super) unfinished: bool,
     /// The client broke the protocol, or its lane is lost: nothing is read from it any more.
     pub(super) broken: bool,
@@ -69,7 +69,7 @@ impl Lane {
         }
     }
 
-    /// The client has said who it is, perhaps again. Returns `false` when it is not who it was.
+    /// The client has said who it is, perhaps not for the first time. Returns `false` if it names another session than before.
     pub(super) fn introduce(&mut self, session: SessionId, fresh_from: u64, salt: u64, by_quorum: bool) -> bool {
         let known = *self.session.get_or_insert_with(|| {
             self.writer = self.writer.with_salt(salt);
@@ -85,8 +85,8 @@ impl Lane {
         self.writer.capacity() as usize
     }
 
-    /// Tells the client how far its requests have been taken, once that is a quarter of the ring: each telling costs the client's core a
-    /// cache miss. With so much unpublished the client still has room for its longest record and a filler.
+    /// Tells the client how many of its records have been taken, but only once that is a quarter of the ring: each update costs the client's core a cache miss.
+    /// With that much unpublished the client still has room for its longest record and a filler.
     #[inline]
     pub(super) fn publish(&mut self, memory: &Memory, now: bool) {
         if now || self.reader.unpublished() >= self.writer.capacity() / 4 {
@@ -94,7 +94,7 @@ impl Lane {
         }
     }
 
-    /// Whether another request may be taken: replies do not pile up without end for a client that does not take them.
+    /// Whether another request may be taken. This keeps replies from piling up for a client that does not read them.
     pub(super) fn has_reply_room(&self) -> bool {
         self.bytes.len() - self.start <= self.capacity()
     }
@@ -104,33 +104,33 @@ impl Lane {
         &mut self.bytes
     }
 
-    /// Starts an answer. Returns where.
+    /// Starts an answer. Returns where it starts.
     pub(super) fn open(&mut self, answer: Answer) -> usize {
         let at = self.bytes.len();
         wire::encode_answer(answer, &mut self.bytes);
         at
     }
 
-    /// Puts another answer in the place of the open one, without text.
+    /// Replaces the open answer by another one, without text.
     pub(super) fn reopen(&mut self, at: usize, answer: Answer) {
         self.bytes.truncate(at);
         wire::encode_answer(answer, &mut self.bytes);
     }
 
-    /// Ends the open answer; it waits for that.
+    /// Ends the open answer, which then waits for `wait`.
     pub(super) fn close(&mut self, wait: Option<Wait>) {
         self.frames.push_back((wait, self.bytes.len()));
     }
 
-    /// One whole answer.
+    /// Appends a whole answer.
     pub(super) fn answer(&mut self, answer: Answer, wait: Option<Wait>, text: impl FnOnce(&mut Vec<u8>)) {
         self.open(answer);
         text(&mut self.bytes);
         self.close(wait);
     }
 
-    /// Drops the replies that wait for tickets and puts redirections to `node` in their place: whether those requests took effect is
-    /// unknown, and their client has to ask again. Returns whether there were any.
+    /// Replaces the replies that wait for tickets by redirections to `node`: whether those requests took effect is unknown, and their client has to ask again.
+    /// Returns whether there were any.
     pub(super) fn void(&mut self, view: ViewNumber, node: Option<NodeId>) -> bool {
         if self.frames.iter().all(|(wait, _)| wait.is_none()) {
             return false;
@@ -145,7 +145,7 @@ impl Lane {
                 (Some(_), Ok(Answer::Reply { seq, .. })) => {
                     self.open(Answer::Redirect { epoch, seq, view, node });
                 }
-                // The session may not stand; its client will be told by another primary.
+                // The session may not be in the state after all; another primary will tell the client.
                 (Some(_), Ok(Answer::Welcome { .. })) => {
                     start = end;
                     continue;
@@ -158,7 +158,7 @@ impl Lane {
         true
     }
 
-    /// Posts the answers that may go and find room. Returns how many.
+    /// Posts the answers that may be sent and find room. Returns how many.
     pub(super) fn send<F: Fabric>(&mut self, released: Released, fabric: &mut F) -> usize {
         let mut sent = 0;
         if self.session.is_none() {
@@ -191,23 +191,23 @@ impl Lane {
         sent
     }
 
-    /// A hint that a short answer is soon to be written.
+    /// A hint that a short answer will soon be written.
     pub(super) fn expect<F: Fabric>(&self, fabric: &F) {
         self.writer.expect(fabric, 0, 128);
     }
 
-    /// One write has completed. Returns whether it was the last that was posted, so that the client may be told to look.
+    /// One write has completed. Returns whether it was the last one posted, so that the client may be told to look.
     pub(super) fn reply_stands(&mut self) -> bool {
         self.in_flight -= 1;
         self.in_flight == 0
     }
 
-    /// Whether answers wait for the client to take earlier ones; nobody tells when it does.
+    /// Whether answers wait for the client to take earlier ones. No event tells when it does.
     pub(super) fn is_waiting_for_room(&self) -> bool {
         self.asking && !self.broken
     }
 
-    /// Takes the client's progress.
+    /// Takes in the client's progress, which has just been read.
     pub(super) fn progress(&mut self, position: u64) {
         self.asking = false;
         if !self.writer.note_consumed(position) {

@@ -1,9 +1,9 @@
-//! Requests written into the server's memory, in the manner of HERD: each client has a lane here that only it writes, and keeps one for our
-//! replies. No system call is made on the way.
+//! Requests written into the server's memory, as in HERD: each client has a lane here that only it writes, and keeps a lane in its own memory for our replies.
+//! No system call is made on the way.
 //!
-//! Requests are executed exactly once. A client numbers them, and repeats what it has no reply to when the primary changes; the reply to a
-//! write is kept in the replicated state, in the same entry as the write's effects, so whoever becomes primary either has both or neither
-//! (TRAPS 19). A client that learns of its reply says so with its next request, and the reply is forgotten.
+//! Requests are executed exactly once. A client numbers its requests, and when the primary changes, it repeats those it has no reply to. The reply to a write
+//! is kept in the replicated state, in the same entry as the write's effects, so a new primary has either both or neither (TRAPS 19). When a client has a
+//! reply, it says so with its next request, and the reply is forgotten.
 
 mod lane;
 pub(crate) mod wire;
@@ -25,11 +25,11 @@ use crate::turn::{Released, Turn};
 
 /// How many requests of one client are taken in one turn.
 const REQUESTS_PER_LANE: usize = 64;
-/// How many clients' lanes are brought near before they are needed.
+/// How many clients' lanes are brought into the cache before they are needed.
 const EXPECTED_LANES: usize = 16;
 /// How many replies are kept for one client that confirms none.
 pub const MAX_UNCONFIRMED: usize = 4096;
-/// And so many bytes of them, in all; a reply itself has a quarter of a client's ring at most.
+/// How many bytes of replies are kept for such a client in all. One reply has at most a quarter of the client's ring.
 pub const MAX_UNCONFIRMED_BYTES: usize = 256 << 20;
 
 // A client's session is taught as one, with that of the other number of its pair.
@@ -38,9 +38,9 @@ const _: () = assert!(
     "a part with any two sessions is one that a learner takes"
 );
 
-/// The code of the error that says so little of a write: it may have taken effect, and will not be executed now.
+/// The code of the error which says that a write may have taken effect, and will not be executed now.
 pub const UNCERTAIN: &str = "UNCERTAIN";
-/// The reply to a write that was sent before its session was ended: the client was out of sight for longer than replies are kept.
+/// The reply to a write that was sent before its session was ended: the client was unreachable for longer than replies are kept.
 const OUTCOME_UNKNOWN: &str =
     "UNCERTAIN the session has ended in your absence: whether this request took effect before is unknown, and it will not be executed now";
 
@@ -57,15 +57,15 @@ fn token(peer: PeerId, what: u64) -> martlet_fabric::Token {
 pub struct FabricFront {
     sizes: Sizes,
     lanes: Vec<Lane>,
-    /// Where each client's lane stands among them.
+    /// The index of each client's lane among the lanes.
     places: HashMap<PeerId, usize>,
     /// The client that commands see: one for all, since requests over the fabric leave nothing behind on a connection.
     slot: Option<ClientSlot>,
     record: Vec<u8>,
     spans: Vec<Span>,
-    /// While primary: when sessions that nobody has claimed are ended.
+    /// While primary: when the sessions that no client has claimed are ended.
     orphans_end_at: Option<Time>,
-    /// Sessions whose connection has ended although their client may live, and when they are ended if it doesn't come back.
+    /// Sessions whose connection has ended although their client may be alive, and when each is ended unless its client comes back.
     parted: VecDeque<(Time, SessionId)>,
 }
 
@@ -89,7 +89,7 @@ impl FabricFront {
         self.lanes.iter().all(|lane| !lane.unfinished && !lane.is_waiting_for_room())
     }
 
-    /// The client in whose name requests without connection are executed.
+    /// The client on whose behalf requests without a connection are executed.
     pub(crate) fn slot(&mut self, shared: &mut Shared) -> ClientSlot {
         *self.slot.get_or_insert_with(|| {
             let mut client = Client::new("fabric".to_owned(), "fabric".to_owned(), true, shared.env.started_ms);
@@ -129,7 +129,7 @@ impl FabricFront {
                 }
                 match lane.session {
                     Some(session) if turn.shared.env.is_primary && certain => turn.perform(Effect::End { session }),
-                    // It may live, and ask again what it has no reply to, here or elsewhere. What counts is when it was last seen.
+                    // The client may be alive, and may repeat here or elsewhere what it has no reply to. Its time runs from when it was last seen.
                     Some(session) => {
                         self.parted.retain(|(_, parted)| *parted != session);
                         self.parted.push_back((turn.replica.now().after(turn.shared.env.config.session_grace_ns), session));
@@ -141,7 +141,7 @@ impl FabricFront {
         turn.shared.stats.fabric_clients = self.lanes.len() as u64;
     }
 
-    /// Ends the sessions of clients that went away while another node led: nobody else will. Those that were seen since have their own time.
+    /// Ends the sessions of clients that went away while another node led: no other node will. Clients that were seen since then have a time of their own.
     fn end_orphans<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
         if !turn.shared.env.is_primary || self.orphans_end_at.is_none_or(|at| now < at) {
@@ -183,22 +183,22 @@ impl FabricFront {
         self.lanes.iter().filter_map(|lane| lane.session).collect()
     }
 
-    /// Sends what may go. Returns how many replies went.
+    /// Sends the replies that may be sent. Returns how many were sent.
     pub(crate) fn release<R: Replica<Machine = KvMachine>>(&mut self, released: Released, replica: &mut R) -> usize {
         self.lanes.iter_mut().map(|lane| lane.send(released, replica.fabric())).sum()
     }
 
-    /// Whether anybody has said that it is a client; who only reads what nodes show has not.
+    /// Whether any peer has said that it is a client. A peer that only reads what nodes publish has not.
     pub(crate) fn has_clients(&self) -> bool {
         self.lanes.iter().any(|lane| lane.session.is_some())
     }
 
-    /// A hint that this node may lead soon: where its notices would be written is brought near.
+    /// A hint that this node may lead soon: brings the memory into the cache where its notices would be written.
     pub(crate) fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
         self.lanes.iter().take(EXPECTED_LANES).for_each(|lane| lane.expect(fabric));
     }
 
-    /// Takes the end of an operation on a client's lane.
+    /// Handles the completion of an operation on a client's lane.
     pub(crate) fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {
         let rest = layout::token_rest(completion.token);
         let peer = PeerId((rest >> 1) as u32);
@@ -206,7 +206,7 @@ impl FabricFront {
         match (rest & 1, completion.result) {
             (REPLY, Ok(_)) if lane.reply_stands() => replica.fabric().nudge(peer),
             (PROGRESS, Ok(position)) => lane.progress(position),
-            // Its end will be told by an event.
+            // An event will tell that the client is gone.
             (_, Err(error)) => {
                 tracing::debug!(?peer, %error, "a client's lane is lost");
                 lane.broken = true;
@@ -215,10 +215,10 @@ impl FabricFront {
         }
     }
 
-    /// This node became or ceased to be primary: replies that wait are void. A new primary tells its clients, so that they repeat what they
-    /// wait for at once.
+    /// This node became primary or ceased to be. Replies that wait are void. A new primary notifies its clients, so that they repeat at once what they are
+    /// waiting for.
     pub(crate) fn reign_changed<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, shared: &mut Shared) {
-        // The leader ends them all in time; a node that does not lead has no say.
+        // A leader ends all of them in time; a node that does not lead cannot.
         self.parted.clear();
         self.orphans_end_at = shared.env.is_primary.then(|| replica.now().after(shared.env.config.session_grace_ns));
         let elsewhere = shared.env.primary.map(|p| p.node).filter(|_| !shared.env.is_primary);
@@ -287,11 +287,11 @@ fn serve<R: Replica<Machine = KvMachine>>(
     lane.unfinished = true;
 }
 
-/// Makes sure that the session is known. A client sends nothing before it has heard that it is: so one that is not known is new, or was ended in
-/// its client's absence. In that case what the client may have asked elsewhere may have been executed; from here on it is settled, whoever is
-/// asked for it.
+/// Makes sure that the session is in the state. A client sends no request before it has heard that its session is there. So a session that is not there is new,
+/// or was ended while its client was away. In the latter case requests that the client sent elsewhere may have been executed. From here on those are settled,
+/// whichever node is asked for them.
 fn open_session<R: Replica<Machine = KvMachine>>(lane: &mut Lane, session: SessionId, turn: &mut Turn<'_, R>) {
-    // While this node leads, no session ends whose lane is there.
+    // While this node leads, no session ends while its lane is there.
     let reign = Some(turn.shared.env.reign);
     if std::mem::replace(&mut lane.opened_in, reign) != reign && !turn.replica.machine().sessions().is_known(session) {
         turn.perform(Effect::Answer { session, seq: 0, lowest: lane.fresh_from, reply: &[] });
@@ -305,7 +305,7 @@ fn layout_max(lane: &Lane) -> usize {
 
 fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq: u64, lowest: u64, args: Args<'_>, turn: &mut Turn<'_, R>) {
     let view: ViewNumber = turn.shared.env.view_number;
-    // It sent this before it knew of the refusal, and will send it again, behind what was refused: the notice has told it, or will.
+    // The client sent this before it knew of the refusal. It will send it again, after the request that was refused: a notice has told it to, or will.
     if lane.refused == Some(lane.epoch) && turn.shared.env.is_primary {
         return;
     }
@@ -322,7 +322,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         match sessions.look_up(session, seq) {
             Known::New => {}
             Known::Settled => {
-                // A client that has a reply already takes no notice.
+                // If the client has a reply already, it ignores this one.
                 turn.shared.stats.fabric_repeats += 1;
                 lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
                     Reply::new(out, Protocol::Resp3).error(OUTCOME_UNKNOWN)
@@ -340,7 +340,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         }
         let (unconfirmed, bytes) = sessions.unconfirmed(session, lowest);
         if unconfirmed >= MAX_UNCONFIRMED || bytes >= MAX_UNCONFIRMED_BYTES {
-            // A node that leads no more says nothing: another one may have room.
+            // If this node no longer leads, this reply is never sent: another node may have room.
             lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
                 let error = format!("ERR {unconfirmed} replies of {bytes} bytes wait for confirmation already");
                 Reply::new(out, Protocol::Resp3).error(&error);
@@ -361,7 +361,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         return;
     }
     let len = lane.buffer().len() - text_at;
-    // A write that was refused, for want of memory, say, is remembered as well: a copy of it that comes later would else be executed if there is room by then.
+    // A write that was refused, for lack of memory, say, is remembered as well. Otherwise a later copy of it would be executed if there were room by then.
     let kept = is_write && turn.shared.env.is_primary;
     let limit = if kept { limit.min(turn.longest_kept_reply()) } else { limit };
     if len > limit {
@@ -370,7 +370,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
     }
     if kept {
-        // In one entry with what the request did.
+        // The reply goes into the same entry as the request's effects.
         let reply = &lane.buffer()[text_at..];
         turn.perform(Effect::Answer { session, seq, lowest, reply });
     }

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! hello    1 u8, version u8, 0 u16, epoch u32, session u64, next u64, salt u64
-//! hello    3 u8, the same; replies are to wait for a majority, and not for the lease alone
+//! hello    3 u8, the same; replies wait for a majority, and not for the lease alone
 //! call     2 u8, version u8, arguments u16, epoch u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
 //!
 //! reply    1 u8, version u8, 0 u16, 0 u32, seq u64, view u64, then the reply in RESP3
 //! redirect 2 u8, version u8, node u16, epoch u32, seq u64, view u64      node 0xffff: nobody leads
 //! notice   3 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the sender leads
-//! welcome  4 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the same, and the session stands in the replicated state
+//! welcome  4 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the same, and the session is in the replicated state
 //! ```
 //!
-//! A client says hello first on each lane, and again before it sends again what it has sent elsewhere: requests below `next` it may have sent on
-//! other lanes too. It sends no request before its session stands in the replicated state: so a session that is not there has been ended. `salt` is that of the lane which it keeps for the answers; nothing is written there before it is known.
+//! The first record that a client sends on each lane is a hello. It says hello again before it repeats requests that it has sent to another node: it may have
+//! sent requests below `next` on other lanes, too. It sends no request before its session is in the replicated state, so a session that is not there has been
+//! ended. `salt` is the salt of the lane that the client keeps for the answers; nothing is written to that lane before the salt is known.
 //!
-//! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it. The client counts its
-//! `epoch` up each time it sends everything again, from the start. A server that has refused one request of an epoch executes none of the
-//! later ones of that epoch, should it become primary in between: so a client's requests take effect in the order in which it sent them.
+//! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it. The client increments its `epoch` each time
+//! it sends everything again from the start. A server that has refused one request of an epoch executes none of the later requests of that epoch, even if it
+//! becomes primary in between. So a client's requests take effect in the order in which it sent them.
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ViewNumber;
@@ -29,15 +30,15 @@ const VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 24;
 /// Bytes of a hello.
 pub(crate) const HELLO_BYTES: usize = 32;
-/// Says "nobody" where a node's number stands.
+/// Stands for "nobody" in place of a node's number.
 const NOBODY: u16 = u16::MAX;
 
 /// A client's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The client's identity; the first on each lane.
+    /// The client's identity; the first record on each lane.
     Hello { epoch: u32, session: u64, next: u64, salt: u64, by_quorum: bool },
-    /// A request. Its arguments lie where [`decode_request`] said.
+    /// A request. Its arguments are where [`decode_request`] said.
     Call { epoch: u32, seq: u64, lowest: u64 },
 }
 
@@ -46,21 +47,21 @@ pub(crate) enum Request {
 pub(crate) enum Answer {
     /// The reply to a request, from that view.
     Reply { seq: u64, view: ViewNumber },
-    /// That request was not executed; this node leads, if any does.
+    /// That request was not executed; `node` leads, if any node does.
     Redirect { epoch: u32, seq: u64, view: ViewNumber, node: Option<NodeId> },
     /// The sender leads in that view.
     Notice { view: ViewNumber },
-    /// The same, and the client's session stands in the replicated state.
+    /// The same, and the client's session is in the replicated state.
     Welcome { view: ViewNumber },
 }
 
-/// Why a record is none of ours.
+/// Why a record is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    /// It ends too early, or goes on too long.
+    /// It is too short or too long.
     #[error("the record's length of {0} does not fit its content")]
     Length(usize),
-    /// Another version, or a kind that there is not.
+    /// It has another version, or an unknown kind.
     #[error("a record of kind {0}, version {1}")]
     Kind(u8, u8),
 }
@@ -99,14 +100,14 @@ pub(crate) fn encode_call(epoch: u32, seq: u64, lowest: u64, args: &[&[u8]], out
     }
 }
 
-/// The bytes of a call, in another epoch.
+/// The bytes of a call, with its epoch replaced.
 pub(crate) fn with_epoch(call: &[u8], epoch: u32, out: &mut Vec<u8>) {
     let at = out.len();
     out.extend_from_slice(call);
     out[at + 4..at + 8].copy_from_slice(&epoch.to_le_bytes());
 }
 
-/// Reads a client's record. `spans` is cleared, and then says where the arguments of a call lie in `bytes`.
+/// Reads a client's record. `spans` is cleared, and then says where in `bytes` the arguments of a call are.
 pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Request, WireError> {
     spans.clear();
     if bytes.len() < HEADER_BYTES {
@@ -154,7 +155,7 @@ pub(crate) fn encode_answer(answer: Answer, out: &mut Vec<u8>) {
     out.extend_from_slice(&view.0.to_le_bytes());
 }
 
-/// Reads a server's record; a reply's text stands behind [`HEADER_BYTES`].
+/// Reads a server's record; a reply's text follows after [`HEADER_BYTES`].
 pub(crate) fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
     if bytes.len() < HEADER_BYTES {
         return Err(WireError::Length(bytes.len()));

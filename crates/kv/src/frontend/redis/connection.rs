@@ -1,4 +1,4 @@
-//! One connection: what has arrived and is not executed, what is executed and has not gone.
+//! One connection: input that has arrived and is not executed yet, and output that has not been sent yet.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::tracked::{Place, flags, write_state};
 use crate::commands::{Client, ClientSlot, ReplyMode};
 use crate::resp::RequestParser;
 
-/// Above so many bytes an emptied input buffer is given back.
+/// An emptied input buffer above this size is given back to the allocator.
 const KEPT_BYTES: usize = 16 << 10;
 
 /// What a read found.
@@ -27,12 +27,12 @@ pub(super) enum Arrival {
     End,
 }
 
-/// How long a connection stays that is not listened to any more.
+/// How long a connection is kept whose input is ignored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
-    /// So many bytes more are read.
+    /// How many more bytes are read.
     pub(super) bytes: usize,
-    /// And nothing from then on.
+    /// From this time on nothing more is read.
     pub(super) until: Time,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct Connection {
     /// What commands know of it.
     pub(super) slot: ClientSlot,
     pub(super) parser: RequestParser,
-    /// What arrived and is not executed yet. Usually empty: what is read whole is executed where it was read.
+    /// What arrived and is not executed yet. Usually empty, since a request that is read whole is executed where it was read.
     pub(super) input: Vec<u8>,
     pub(super) output: Output,
-    /// Something may be there to read; the event set tells only once.
+    /// There may be something to read; the event set tells of it only once.
     pub(super) readable: bool,
-    /// The other end has ended, or broken off: after what there is to read comes nothing, of which the event set does not tell again.
+    /// The other end has closed or broken off. Nothing follows what there is left to read, and the event set will not tell of it again.
     pub(super) ended: bool,
     /// It waits in the queue of those to serve.
     pub(super) queued: bool,
@@ -56,36 +56,36 @@ pub(super) struct Connection {
     pub(super) listed_lingering: bool,
     /// It is on the list of those with output.
     pub(super) listed: bool,
-    /// The socket took no more; the event set will tell.
+    /// The socket took no more; the event set will tell when it does.
     pub(super) blocked: bool,
-    /// Too many replies wait for the client; it is not served until they have gone.
+    /// Too many replies wait for the client; its requests are not served until those have been sent.
     pub(super) paused: bool,
-    /// Whole requests may stand in its input: the turn's budget, or the client's reading, ended before they did.
+    /// There may be whole requests left in the input: the turn ran out of budget, or the client did not read its replies.
     pub(super) unfinished: bool,
-    /// No more requests; it ends when its output has gone.
+    /// It takes no more requests, and ends when its output has been sent.
     pub(super) closing: bool,
-    /// The client is sending more than it may: for a while what comes is read and dropped. To close the connection at once would reset it, and the client,
-    /// which sends all of its value before it reads, would be told of that, and not of its mistake.
+    /// The client is sending more than it may: for a while its input is read and dropped. Closing the connection at once would reset it. A client that sends
+    /// all of its value before it reads would then see the reset and not the error.
     pub(super) lingers: Option<Linger>,
     /// The other end has been told that nothing more comes.
     shut: bool,
-    /// It has come to the service of the cluster, and goes on there.
+    /// It was accepted at the cluster's service, and outlives this node.
     pub(super) is_of_service: bool,
-    /// What is noted of it for a successor.
+    /// What is noted about it for a successor.
     pub(super) tracked: Option<Tracked>,
-    /// A line that is of no use any more.
+    /// A line that is no longer of use.
     untracked: Option<Line>,
 }
 
-/// What is noted of a connection for a successor.
+/// What is noted about a connection for a successor.
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) line: Line,
-    /// Up to where its requests are executed.
+    /// The position in the input up to which its requests are executed.
     executed: u64,
-    /// The same, but at the beginning of a transaction that is open: its requests are asked for again there.
+    /// The same, except that while a transaction is open this stays where the transaction begins: a successor executes its requests again from there.
     pub(super) place: Place,
-    /// So many bytes of the output that comes next has its client been sent, or is about to be.
+    /// How many bytes of the next output the client has been sent already, or is about to be.
     repeats: u64,
     /// The state that is noted.
     state: Vec<u8>,
@@ -93,7 +93,7 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// Of a connection that is so far, as its line says; `client` is what commands know of it, as the line has it.
+    /// For a connection that has come as far as its line says. `client` is the client's state according to the line.
     pub(super) fn new(line: Line, client: &Client, closing: bool) -> Tracked {
         let settled = line.settled();
         let mut state = Vec::new();
@@ -147,13 +147,13 @@ impl Connection {
         }
     }
 
-    /// Sends what may go, as far as the socket takes it, and so many bytes at most: whoever reads as fast as this writes gets the rest in the next turn. Returns
-    /// how many bytes went.
+    /// Sends what may be sent, as far as the socket takes it and at most `most` bytes, so that a client which reads as fast as this writes does not occupy the
+    /// turn: it gets the rest in the next one. Returns how many bytes were sent.
     pub(super) fn write(&mut self, most: usize) -> io::Result<usize> {
         let mut total = 0;
         while !self.blocked && total < most && !self.output.sendable().is_empty() {
             let sendable = self.output.sendable();
-            // The other end may be gone: an error, not a signal.
+            // The other end may be gone: get an error, not a signal.
             match send(&self.fd, &sendable[..sendable.len().min(most - total)], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     self.output.sent(n);
@@ -170,12 +170,13 @@ impl Connection {
         Ok(total)
     }
 
-    /// How far its requests are executed that the output answers.
+    /// How far the requests are executed that the output answers.
     pub(super) fn place(&self) -> Place {
         self.tracked.as_ref().map_or_else(Place::default, |tracked| tracked.place)
     }
 
-    /// Whether its next request may be executed. One that has changed what is kept of the connection is settled first, where there is no room to note more.
+    /// Whether the connection's next request may be executed. Where there is no room to note another change of the client's state, the last such change has to
+    /// be settled first.
     pub(super) fn may_execute(&self) -> bool {
         self.tracked.as_ref().is_none_or(|tracked| tracked.line.may_change())
     }
@@ -189,14 +190,15 @@ impl Connection {
         }
     }
 
-    /// Notes that a request of so many bytes has been executed, whose reply stands from `at` on. `is_data`: it was one of those that leave the client as it is.
+    /// Notes that a request of so many bytes has been executed, and that its reply starts at `at`. `is_data`: it was one of the commands that leave the
+    /// client's state unchanged.
     pub(super) fn note_executed(&mut self, bytes: u64, at: usize, is_data: bool, client: &Client) {
         let Some(tracked) = &mut self.tracked else { return };
         tracked.executed += bytes;
         let in_transaction = client.transaction.is_some();
         if tracked.repeats > 0 {
             tracked.repeats -= self.output.suppress(at, tracked.repeats);
-            // What is answered now must be what was answered then.
+            // These replies must be the ones that the client was sent before.
             let differs = client.transaction.as_ref().map_or(tracked.repeats > 0, |transaction| transaction.broken);
             if differs {
                 self.closing = true;
@@ -212,7 +214,7 @@ impl Connection {
         self.note_state(is_data, client);
     }
 
-    /// Notes what commands know of it, if that has changed.
+    /// Notes the client's state, if it has changed.
     fn note_state(&mut self, is_data: bool, client: &Client) {
         let Some(tracked) = &mut self.tracked else { return };
         let flags = flags(client, self.closing);
@@ -231,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Notes that it takes no more requests: all that has been read of it is dropped. Its reply, if any, stands from `at` on.
+    /// Notes that the connection takes no more requests, so everything read from it is dropped. Its last reply, if any, starts at `at`.
     pub(super) fn note_closing(&mut self, at: usize, client: &Client) {
         let Some(tracked) = &mut self.tracked else { return };
         tracked.executed = tracked.line.received();
@@ -242,14 +244,14 @@ impl Connection {
         self.note_state(false, client);
     }
 
-    /// Notes how far it is settled. To be called before anything is sent.
+    /// Notes how far it is settled. Must be called before anything is sent.
     pub(super) fn note_settled(&mut self) {
         if let Some(tracked) = &mut self.tracked {
             tracked.line.settle(self.output.settled());
         }
     }
 
-    /// No successor will go on with it.
+    /// From here on no successor can take it over.
     fn end_tracking(&mut self) {
         if let Some(tracked) = &self.tracked {
             tracked.line.hide();
@@ -257,13 +259,13 @@ impl Connection {
         self.untracked = self.tracked.take().map(|tracked| tracked.line);
     }
 
-    /// Takes it apart: its socket, and the line of it that may be in use.
+    /// Takes it apart: its socket, and its line, if it has one.
     pub(super) fn into_parts(self) -> (OwnedFd, Option<Line>) {
         let line = self.tracked.map(|tracked| tracked.line).or(self.untracked);
         (self.fd, line)
     }
 
-    /// Ends it for its client, whoever else holds its socket.
+    /// Ends the connection for its client, even if other processes hold the socket.
     pub(super) fn shut_down(&self) {
         // If the other end is gone, so is the connection.
         let _ = shutdown(&self.fd, Shutdown::Both);
@@ -280,7 +282,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is to be dropped. What the client sent before its end, or more than it may, needs no answer.
+    /// Reads input that is to be dropped: what a client sent before its end, or beyond its limit, needs no answer.
     pub(super) fn discard(&mut self, into: &mut [u8]) {
         let Some(linger) = self.lingers else { return };
         match self.read(into) {
@@ -293,12 +295,12 @@ impl Connection {
         }
     }
 
-    /// Whether everything is done that can be done. A client that is not read any more, and has been sent everything, is told that this was all.
+    /// Whether nothing is left to do. A client whose input is no longer read, and which has been sent everything, is told that nothing more follows.
     pub(super) fn is_finished(&mut self) -> bool {
         let finished = self.closing && self.output.pending() == 0;
         if finished && self.lingers.is_some() && !self.shut {
             self.shut = true;
-            // If the other end is gone, that is seen when it is read.
+            // If the other end is gone, the next read says so.
             let _ = shutdown(&self.fd, Shutdown::Write);
         }
         finished && self.lingers.is_none()

@@ -17,7 +17,7 @@ const BACKLOG: i32 = 1024;
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The TCP address is not to be had.
+    /// The TCP address cannot be had.
     #[error("cannot listen on {address}: {source}")]
     Tcp {
         /// Which.
@@ -25,7 +25,7 @@ pub enum ListenError {
         /// Why.
         source: io::Error,
     },
-    /// The Unix socket is not to be had.
+    /// The Unix socket cannot be had.
     #[error("cannot listen on the Unix socket {path}: {source}")]
     Unix {
         /// Which.
@@ -33,7 +33,7 @@ pub enum ListenError {
         /// Why.
         source: io::Error,
     },
-    /// The set of events is not to be had.
+    /// The event set cannot be had.
     #[error("cannot wait for sockets: {0}")]
     Events(#[source] io::Error),
 }
@@ -45,15 +45,15 @@ pub(super) struct Listener {
     /// The file to remove at the end.
     path: Option<PathBuf>,
     pub(super) is_tcp: bool,
-    /// Nodes share it, and its connections outlive them.
+    /// It is the service's: the nodes of this host share it, and its connections outlive them.
     pub(super) is_of_service: bool,
     pub(super) name: String,
 }
 
-/// How long a port that is in use is waited for: a process that was killed holds it until its last thread is gone.
+/// How long to wait for a port that is in use: a killed process holds its port until its last thread is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Tries again while the address is in use, as long as that may be an earlier life's doing.
+/// Tries again while the address is in use, for as long as an earlier life of this node may be holding it.
 fn patiently(mut open: impl FnMut() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -82,7 +82,7 @@ impl Listener {
         Ok(Listener { fd, path: None, is_tcp: true, is_of_service: false, name })
     }
 
-    /// One that this process shares with others.
+    /// A listener that this process shares with others.
     pub(super) fn of_service(fd: OwnedFd, address: SocketAddr) -> Listener {
         Listener { fd, path: None, is_tcp: true, is_of_service: true, name: address.to_string() }
     }
@@ -107,22 +107,22 @@ impl Listener {
         Ok(Listener { fd, path: (!is_abstract).then(|| path.to_owned()), is_tcp: false, is_of_service: false, name })
     }
 
-    /// The next connection and where it comes from.
+    /// The next connection, and the address it comes from.
     pub(super) fn accept(&self) -> io::Result<(OwnedFd, String)> {
         let (fd, from) = acceptfrom_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
         if !self.is_tcp {
             return Ok((fd, format!("{}:0", self.name)));
         }
-        // Replies are small and whole: waiting for more to send with them would only be delay.
+        // Replies are small and complete: waiting to send more along with them would only cost time.
         sockopt::set_tcp_nodelay(&fd, true)?;
-        // A client whose host has gone is noticed some day, as in Redis.
+        // So that a client whose host has gone is noticed eventually, as in Redis.
         sockopt::set_socket_keepalive(&fd, true)?;
         sockopt::set_tcp_keepidle(&fd, std::time::Duration::from_secs(300))?;
         let from = from.and_then(|a| SocketAddr::try_from(a).ok()).map_or_else(|| "?:0".to_owned(), |a| a.to_string());
         Ok((fd, from))
     }
 
-    /// The TCP address that it has got: the port, when 0 was asked for.
+    /// The TCP address it is bound to, with the actual port if 0 was asked for.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         local_address(&self.fd)
     }
@@ -147,7 +147,7 @@ fn local_address(fd: &OwnedFd) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// Removes the socket file that a killed process has left. One that somebody listens on stays, and then `bind` fails.
+/// Removes a socket file that a killed process has left behind. If somebody listens on it, it stays, and then `bind` fails.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),

@@ -1,14 +1,14 @@
 //! The Redis protocol over TCP and Unix sockets, on one thread that never waits.
 //!
-//! A turn looks at the sockets (one system call, and none while the fabric's clients keep the node busy and the last look found nothing),
-//! reads each ready connection once, executes what has arrived whole, and keeps the replies until the turn's ticket is released. Then each
-//! connection's replies leave in one write. So a request costs two system calls, however many were pipelined into one.
+//! A turn looks at the sockets with one system call. It skips that while the fabric's clients keep the node busy and the last look found nothing. It reads each
+//! ready connection once, executes the requests that have arrived whole, and keeps the replies until the turn's ticket is released. Then the replies of each
+//! connection leave in one write. So a request costs two system calls, however many requests were pipelined into one read.
 //!
-//! Where the nodes of one host serve one address, its connections outlive each of them: `succession` says how, and
-//! [`martlet_node::connections`] on what it stands.
+//! Where the nodes of one host serve one address, its connections outlive each of the nodes. `succession` describes how, and [`martlet_node::connections`]
+//! describes what that builds on.
 //!
-//! A connection is bounded at both ends: an argument by its stated length, a request by its sum, replies by the client's reading them. A
-//! client that sends without reading is not read from; whom a single reply overwhelms is cut off.
+//! A connection's memory is bounded in both directions: an argument by its stated length, a request by its sum, and replies by how fast the client reads them.
+//! A client that sends without reading is not read from, and a client for which a single reply is too much is disconnected.
 
 mod connection;
 mod listener;
@@ -44,15 +44,16 @@ const READ_BYTES: usize = 256 << 10;
 const EVENTS: usize = 512;
 /// How many connections are accepted in one turn.
 const ACCEPTS: usize = 128;
-/// Event data from here on names a listener.
+/// Event data from here on identifies a listener.
 const LISTENERS: u64 = 1 << 40;
 /// A look that does not wait.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// After an accept that failed for lack of descriptors, when to try again, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 10_000_000;
-/// How long a client may go on sending what it may not send, so as to read why when it is done, in nanoseconds: 100 MiB take a second on a network of a gigabit.
+/// How long a client may go on sending beyond its limit, so that it can read the error when it is done, in nanoseconds. 100 MiB take a second on a gigabit
+/// network.
 const LINGER_NS: u64 = 1_000_000_000;
-/// How often the log says so meanwhile, in nanoseconds.
+/// How often the log says that no connection can be accepted, in nanoseconds.
 const COMPLAINT_NS: u64 = 1_000_000_000;
 
 /// The front end.
@@ -63,7 +64,7 @@ pub struct RedisFront {
     /// Listeners that may have connections waiting.
     accepting: Vec<usize>,
     accept_again_at: Time,
-    /// That connections cannot be accepted has been said; not again before this.
+    /// When the log may next say that connections cannot be accepted.
     complain_at: Time,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
@@ -71,12 +72,12 @@ pub struct RedisFront {
     ready: VecDeque<usize>,
     /// Connections with output.
     writers: Vec<usize>,
-    /// Connections that stay for a while after their last request, by the end of it.
+    /// Connections that linger after their last request, ordered by when their time is up.
     lingering: VecDeque<(Time, usize)>,
-    /// What one read takes; shared, as nothing stays in it.
+    /// What one read fills; shared, since nothing stays in it.
     scratch: Box<[u8]>,
     next_look: Time,
-    /// A sleep has just looked.
+    /// The sockets were just looked at, during a sleep.
     looked: bool,
     /// The service of the cluster, if there is one.
     succession: Option<Succession>,
@@ -137,11 +138,12 @@ impl RedisFront {
         self.ready.is_empty() && self.accepting.is_empty() && self.succession.as_ref().is_none_or(Succession::is_idle)
     }
 
-    /// Sleeps until a socket needs attention, or a descriptor of the node's; at most so long. `false`: the kernel refuses, and it has not slept.
+    /// Sleeps until a socket or a descriptor of the node's needs attention, but no longer than given. Returns `false` if the kernel refused, in which case it
+    /// has not slept.
     pub fn sleep(&mut self, at_most_ns: u64) -> bool {
         let timeout = Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
         let slept = self.look(&timeout);
-        // What there was has been found.
+        // The sleep has collected the events that there were.
         self.looked = slept.is_some();
         slept.is_some()
     }
@@ -181,7 +183,7 @@ impl RedisFront {
         }
     }
 
-    /// When a connection has stayed for long enough, at the earliest.
+    /// The earliest time at which a lingering connection is due to be closed.
     pub fn deadline(&self) -> Time {
         self.lingering.front().map_or(Time(u64::MAX), |(until, _)| *until)
     }
@@ -190,7 +192,7 @@ impl RedisFront {
     fn end_lingering(&mut self, shared: &mut Shared, now: Time) {
         while let Some((until, at)) = self.lingering.front().copied().filter(|(until, _)| *until <= now) {
             self.lingering.pop_front();
-            // Its place may be another connection's by now.
+            // Another connection may have its slot by now.
             let Some(connection) = self.connections[at].as_mut().filter(|c| c.lingers.is_some_and(|l| l.until == until)) else { continue };
             connection.lingers = None;
             if connection.is_finished() {
@@ -199,7 +201,7 @@ impl RedisFront {
         }
     }
 
-    /// CLIENT KILL: whoever is not served at the moment ends before anything else is executed.
+    /// CLIENT KILL: connections that are not being served at the moment end before anything else is executed.
     fn close_killed(&mut self, shared: &mut Shared) {
         for at in 0..self.connections.len() {
             if self.connections[at].as_ref().is_some_and(|c| shared.clients.get(c.slot).killed) {
@@ -208,7 +210,7 @@ impl RedisFront {
         }
     }
 
-    /// One look at the event set, for at most so long. Returns whether there was anything; `None` when the kernel refuses.
+    /// Looks at the event set once, waiting at most so long. Returns whether there was anything, or `None` when the kernel refuses.
     fn look(&mut self, timeout: &Timespec) -> Option<bool> {
         self.found.clear();
         match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(timeout)) {
@@ -267,7 +269,7 @@ impl RedisFront {
                         self.accepting.pop();
                     }
                     _ => {
-                        // Most likely no descriptor is left. The connection stays in the queue until one is.
+                        // Most likely no descriptor is left. The connection stays in the kernel's queue until one is free.
                         shared.stats.connections_rejected += 1;
                         if now >= self.complain_at {
                             self.complain_at = now.after(COMPLAINT_NS);
@@ -284,7 +286,7 @@ impl RedisFront {
     fn admit(&mut self, fd: OwnedFd, from: String, listener: usize, shared: &mut Shared, now_ms: u64) {
         if shared.stats.connections as usize >= shared.env.config.max_clients {
             shared.stats.connections_rejected += 1;
-            // Best effort: it fits into the empty buffer of a fresh socket.
+            // Best effort: the message fits into the empty buffer of a fresh socket.
             let _ = send(&fd, b"-ERR max number of clients reached\r\n", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return;
         }
@@ -312,7 +314,7 @@ impl RedisFront {
         self.ready.push_back(at);
     }
 
-    /// A place for a connection.
+    /// A slot for a connection.
     fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -320,13 +322,13 @@ impl RedisFront {
         })
     }
 
-    /// Has the set of events tell of a connection in that place.
+    /// Registers the connection in that slot with the event set.
     fn watch(&self, fd: &OwnedFd, at: usize) -> rustix::io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.events, fd, epoll::EventData::new_u64(at as u64), flags)
     }
 
-    /// Puts a connection back that has been served, on the lists where it belongs, or ends it.
+    /// After a connection has been served, puts it back on the lists where it belongs, or ends it.
     fn put_back(&mut self, at: usize, mut connection: Connection, shared: &mut Shared) {
         let over = connection.output.pending() > shared.env.config.output_limit_bytes;
         if over {
@@ -365,7 +367,7 @@ impl RedisFront {
         }
     }
 
-    /// Sends what may go. Returns how many connections sent something.
+    /// Sends what may be sent. Returns how many connections sent something.
     pub(crate) fn release(&mut self, released: Released, shared: &mut Shared) -> usize {
         if let Some(succession) = &mut self.succession {
             succession.release(released);
@@ -379,7 +381,7 @@ impl RedisFront {
             connection.output.release(released);
             connection.note_settled();
             if bytes > REPLY_BYTES {
-                // The others follow in the next turn, in their order. There is one, since something was sent in this.
+                // The remaining connections follow in the next turn, in their order. There will be a next turn, since this one sent something.
                 self.writers[kept] = at;
                 kept += 1;
                 continue;
@@ -406,7 +408,7 @@ impl RedisFront {
                     self.ready.push_back(at);
                 }
             }
-            // A connection that waits for the socket is listed again when the event set tells; one that waits for a ticket stays.
+            // A connection that waits for its socket is listed again when the event set tells; one that waits for a ticket stays on the list.
             connection.listed = connection.output.is_held() || !connection.output.sendable().is_empty() && !connection.blocked;
             if connection.listed {
                 self.writers[kept] = at;
@@ -417,8 +419,8 @@ impl RedisFront {
         sent
     }
 
-    /// This node became or ceased to be primary: replies that wait are void, and their clients, who must learn that the outcome is unknown,
-    /// are cut off. The others stay, and those of the service go on with whoever leads next.
+    /// This node became primary or ceased to be. Replies that wait are void, and their clients are disconnected, since they must learn that the outcome is
+    /// unknown. The other connections stay; those of the service are taken over by the next leader.
     pub(crate) fn reign_changed(&mut self, shared: &mut Shared) {
         self.let_go_of_service(shared);
         for at in 0..self.connections.len() {
@@ -434,7 +436,7 @@ impl RedisFront {
 /// Where a read puts what it reads.
 enum Buffer<'b> {
     Own(&'b mut [u8]),
-    /// Where a successor finds it.
+    /// Where a successor finds what was read.
     Noted(&'b mut Scratch),
 }
 
@@ -448,7 +450,7 @@ impl Buffer<'_> {
     }
 }
 
-/// Reads a connection once and executes what has arrived whole.
+/// Reads a connection once and executes the requests that have arrived whole.
 fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, mut buffer: Buffer<'_>, turn: &mut Turn<'_, R>) {
     if connection.closing {
         return connection.discard(buffer.of(None));
@@ -466,7 +468,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, mut buffe
         match connection.read(scratch) {
             Arrival::Nothing => connection.readable = false,
             Arrival::End => {
-                // What it asked before it ended is answered still.
+                // Requests that arrived before the end are still answered.
                 connection.readable = false;
                 connection.closing = true;
             }
@@ -475,7 +477,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, mut buffe
                 connection.note_input(&scratch[..n]);
                 // What has arrived was sent before this.
                 turn.clock.forget();
-                // A short read has emptied the socket, and the event set will tell of more; unless it has told of all there will be.
+                // A short read has emptied the socket, and the event set will tell when there is more, unless it has already told of the end.
                 connection.readable = n == scratch.len() || connection.ended;
                 if connection.input.is_empty() {
                     let taken = execute_all(connection, &scratch[..n], turn);
@@ -495,7 +497,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, mut buffe
     client.output_bytes = connection.output.pending();
 }
 
-/// Executes the requests that stand whole at the start of `input`. Returns how many bytes they took.
+/// Executes the whole requests at the start of `input`. Returns how many bytes they took.
 fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, input: &[u8], turn: &mut Turn<'_, R>) -> usize {
     let limits: Limits = turn.shared.env.config.limits;
     let pause = turn.shared.env.config.output_pause_bytes;
@@ -519,7 +521,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
         let authenticated = turn.shared.clients.get(slot).authenticated;
         match connection.parser.parse(rest, &limits, authenticated) {
             Ok(None) => break,
-            // It will be found again in the next turn.
+            // The parser will find it again in the next turn.
             Ok(Some(n)) if !turn.takes(n) => {
                 connection.unfinished = true;
                 break;
@@ -559,7 +561,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
                 connection.closing = true;
                 connection.note_closing(at, turn.shared.clients.get(slot));
-                // Where no request starts, and before the password, there is nothing to wait for.
+                // Linger only for a client that exceeds a limit: where no request can start, or before the password, there is nothing to wait for.
                 if error.is_excess() && authenticated {
                     connection.lingers = Some(Linger { bytes: limits.max_request_bytes, until: turn.replica.now().after(LINGER_NS) });
                 }

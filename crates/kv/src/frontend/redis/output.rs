@@ -1,4 +1,4 @@
-//! Replies on their way to a client: some may go, some wait for their ticket.
+//! Replies on their way to a client: some may be sent, some wait for their ticket.
 
 use std::collections::VecDeque;
 
@@ -7,30 +7,30 @@ use martlet_node::connections::ledger::Settled;
 use super::tracked::Place;
 use crate::turn::{Released, Wait};
 
-/// Above so many bytes an emptied buffer is given back.
+/// An emptied buffer above this size is given back to the allocator.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// A connection's output. Replies leave in the order in which they came; one that says something of keys leaves only once its ticket is
-/// released, and holds back what comes after it.
+/// A connection's output. Replies leave in the order in which they were appended. A reply that says something about keys leaves only once its ticket is
+/// released, and holds back everything after it.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// Up to here the socket has taken it.
+    /// The socket has taken the output up to here.
     written: usize,
-    /// Up to here it may go.
+    /// The output may be sent up to here.
     released: usize,
-    /// What waits: up to `end`, for the ticket; and how far the connection's requests are executed then.
+    /// Output that waits: the ticket, where the output that waits for it ends, and how far the connection's requests are executed at that point.
     held: VecDeque<(Wait, usize, Place)>,
-    /// Where `bytes` begin in all of the connection's output.
+    /// The position of `bytes` in the connection's whole output.
     start: u64,
-    /// How far its requests are executed whose replies may go.
+    /// How far the requests are executed whose replies may be sent.
     place: Place,
-    /// Requests that are answered by nothing are waited for, too.
+    /// Requests without a reply wait for their ticket, too.
     counts_all: bool,
 }
 
 impl Output {
-    /// Of a connection that others may have to go on with: it is settled so far, of its output `bytes` are yet to go.
+    /// The output of a connection that a successor may have to take over. It is settled up to `settled`, and `bytes` of its output are still to be sent.
     pub(super) fn tracked(settled: Settled, bytes: Vec<u8>) -> Output {
         Output {
             released: bytes.len(),
@@ -47,7 +47,7 @@ impl Output {
         Settled { input: self.place.input, output: self.place.output, sent: self.start + self.released as u64 }
     }
 
-    /// Up to where the socket has taken the output.
+    /// Up to which position the socket has taken the output.
     pub(super) fn taken(&self) -> u64 {
         self.start + self.written as u64
     }
@@ -57,12 +57,12 @@ impl Output {
         self.bytes.len()
     }
 
-    /// What has been appended from there on.
+    /// What has been appended from `at` on.
     pub(super) fn since(&self, at: usize) -> &[u8] {
         &self.bytes[at..]
     }
 
-    /// Takes up to so many bytes away again that have been appended from there on: the client has them. Returns how many.
+    /// Removes up to `most` of the bytes appended from `at` on, because the client already has them. Returns how many were removed.
     pub(super) fn suppress(&mut self, at: usize, most: u64) -> u64 {
         let bytes = self.bytes.len() - at;
         let suppressed = usize::try_from(most).unwrap_or(usize::MAX).min(bytes);
@@ -75,7 +75,7 @@ impl Output {
         &mut self.bytes
     }
 
-    /// Lets what was appended wait for that, or for nothing but what waits before it. `place`: how far the connection's requests are executed.
+    /// Lets what was appended wait for `wait`; with `None` it waits only for what is ahead of it. `place`: how far the connection's requests are executed.
     pub(super) fn hold(&mut self, wait: Option<Wait>, place: Place) {
         let end = self.bytes.len();
         if !self.counts_all && end == self.held.back().map_or(self.released, |(_, end, _)| *end) {
@@ -91,7 +91,7 @@ impl Output {
         }
     }
 
-    /// Lets go of what waited for these tickets.
+    /// Releases what waited for these tickets.
     pub(super) fn release(&mut self, released: Released) {
         while let Some(&(wait, end, place)) = self.held.front() {
             if !released.lets_go(wait) {
@@ -102,7 +102,7 @@ impl Output {
         }
     }
 
-    /// What may go and has not gone.
+    /// What may be sent and has not been.
     pub(super) fn sendable(&self) -> &[u8] {
         &self.bytes[self.written..self.released]
     }
@@ -115,7 +115,7 @@ impl Output {
             self.bytes.clear();
             self.bytes.shrink_to(KEPT_BYTES);
             (self.written, self.released) = (0, 0);
-            // What still waits has no reply.
+            // The buffer is empty, so whatever still waits has no reply.
             self.held.iter_mut().for_each(|(_, end, _)| *end = 0);
         } else if self.written > KEPT_BYTES && self.written > self.bytes.len() / 2 {
             self.bytes.drain(..self.written);

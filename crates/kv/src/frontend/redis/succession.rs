@@ -1,9 +1,9 @@
 //! How the connections of the cluster's service come from one leader to the next.
 //!
-//! A node that begins to lead says so in the log, with its process ([`Hold`]); when that is committed it asks each process that has said so before for what it holds. One that
-//! is dead has left that with its keeper. One that lives lets go when it learns that it leads no more, and is killed if it does not: nobody may write to a
-//! socket that another one writes to. Then it goes on with each connection where the log, the ledgers and the kernel say, ends the holds of the others, and, when that
-//! is committed, dismisses them.
+//! A node that begins to lead announces in the log that its process may hold connections ([`Hold`]). When that is committed, it asks each process that has
+//! announced itself before for the connections it holds. A dead process has left them with its keeper. A process that is alive lets go when it learns that it
+//! no longer leads, and is killed if it does not: no two processes may write to the same socket. Then the new leader continues each connection from where the
+//! log, the ledgers and the kernel say. It ends the holds of the other processes, and when that is committed, it dismisses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,23 +29,24 @@ use crate::commands::{Client, Shared};
 use crate::store::{Effect, KvMachine, SessionId};
 use crate::turn::{Released, Turn};
 
-/// How long a process may hold on to its connections that is alive and leads no more, in nanoseconds. It learns that within microseconds, unless it does not run.
+/// How long a process may keep its connections that is alive and no longer leads, in nanoseconds. It learns that it no longer leads within microseconds, unless
+/// it is not running.
 const PATIENCE_NS: u64 = 100_000_000;
-/// How often such a one is asked, in nanoseconds.
+/// How often such a process is asked, in nanoseconds.
 const ASK_NS: u64 = 200_000;
-/// How often it looks whether its keeper lives, in nanoseconds.
+/// How often a node checks that its keeper is alive, in nanoseconds.
 const KEEPER_LOOK_NS: u64 = 100_000_000;
 
-/// What this node has to do with the service.
+/// Where this node is in taking over the service.
 #[derive(Debug)]
 enum Phase {
-    /// It does not lead, or has not said so.
+    /// It does not lead, or has not announced its hold.
     Away,
-    /// It has said that it may hold connections, and waits until that is committed.
+    /// It has announced that it may hold connections, and waits until that is committed.
     Announced(Ticket),
-    /// It asks those before it.
+    /// It asks the earlier holders.
     Collecting { waiting: Vec<Hold>, got: Vec<(Hold, Option<Left>)>, since: Time, ask_at: Time },
-    /// It serves; those before it are of no use any more when this is committed.
+    /// It serves. The earlier holders can be dismissed when this is committed.
     Settling(Ticket, Vec<Left>),
     /// It serves.
     Serving,
@@ -56,18 +57,18 @@ enum Phase {
 pub(super) struct Succession {
     service: Service,
     pub(super) scratch: Scratch,
-    /// Its place among the listeners.
+    /// Its index among the listeners.
     listener: usize,
     phase: Phase,
-    /// When this process last said that it may hold connections, in the order of holds.
+    /// The order of the hold that this process announced last.
     order: u64,
     /// Connections that this process held when it last ceased to lead.
     parked: Vec<(OwnedFd, Option<Line>)>,
     /// Connections that have ended, and may have marks in the log.
     ended: Vec<u64>,
-    /// Nobody would succeed this node.
+    /// No other node would succeed this one.
     is_alone: bool,
-    /// When to look next whether the keeper lives.
+    /// When to check next that the keeper is alive.
     look_at: Time,
 }
 
@@ -89,7 +90,7 @@ impl Succession {
     }
 }
 
-/// What was left by one of those that held connections.
+/// What one of the earlier holders has left.
 struct Source {
     order: u64,
     remains: Option<Remains>,
@@ -114,7 +115,7 @@ impl RedisFront {
         Ok(())
     }
 
-    /// Does what is to be done for the service in this turn.
+    /// Does this turn's work for the service.
     pub(super) fn succeed<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
         let Some(succession) = &mut self.succession else { return };
@@ -135,9 +136,9 @@ impl RedisFront {
         }
         succession.is_alone = turn.shared.env.is_alone();
         if !turn.shared.env.is_primary {
-            // The next leader ends what is not there any more.
+            // The next leader ends the marks of connections that are gone.
             succession.ended.clear();
-            // One that is about to leave leads no more before its reign is over.
+            // A node that is about to leave stops leading before its reign is over.
             if !matches!(succession.phase, Phase::Away) {
                 self.let_go_of_service(turn.shared);
             }
@@ -162,7 +163,7 @@ impl RedisFront {
         }
     }
 
-    /// Asks those that may hold connections, and goes on with them when all have answered.
+    /// Asks the processes that may hold connections, and takes the connections over when all have answered.
     fn collect<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
         let Some(succession) = &mut self.succession else { return };
@@ -184,7 +185,7 @@ impl RedisFront {
             let asked = keeper::ask(&succession.service.keeper_of(hold.holder));
             match asked {
                 Ok(Some(left)) => got.push((hold, Some(left))),
-                // It has none any more, or none that answers.
+                // The process has no keeper any more, or none that answers.
                 Err(error) => {
                     tracing::warn!(%error, process = hold.holder.pid, "no connections are left of the process of an earlier leader");
                     sure_of_death(&hold);
@@ -208,7 +209,7 @@ impl RedisFront {
         }
     }
 
-    /// Goes on with all connections that there are.
+    /// Takes over all connections that were left.
     fn adopt<R: Replica<Machine = KvMachine>>(&mut self, got: Vec<(Hold, Option<Left>)>, turn: &mut Turn<'_, R>) {
         let Some(succession) = &mut self.succession else { return };
         let own = Hold { order: 0, holder: succession.service.holder }.session();
@@ -280,7 +281,7 @@ impl RedisFront {
         }
     }
 
-    /// Goes on with one connection. Returns whether it does: `false` is one that is simply over.
+    /// Takes over one connection. Returns whether it did: `false` means that the connection is simply over.
     fn go_on(
         &mut self,
         cookie: u64,
@@ -294,7 +295,7 @@ impl RedisFront {
         let its = sources.iter().filter_map(|source| source.remains.as_ref()).find(|remains| remains.has(cookie));
         let Some(remains) = its else {
             if (read, written) != (0, 0) {
-                // It was not to be gone on with, or its ledger is lost.
+                // It could not be handed on, or its ledger is lost.
                 return Err(format!("{read} bytes were read of it and {written} written, and nothing is noted"));
             }
             let from = peer_of(&socket);
@@ -356,7 +357,7 @@ impl RedisFront {
     /// A connection has ended.
     pub(super) fn end_of_service(&mut self, connection: Connection) {
         let Some(succession) = self.succession.as_mut().filter(|_| connection.is_of_service) else { return };
-        // Others may hold duplicates of it.
+        // Other processes may hold duplicates of the socket.
         connection.shut_down();
         let (_socket, line) = connection.into_parts();
         if let Some(line) = line {
@@ -365,7 +366,7 @@ impl RedisFront {
         }
     }
 
-    /// This node became or ceased to be primary: it touches no connection of the service until it has taken over from whoever leads in between.
+    /// This node became primary or ceased to be. It touches no connection of the service until it has taken over from any node that led in between.
     pub(super) fn let_go_of_service(&mut self, shared: &mut Shared) {
         let Some(succession) = &mut self.succession else { return };
         if !matches!(succession.phase, Phase::Away | Phase::Announced(_) | Phase::Collecting { .. }) {
@@ -390,7 +391,7 @@ impl RedisFront {
 }
 
 impl Drop for RedisFront {
-    /// In an orderly end the connections of the service stay for the next leader, if there is one.
+    /// When a node ends in an orderly way, the connections of the service are kept for the next leader, if there is one.
     fn drop(&mut self) {
         let Some(mut succession) = self.succession.take() else { return };
         let ending = succession.service.ending();
@@ -400,7 +401,7 @@ impl Drop for RedisFront {
         } else {
             let serving = self.connections.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.is_of_service));
             let sockets = serving.filter_map(Option::take).map(|connection| connection.into_parts().0);
-            // The keeper's from here on: it shares the table of descriptors.
+            // They are the keeper's from here on: it shares the table of descriptors.
             sockets.chain(succession.parked.drain(..).map(|(socket, _)| socket)).for_each(std::mem::forget);
             // And so are the listener and the ledger.
             std::mem::forget(succession);
@@ -417,7 +418,7 @@ fn holds<'t, R: Replica<Machine = KvMachine>>(turn: &'t Turn<'_, R>) -> impl Ite
 
 fn sure_of_death(hold: &Hold) {
     if let Err(error) = make_sure_of_death(hold.holder) {
-        // It would be asked again, and its connections wait: that is better than two that write to one.
+        // It is asked again, and its connections wait: better than having two processes write to one socket.
         tracing::error!(%error, process = hold.holder.pid, "cannot make sure that the process of an earlier leader is dead");
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection's successor needs to know of it beside its streams: the client's state, in bytes, and the marks that the log keeps.
+//! What a connection's successor needs to know besides the two byte streams: the client's state, in bytes, and the marks that the log keeps.
 
 use martlet_node::connections::Holder;
 use martlet_node::connections::ledger::MOST_STATE_BYTES;
@@ -7,7 +7,7 @@ use crate::commands::{Client, ReplyMode};
 use crate::resp::Protocol;
 use crate::store::{Effect, Session, SessionId};
 
-/// Begins the bytes of a state: how they are to be read.
+/// The first byte of an encoded state, which says how to read it.
 const FORMAT: u8 = 1;
 
 const AUTHENTICATED: u8 = 1;
@@ -16,12 +16,12 @@ const READONLY: u8 = 1 << 2;
 const BY_QUORUM: u8 = 1 << 3;
 const BY_LEASE: u8 = 1 << 7;
 const NO_EVICT: u8 = 1 << 4;
-/// It watches keys: whether they have changed meanwhile is not for its successor to say, so they have.
+/// It watches keys. Its successor cannot tell whether they have changed in between, so it assumes that they have.
 const WATCHES: u8 = 1 << 5;
-/// It ends when its output has gone.
+/// It ends when its output has been sent.
 const CLOSING: u8 = 1 << 6;
 
-/// What of a state commands change that touch keys: the rest changes with those that touch none.
+/// The part of the state that commands which touch keys can change. Only commands that touch no keys change the rest.
 pub(super) fn flags(client: &Client, closing: bool) -> (u8, ReplyMode) {
     let all = [
         (client.authenticated, AUTHENTICATED),
@@ -36,7 +36,7 @@ pub(super) fn flags(client: &Client, closing: bool) -> (u8, ReplyMode) {
     (all.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum(), client.reply_mode)
 }
 
-/// Writes a client's state. `false`: it is longer than a line takes.
+/// Encodes a client's state. Returns `false` if it is longer than a line can hold.
 pub(super) fn write_state(client: &Client, closing: bool, out: &mut Vec<u8>) -> bool {
     out.clear();
     let (flags, mode) = flags(client, closing);
@@ -56,7 +56,7 @@ pub(super) fn write_state(client: &Client, closing: bool, out: &mut Vec<u8>) -> 
     out.len() <= MOST_STATE_BYTES
 }
 
-/// Gives a client the state that another one had. Returns whether it was closing. `None`: it is not understood.
+/// Gives a client an encoded state. Returns whether that client was closing, or `None` if the bytes are not understood.
 pub(super) fn read_state(mut state: &[u8], client: &mut Client) -> Option<bool> {
     fn take<'s>(state: &mut &'s [u8], n: usize) -> Option<&'s [u8]> {
         let (head, tail) = state.split_at_checked(n)?;
@@ -84,14 +84,14 @@ pub(super) fn read_state(mut state: &[u8], client: &mut Client) -> Option<bool> 
     state.is_empty().then_some(is(CLOSING))
 }
 
-/// How far a connection's requests are executed: the place behind them in its input, and in its output.
+/// How far a connection's requests are executed: the positions behind the last one in its input and in its output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) input: u64,
     pub(crate) output: u64,
 }
 
-/// That a connection's requests are executed so far, effects of the last one included: goes into the log with those.
+/// States that a connection's requests are executed up to here, the effects of the last one included. It goes into the log with those effects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     pub(crate) cookie: u64,
@@ -99,13 +99,13 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The effect that it is.
+    /// Performs the effect that records it.
     pub(crate) fn with<R>(self, perform: impl FnOnce(Effect<'_>) -> R) -> R {
         let Place { input, output } = self.place;
         perform(Effect::Answer { session: SessionId::of_connection(self.cookie), seq: input, lowest: input, reply: &output.to_le_bytes() })
     }
 
-    /// What a session says, if it is a connection's.
+    /// The mark that a session holds, if it is a connection's.
     pub(super) fn of(id: SessionId, session: &Session) -> Option<Mark> {
         let cookie = id.cookie()?;
         let (input, output) = session.replies().last()?;
@@ -114,22 +114,22 @@ impl Mark {
     }
 }
 
-/// That a process may hold connections: stands in the log before it does.
+/// States that a process may hold connections. It is in the log before the process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// The larger one is the later.
+    /// Of two holds, the one with the larger order is the later.
     pub(super) order: u64,
     pub(super) holder: Holder,
 }
 
 impl Hold {
-    /// Its name among sessions: a number is given to another process only long after.
+    /// The name of the hold among sessions. It is unique in practice: the kernel gives a process number to another process only long after.
     pub(super) fn session(&self) -> SessionId {
-        // 22 bits are the kernel's most, and 39 hold 170 years of ticks.
+        // The kernel's process numbers have at most 22 bits, and 39 bits hold 170 years of ticks.
         SessionId::of_process((self.holder.pid as u64) << 39 | self.holder.started & ((1 << 39) - 1))
     }
 
-    /// The effect that it is.
+    /// Performs the effect that records it.
     pub(super) fn with<R>(self, perform: impl FnOnce(Effect<'_>) -> R) -> R {
         let mut reply = [0; 14];
         reply[..2].copy_from_slice(&self.holder.node.to_le_bytes());
@@ -138,7 +138,7 @@ impl Hold {
         perform(Effect::Answer { session: self.session(), seq: self.order, lowest: self.order, reply: &reply })
     }
 
-    /// What a session says, if it is a holder's.
+    /// The hold that a session holds, if it is a holder's.
     pub(super) fn of(id: SessionId, session: &Session) -> Option<Hold> {
         if !id.is_process() {
             return None;
