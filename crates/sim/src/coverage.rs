@@ -1,4 +1,4 @@
-//! What lives have come to: which transitions of the state machines, and how often.
+//! What lives have reached: which transitions of the state machines, and how often.
 
 use std::ops::AddAssign;
 
@@ -9,8 +9,8 @@ use martlet_protocol::basics::Mark;
 #[derive(Clone, Debug)]
 pub struct Coverage([u64; probe::MAX_MARKS]);
 
-/// Marks that default lives come by too rarely to be demanded of a few thousand of them, with the reason. A hundred thousand come by each. What they never
-/// do has a scene instead ([`SCENARIOS`](crate::cluster::SCENARIOS)).
+/// Marks that default lives reach too rarely to demand them of a few thousand lives, with the reason. A hundred thousand lives reach each of them. What default
+/// lives never do has a scene instead ([`SCENARIOS`](crate::cluster::SCENARIOS)).
 pub const RARE: &[(Mark, &str)] = &[
     (Mark::WasRefused, "who will not be taken in has read so on a board, as a rule, before anybody's refusal arrives"),
     (Mark::MuCatchUpFailed, "the owner of a log has to be lost within the one read of it"),
@@ -36,7 +36,7 @@ impl Coverage {
     /// Whether this build counts anything.
     pub const MEASURED: bool = cfg!(feature = "marks");
 
-    /// What this thread has come to since it was last asked.
+    /// What this thread has reached since the last call.
     pub fn take() -> Coverage {
         #[cfg(feature = "marks")]
         return Coverage(probe::take_reached());
@@ -49,7 +49,7 @@ impl Coverage {
         self.0[mark as usize]
     }
 
-    /// Marks that were reached.
+    /// How many marks were reached.
     pub fn hit(&self) -> usize {
         Mark::ALL.iter().filter(|mark| self.of(**mark) > 0).count()
     }

@@ -1,4 +1,4 @@
-//! Looking for a bug that has been planted.
+//! Looks for a planted bug.
 
 use martlet_fabric::probe;
 
@@ -6,7 +6,7 @@ use super::Bug;
 use crate::cluster::{Kind, Plan, Violation};
 use crate::hunt::attempt;
 
-/// What a hunt came to.
+/// The result of a hunt.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The seed of the life in which the bug came to light.
@@ -15,10 +15,10 @@ pub struct Found {
     pub violation: Violation,
 }
 
-/// Lives the lives of its kind with the bug in them, one a seed, up to the first violation.
+/// Runs the lives of the bug's kind with the bug planted, one for each seed, up to the first violation.
 ///
 /// # Panics
-/// When the life in which it comes to light is not clean without it.
+/// When the life that brings the bug to light is not clean without the bug.
 pub fn hunt(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<Found> {
     let kind = Kind::named(bug.kind).expect("a bug names a kind that there is");
     let found = seeds.find_map(|seed| Some(Found { seed, violation: violation(kind, seed, Some(bug.name))? }))?;

@@ -1,9 +1,8 @@
-//! Known bugs, planted one at a time, that lives have to bring to light: default ones, and where those cannot, scripted ones.
+//! Known bugs, planted one at a time, that lives have to bring to light: default lives, or scripted ones where those cannot.
 //!
-//! The bugs stand in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`; those of the
-//! replicated application stand in the simulated one ([`Careless`]). A hunt
-//! plants one, lives the lives of its kind from seed 0 on, and ends with the first violation. The life of that seed is then lived once more without
-//! the bug and has to be clean: so it is the bug that was found.
+//! The bugs are in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`. Bugs of the replicated
+//! application are in the simulated one ([`Careless`]). A hunt plants one bug, runs the lives of its kind from seed 0 on, and ends at the first violation. It
+//! then runs the life of that seed once more without the bug. That one has to be clean, so it was the bug that was found.
 
 #[cfg(feature = "canaries")]
 mod hunt;
@@ -41,58 +40,58 @@ pub struct Bug {
 pub fn bugs() -> Vec<Bug> {
     let bug = |name: &'static str, meaning, kind| Bug { name, meaning, kind };
     let of_engine = |name: &str| match name {
-        // It takes two who hold themselves for the leader, which a network makes many of.
+        // It takes two nodes that believe they lead, which happens often on a network.
         "mu-unprepared" => "mu-network",
-        // In default lives something else keeps two leases apart, as a rule: a holder would have to be stopped just after it has renewed its own.
+        // In default lives something else usually keeps two leases apart: a holder would have to be stopped just after it has renewed its own.
         "no-clock-margin" => "clocks",
-        // Where clocks keep their bounds the lease is right, and hides what a round should have found.
+        // While clocks keep within their bounds the lease is right, and hides what a round should have found.
         "unasked-quorum" | "early-round" => "stopped-clock",
         "lazy-revocation" => "stopped-writer",
         "monotonic-time" => "suspended-host",
         "kept-lease" => "stopped-machine",
-        // Elsewhere nobody certifies anything, or hardly anybody forges it.
+        // In other kinds there are no certificates, or they are hardly ever forged.
         "unchecked-certificate" | "pledge-of-node" | "believed-notice" => "wardens",
-        // Nobody else has a disk.
+        // No other kind has disks.
         "mu-unsynced" => "mu-disks",
-        // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.
+        // In other kinds a node is never asked to end that the others could not lose by SIGKILL, unless all nodes are.
         "mu-early-farewell" => "two-end",
-        // Elsewhere leaders execute ahead.
+        // In other kinds leaders execute ahead of commits.
         "proposed-twice" => "mu-on-commit",
-        // A founder over a network has waited for everybody, so all logs are there.
+        // Over a network a founder has waited for every node, so all logs are there.
         "best-log-left-out" => "mu-disks-network",
-        // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
+        // Lives of `mu` find it too, after some hundred lives; those of `mu-network` find it sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",
-        // It takes a process that is stopped at the right step.
+        // It takes a process that is stopped at exactly the right step.
         "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" | "dare-old-term-commit" => "dare-contest",
-        // Elsewhere a group only ever follows its members, one at a time.
+        // In other kinds a group only ever follows its members, one at a time.
         "dare-extended-votes" | "dare-hasty-change" | "dare-early-config" => "dare-resize",
-        // Nobody counts the dead elsewhere.
+        // In other kinds the dead never count.
         "dare-zombie-votes" | "dare-forever-zombie" | "dare-zombie-head" => "dare-zombies",
-        // It takes a group that is parted at one moment, or a leader that is lost at one.
+        // It takes a group that is partitioned, or loses its leader, at one particular moment.
         "dare-one-majority" => "dare-parted-resize",
         "dare-removed-leads" => "dare-parted-removal",
-        // A leader has to be asked that its followers do not reach, and that does not know it.
+        // It takes a read that is sent to a leader which its followers can no longer reach, and which does not know it.
         "dare-blind-read" => "dare-parted-read",
         name if name.starts_with("dare-") => "dare",
-        // The lease hides elsewhere that a primary which others have left commits.
+        // In other kinds the lease hides that a primary which the others have left behind still commits.
         "hsuc-written-is-held" => "hsuc-stopped-writer",
-        // Elsewhere the state that learners are given shows all that is under way.
+        // In other kinds the state that learners are given already includes everything that is under way.
         "hsuc-eager-learner" | "hsuc-unheld-start" => "hsuc-on-commit",
-        // It takes a connection that is lost while its process lives.
+        // It takes a connection that is lost while its process is alive.
         "hsuc-suspicion-is-crash" => "hsuc-network",
-        // Nothing is kept elsewhere.
+        // No other kind keeps anything.
         "apus-early-ack" => "apus-disks",
         name if name.starts_with("apus-") => "apus",
         _ => "host",
     };
-    // What a broadcast has to promise, where leaders execute what it has brought to all.
+    // What a broadcast has to promise where leaders execute only what has reached every replica.
     let of_broadcast = ["fastest-backup", "unread-lanes", "unshared-tail", "hsuc-eager-learner", "hsuc-unheld-start"];
     let protocol = Canary::ALL.iter().flat_map(|canary| {
         let also = of_broadcast.contains(&canary.name()).then_some("huc");
         std::iter::once(of_engine(canary.name())).chain(also).map(|kind| bug(canary.name(), canary.meaning(), kind))
     });
-    // Every engine stands on the fabric.
+    // Every engine uses the fabric.
     let fabric = canary::Canary::ALL.iter();
     let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));
     let application = Careless::ALL.iter().flat_map(|canary| {

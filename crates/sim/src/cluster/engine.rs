@@ -1,5 +1,5 @@
-//! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
-//! line in [`KINDS`](super::KINDS).
+//! What the simulator needs from a replication engine in addition to its interface. A new engine joins the simulator with an implementation here and a line in
+//! [`KINDS`](super::KINDS).
 
 use martlet_fabric::RegionName;
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
@@ -12,55 +12,55 @@ use martlet_protocol::replica::{self, Durability};
 
 use super::settings::Settings;
 
-/// A vote that has to stand in the memory of many before anybody is told of it.
+/// A vote that has to be in the memory of a quorum before any other process is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// The lane of the others in which it stands, and which of its words.
+    /// The lane in the others' memory that holds the vote.
     pub lane: RegionName,
-    /// The word's number.
+    /// The index of the vote's word in that lane.
     pub at: usize,
-    /// It.
+    /// The word that says the vote.
     pub word: u64,
-    /// The lowest number that a vote of a later term has.
+    /// The lowest value that a vote of a later term has.
     pub later: u64,
-    /// In how many memories, its voter's own included.
+    /// How many memories have to hold it, including the voter's own.
     pub quorum: usize,
 }
 
 /// An engine that can be simulated.
 pub trait Engine: engine::Durable {
-    /// Its settings in a life. `secret` is chance of which no client knows.
+    /// Its settings in a life. `secret` is random, and no client knows it.
     fn config(settings: &Settings, spans_hosts: bool, secret: u64) -> Self::Config;
-    /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
-    /// dead; `all` are all who run.
+    /// Whether the service survives if `victim` is lost as well. `able` are the processes that run, are not stopped, and are not taken for dead by any other;
+    /// `all` are all that run.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
-    /// Whether these can go on by themselves, also when any of the newcomers is taken in; `all` are all who run.
+    /// Whether these processes can continue by themselves, even if any of the newcomers is taken in; `all` are all that run.
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool;
-    /// The dead whose memory counts for what it replicates as leader.
+    /// The dead processes whose memory counts for what it replicates as leader.
     fn counted_zombies(&self) -> Vec<ProcessId> {
         Vec::new()
     }
-    /// A dead process that it waits for all the same before it prunes its log.
+    /// A dead process that it nevertheless waits for before it prunes its log.
     fn dead_that_is_waited_for(&self) -> Option<ProcessId> {
         None
     }
-    /// Whether its size is being changed, so that two groups decide.
+    /// Whether the size of its group is being changed, so that two groups decide.
     fn is_in_transition(&self) -> bool {
         false
     }
-    /// Whether the newest group of which it has an entry does without this process.
+    /// Whether the newest group of which it has an entry leaves this process out.
     fn is_leaving_out(&self, _: ProcessId) -> bool {
         false
     }
-    /// Its last vote that it has told of.
+    /// The last vote that it has told others of.
     fn vote(&self) -> Option<Vote> {
         None
     }
-    /// Whether it hears a leader, and has nothing to do with an election.
+    /// Whether it hears from a leader and takes no part in an election.
     fn is_at_rest(&self) -> bool {
         false
     }
-    /// How it stands, in a line, for somebody who looks for a mistake.
+    /// Its state in one line, for debugging.
     fn describe(&self) -> String;
 }
 
@@ -82,12 +82,12 @@ impl<R: Rule> Engine for ViewLog<R> {
         }
     }
 
-    /// Any replica of the view is enough, and views are looked at anyway.
+    /// Any replica of the view is enough, and views are checked anyway.
     fn can_lose(_: ProcessId, _: &[(ProcessId, &Self)], _: &[(ProcessId, &Self)]) -> bool {
         true
     }
 
-    /// So is any replica of the view.
+    /// As above.
     fn suffice(_: &[(ProcessId, &Self)], _: &[(ProcessId, &Self)], _: &[ProcessId]) -> bool {
         true
     }
@@ -106,8 +106,8 @@ impl<R: Rule> Engine for ViewLog<R> {
     }
 }
 
-/// The groups that may be in force: the newest that anybody knows to be committed, and whatever anybody holds behind all that is known to be. A process that
-/// has been left behind may hold an older one, or one that has been superseded where it stands; they count for nothing.
+/// The groups that may be in force: the newest one that any process knows to be committed, and each one that any process holds in an entry behind everything
+/// known to be committed. A process that has been left behind may hold an older group, or one that was superseded at its place in the log; these do not count.
 fn in_force<'a, E: Grouped>(all: &'a [(ProcessId, &E)]) -> impl Iterator<Item = &'a Group> {
     let known = || all.iter().filter_map(|(_, engine)| Some((engine.known_group()?, *engine)));
     let newest = known().filter(|((since, _), engine)| *since <= engine.committed()).map(|((since, _), _)| since).max();
@@ -115,12 +115,12 @@ fn in_force<'a, E: Grouped>(all: &'a [(ProcessId, &E)]) -> impl Iterator<Item = 
     known().filter(move |((since, _), _)| Some(*since) == newest || Some(*since) > committed).map(|((_, group), _)| group)
 }
 
-/// An engine with a group of its own, whose majority commits.
+/// An engine that has a group of its own, whose majority commits.
 trait Grouped: engine::Engine {
-    /// The group in force, as far as it knows, and since which entry.
+    /// The group in force as far as this engine knows, and the entry since which it is.
     fn known_group(&self) -> Option<(LogIndex, &Group)>;
 
-    /// How many places it knows to be wanted; 0: as many as members.
+    /// How many places it knows to be wanted; 0: as many as there are members.
     fn known_wanted(&self) -> u8 {
         0
     }
@@ -148,7 +148,8 @@ impl Grouped for Apus {
     }
 }
 
-/// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
+/// A majority of every group that may be in force has to be left, all of them with the whole state. The same holds for the group that the victim may be about
+/// to join.
 fn can_be_lost<E: Grouped>(victim: ProcessId, able: &[(ProcessId, &E)], all: &[(ProcessId, &E)]) -> bool {
     let left = |group: &Group| {
         let stays =
@@ -160,14 +161,15 @@ fn can_be_lost<E: Grouped>(victim: ProcessId, able: &[(ProcessId, &E)], all: &[(
     in_force(all).all(left)
 }
 
-/// Whether those that stay decide in whatever group this one may be decreased to: who leads then, and so goes last, is not known.
+/// Whether those that stay can decide in every group to which this one may be decreased. It depends on which process leads then, and so goes last, and that is
+/// not known.
 fn survives_decrease<E: Grouped>(group: &Group, all: &[(ProcessId, &E)], stays: impl Fn(ProcessId) -> bool) -> bool {
     let wanted = all.iter().map(|(_, engine)| engine.known_wanted());
     let mut smaller = wanted.flat_map(|wanted| group.members().iter().filter_map(move |last| group.decreased(wanted, *last)));
     smaller.all(|both| both.is_majority(&stays))
 }
 
-/// Whether these hold a majority of every group that may be in force, also when any of the newcomers is taken in.
+/// Whether these hold a majority of every group that may be in force, even if any of the newcomers is taken in.
 fn are_majority<E: Grouped>(these: &[(ProcessId, &E)], all: &[(ProcessId, &E)], newcomers: &[ProcessId]) -> bool {
     let holds = |group: &Group| {
         let grown = group.members().len() + newcomers.iter().filter(|id| !has(group, **id) && !group.has_removed(**id)).count();
@@ -178,7 +180,8 @@ fn are_majority<E: Grouped>(these: &[(ProcessId, &E)], all: &[(ProcessId, &E)], 
     in_force(all).all(holds)
 }
 
-/// What a group calls a process: one that has come back from its disk by its birth. (Without disks no process has the incarnation of another one's birth.)
+/// The name by which a group knows a process: if it has come back from its disk, its birth. (Without disks no process has an incarnation that is another one's
+/// birth.)
 fn known(group: &Group, id: ProcessId) -> ProcessId {
     if group.contains(id.birth()) { id.birth() } else { id }
 }
@@ -187,12 +190,12 @@ fn has(group: &Group, id: ProcessId) -> bool {
     group.contains(known(group, id))
 }
 
-/// What an acknowledgement means in a life: where there are disks, that it is on them.
+/// What an acknowledgement means in a life: where there are disks, that the entry is on them.
 fn durability(settings: &Settings) -> Durability {
     if settings.disks.is_some() { Durability::Sync } else { Durability::Memory }
 }
 
-/// The smallest log in which a majority's open entries fit whatever the simulated store writes.
+/// The smallest log that holds a majority's open entries, whatever the simulated store writes.
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
 /// What engines with a log and a leader share.
@@ -215,7 +218,7 @@ fn shared(settings: &Settings) -> replica::Settings {
         stall_ns: beat,
         death_interval_ns: 0,
         teach_patience_ns: settings.broadcast_timeout_ns,
-        // Nobody waits for a learner, and the log goes on meanwhile: it has to be given the state faster than the log comes round.
+        // A leader does not wait for learners, and its log goes on meanwhile, so the state has to be transferred faster than the log wraps.
         transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
     }
 }
@@ -258,7 +261,7 @@ impl Engine for Mu {
 impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
-        // What is stated is true time, whatever the leader's clock does.
+        // The limit that the oracle checks is in true time, whatever the leader's clock does.
         let zombies_ns = settings.clocks.shortened(settings.zombies_ns);
         dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0, zombies_ns }
     }

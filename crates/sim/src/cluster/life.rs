@@ -1,4 +1,4 @@
-//! A cluster and how its life goes on: processes start, have their turns, and end.
+//! A cluster and the course of its life: processes start, take their turns, and end.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +31,7 @@ use super::storage::disk::{Disk, End};
 use super::storage::power::{self, Lasting};
 use super::wardens;
 
-/// Chance for one purpose, the same whatever else happens.
+/// The source of randomness for one purpose: the same, whatever else happens.
 pub fn stream(seed: u64, purpose: &str, number: u64) -> Rng {
     let mut mixed = seed ^ 0x6d61_7274_6c65_7473;
     for word in purpose.bytes().map(u64::from).chain([number]) {
@@ -40,7 +40,7 @@ pub fn stream(seed: u64, purpose: &str, number: u64) -> Rng {
     Rng::with_seed(mixed)
 }
 
-/// Something that is going to happen.
+/// Something that is scheduled to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Due {
     /// A fault, and which of its kind.
@@ -54,17 +54,17 @@ pub enum Due {
     Release {
         process: usize,
     },
-    /// A slow process gets, or loses, the processor; so many more times.
+    /// A slow process gets the processor or loses it, and will that many more times.
     Doze {
         process: usize,
         left: u32,
         held: bool,
     },
-    /// What was cut off is let pass again.
+    /// What was cut off is connected again.
     Mend {
         cut: usize,
     },
-    /// A process is killed, or its last thread dies some time after the first.
+    /// A process is killed; or its last thread dies, some time after the first one.
     Perish {
         process: usize,
     },
@@ -73,7 +73,7 @@ pub enum Due {
         process: usize,
     },
     DeclareDead,
-    /// The warden of a node's host tells of the death of a process.
+    /// The warden of a node's host reports the death of a process.
     Certify {
         node: u16,
         of: usize,
@@ -98,28 +98,28 @@ pub enum Due {
     },
 }
 
-/// What the later build of a cluster that is being upgraded can work at.
+/// The feature levels that the later build supports when a cluster is being upgraded.
 pub(super) const LATER_BUILD: Levels = Levels { least: 1, most: 2 };
 
-/// A cluster, its world, and who torments it.
+/// A cluster, its world, and the trouble it is in for.
 pub struct Cluster<E, const HOST: bool> {
     pub(super) seed: u64,
     pub(super) changes: Changes,
     keeps_history: bool,
     pub(super) settings: Settings,
     pub(super) world: World<HOST>,
-    /// Chance of the processes: clocks, turns, messages.
+    /// Randomness for the processes: clocks, turns, messages.
     pub(super) chance: Rng,
     /// By process; `None` once the process is dead.
     pub(super) nodes: Vec<Option<Node<E, HOST>>>,
-    /// Which process is, or was, which life of which node.
+    /// Which index each process has, or had.
     pub(super) processes: HashMap<ProcessId, usize>,
-    /// The life of each node that runs, by node; `None` between two lives.
+    /// The running life of each node; `None` between two lives.
     pub(super) current: Vec<Option<usize>>,
     pub(super) lives: Vec<u64>,
-    /// Nodes whose earlier build was refused, since the feature level had risen: they run the later one from then on.
+    /// Nodes whose earlier build was refused because the feature level had risen: they run the later build from then on.
     pub(super) upgraded: Vec<bool>,
-    /// By process: how many reasons there are for it to stand still.
+    /// For each process, how many reasons there are for it to be stopped.
     pub(super) holds: Vec<u32>,
     pub(super) agenda: BinaryHeap<Reverse<(u64, u64, Due)>>,
     entered: u64,
@@ -130,11 +130,11 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) history: Vec<Recorded>,
     /// What outlives processes, where there are disks.
     pub(super) lasting: Option<Lasting>,
-    /// All nodes are on their way to end, and start again when they have: chance for that.
+    /// All nodes are about to end, and start again when they all have; the randomness for that.
     pub(super) shutdown: Option<Rng>,
-    /// Ways that have been cut: pairs of processes.
+    /// Connections that have been cut: pairs of processes, in one direction each.
     pub(super) cuts: Vec<Vec<(usize, usize)>>,
-    /// Values handed out, so that no two writes write the same.
+    /// How many values have been handed out, so that no two writes write the same one.
     pub(super) values: u64,
     /// Requests that clients have begun.
     pub(super) requests: u64,
@@ -142,17 +142,17 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) replies: u64,
     pub(super) faults: FaultCounts,
     pub(super) struck: FaultCounts,
-    /// Clients start nothing new.
+    /// Clients start nothing new any more.
     pub(super) closing: bool,
-    /// Too little was left to go on with when all trouble ended.
+    /// Too little was left to continue when all trouble ended.
     pub(super) ended: bool,
-    /// The nodes of the majority that serves alone at the moment,
+    /// The nodes of the majority that has to serve alone at the moment,
     pub(super) alone: Vec<u16>,
     /// and others that start again once that is over.
     pub(super) late: Vec<u16>,
     /// A majority served while the others were stopped or out of reach.
     pub(super) served_alone: bool,
-    /// It came together again: all that is committed has been seen.
+    /// The cluster has become whole again: everything that is committed has been seen.
     pub(super) settled: bool,
     /// The clients' history was too hard to judge.
     pub(super) undecided: bool,
@@ -227,7 +227,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         cluster
     }
 
-    /// Lives to the end.
+    /// Runs the whole life.
     pub fn live(mut self) -> (Report, String) {
         self.suffer();
         self.heal_all();
@@ -239,7 +239,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.finish()
     }
 
-    /// Ends, judges what the clients saw, and reports.
+    /// Ends the life, judges what the clients saw, and reports.
     pub fn finish(mut self) -> (Report, String) {
         self.judge_history();
         let counts = self.world.counts();
@@ -389,7 +389,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             known_as[usize::from(node)] = None;
         }
         if back.is_some() {
-            // It may be the one that the others wait for; until there is a view it waits.
+            // The others may be waiting for it; until there is a view, it waits as well.
         } else if founds {
             life.bootstrap(now, &mut self.chance);
         } else {
@@ -408,7 +408,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = self.nodes[process].take() else { return };
         self.oracles.story.tell(self.world.now(), || format!("{} ends{}", node.me(), if cleanly { "" } else { " by SIGKILL" }));
         if cleanly {
-            // The threads give their robust futexes back first, so the kernel has nothing to say (TRAPS 28).
+            // The threads give back their robust futexes first, so the kernel reports no death (TRAPS 28).
             node.set_death_words(0);
         }
         self.world.kill(process, Some(node.death_words()));
@@ -419,12 +419,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.end_writing(node.me().node.0, if cleanly { End::Clean } else { End::Sudden });
     }
 
-    /// Lets the world go on, with turns and troubles, up to `end` or the first violation.
+    /// Lets the world run, with turns and faults, up to `end` or the first violation.
     pub(super) fn go_on_until(&mut self, end: u64) {
         while self.oracles.violation().is_none() && self.advance(end) {}
     }
 
-    /// As [`Cluster::advance`], but lets only one thing happen in the world, be it a store that lands somewhere.
+    /// As [`Cluster::advance`], but lets only a single thing happen in the world, even if that is only one store that lands.
     pub(super) fn advance_a_step(&mut self, end: u64) -> bool {
         self.start_again_after_shutdown();
         let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
@@ -440,7 +440,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         true
     }
 
-    /// Lets the next turn or trouble come, if one is due by `end`. Returns whether one was.
+    /// Lets the next turn or event happen, if one is due by `end`. Returns whether one was.
     pub(super) fn advance(&mut self, end: u64) -> bool {
         self.start_again_after_shutdown();
         let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
@@ -460,7 +460,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         match due {
             Due::Fault { fault, nth } => self.strike(fault, nth),
             Due::Restart { node } if !self.alone.is_empty() && !self.alone.contains(&node) => self.late.push(node),
-            // They all start again when the last one has ended.
+            // All nodes start again together, when the last one has ended.
             Due::Restart { .. } if self.shutdown.is_some() => {}
             Due::Restart { node } => {
                 if self.current[usize::from(node)].is_none() {
@@ -491,7 +491,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = &mut self.nodes[process] else { return };
         let mut place = power::place::<HOST>(&mut self.lasting, node.me().node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
-        // A node that ends in order ends its process: the next one looks at its disk.
+        // A node that ends in an orderly way ends its process; the next process looks at the disk.
         let (joins_again, comes_back_as) = (node.core().view().is_some() && !node.is_leaving(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();
         let (me, over, replies) = (node.me(), node.over, std::mem::take(&mut node.server.outbox));
@@ -509,7 +509,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.world.wake_at(process, turn.due.max(now + 1));
         self.look_at(process);
         self.judge_vote(process);
-        // Of whoever has a clock that is out of the model nothing is asked but that it replies nothing wrong.
+        // A process whose clock is outside the model is only required not to give wrong replies.
         if let Some(view) = turn.active
             && !has_stopped_clock
         {
@@ -539,7 +539,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         (0..self.nodes.len()).filter(|p| self.nodes[*p].is_some())
     }
 
-    /// The name of a process that lives.
+    /// The id of a process that is alive.
     pub(super) fn name(&self, process: usize) -> ProcessId {
         self.nodes[process].as_ref().expect("it lives").me()
     }

@@ -1,8 +1,8 @@
-//! Whole clusters of the production state machines over the simulated fabric: one seed, one life.
+//! Whole clusters of the production state machines over the simulated fabric: each seed is one life.
 //!
-//! A life has two parts. In the first there is trouble: kills, pauses, partitions, dead NICs, whatever the fabric does. Oracles look
-//! on. In the second everything has healed, and the cluster has to come together again: safety first, then liveness. In the end every key is
-//! read once more, all replicas must be equal, and what the clients saw must be linearizable.
+//! A life has two parts. In the first there is trouble: kills, pauses, partitions, dead NICs, and whatever the fabric does, while oracles look on. In the
+//! second everything has healed, and the cluster has to become whole again: safety first, then liveness. At the end every key is read once more, all replicas
+//! must be equal, and what the clients saw must be linearizable.
 
 mod clients;
 mod engine;
@@ -43,16 +43,16 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
-    /// Where it lives.
+    /// Where it runs.
     pub ground: Ground,
     /// Whether its nodes have disks, and lose their power now and then.
     pub disks: bool,
-    /// Lives a life of it.
+    /// Runs a life of it.
     live: fn(&Plan, Settings) -> (Report, String),
 }
 
-/// All of them. A new engine, or a new place to live, is a line. Where nobody says which, seeds are dealt to them in this order ([`Kind::of`]), so a line
-/// more gives seeds other lives.
+/// All kinds. A new engine, or a new place to run, is one line. Unless a kind is named, seeds are dealt to the kinds in this order ([`Kind::of`]), so one more
+/// line gives seeds other lives.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "host",
@@ -129,13 +129,13 @@ pub const KINDS: &[Kind] = &[
 /// The kind in which every host has a warden.
 const WARDENS: &str = "wardens";
 
-/// The kinds in which an operator resizes the group.
+/// The kinds in which an operator changes the size of the group.
 const RESIZING: [&str; 2] = ["dare-resize", "dare-resize-network"];
 
 /// The kind in which zombies count.
 const ZOMBIES: &str = "dare-zombies";
 
-/// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
+/// Lives in which something happens that default lives reach hardly ever, or never. They run only when they are named, and for canaries.
 pub const SPECIAL: &[Kind] = &[
     Kind {
         name: "mu-disks",
@@ -291,7 +291,7 @@ pub const SPECIAL: &[Kind] = &[
         disks: false,
         live: |plan, settings| Cluster::<PrimaryBackup, false>::new(plan, settings).live(),
     },
-    // All alike but for their clocks and chance.
+    // These kinds differ only in clocks and randomness.
     Kind {
         name: "clocks",
         about: "primary-backup on one host; clocks drift, and the primary is stopped just after it has renewed its lease",
@@ -349,17 +349,17 @@ impl Kind {
         KINDS.iter().chain(SPECIAL).find(|kind| kind.name == name)
     }
 
-    /// The kind that lives a seed where nobody says which.
+    /// The kind that lives a seed's life if no kind is named.
     pub fn of(seed: u64) -> &'static Kind {
         &KINDS[(seed % KINDS.len() as u64) as usize]
     }
 
-    /// The names of all kinds, for those who have asked for one that there is not.
+    /// The names of all kinds, for the error when a name is unknown.
     pub fn names() -> String {
         KINDS.iter().chain(SPECIAL).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Lives the life that a plan describes, and tells it if the plan says so: a line for each view, kill, pause and so on.
+    /// Runs the life that a plan describes. If the plan says so, tells its story: a line for each view, kill, pause and so on.
     ///
     /// # Panics
     /// When a state machine finds one of its own invariants broken.
@@ -389,7 +389,7 @@ impl Kind {
             settings.set_every_ns(Fault::Pause, 200_000);
             settings.pause = Span(10_000, 600_000);
             if canary == Canary::WildClocks {
-                // Long leases and quick suspicions: what the bounds are for.
+                // Long leases and quick suspicion, so that everything depends on the bounds of clocks.
                 settings.lease_ns = 400_000;
                 settings.unset(Fault::LeaseChange);
                 settings.heartbeat_interval_ns = 10_000;
@@ -414,7 +414,7 @@ impl FromStr for &'static Kind {
     }
 }
 
-/// Lives the life of one seed on a host.
+/// Runs the life of one seed on a host.
 ///
 /// # Panics
 /// When a state machine finds one of its own invariants broken.
@@ -422,7 +422,7 @@ pub fn run(seed: u64) -> Report {
     run_on(Ground::Host, seed)
 }
 
-/// Lives the life of one seed.
+/// Runs the life of one seed.
 ///
 /// # Panics
 /// When a state machine finds one of its own invariants broken.
@@ -430,7 +430,7 @@ pub fn run_on(ground: Ground, seed: u64) -> Report {
     tell(ground, seed, false).0
 }
 
-/// Lives the life of one seed; if `narrate`, tells it as well, a line for each view, kill, pause and so on.
+/// Runs the life of one seed. If `narrate` is set, tells its story: a line for each view, kill, pause and so on.
 ///
 /// # Panics
 /// When a state machine finds one of its own invariants broken.
@@ -439,7 +439,7 @@ pub fn tell(ground: Ground, seed: u64, narrate: bool) -> (Report, String) {
     kind.live(&Plan { narrate, ..Plan::new(seed) })
 }
 
-/// Lives the life of one seed on a host, with a mistake in it.
+/// Runs the life of one seed on a host, with a deliberate mistake in it.
 ///
 /// # Panics
 /// When a state machine finds one of its own invariants broken, which a canary may well bring about.

@@ -1,25 +1,25 @@
-//! Which life to live: a kind of cluster, a seed, and what is to be different from what the seed says.
+//! Which life to run: a kind of cluster, a seed, and what is to differ from what the seed says.
 
 use super::faults::{Fault, Mask};
 
-/// Where a cluster lives.
+/// Where a cluster runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
-    /// One host with shared memory: the dead can be read, and the kernel says who died.
+    /// One host with shared memory: the memory of dead processes can be read, and the kernel says which processes have died.
     Host,
-    /// Hosts with one-sided operations between them: the dead are out of reach, and death is presumed.
+    /// Hosts with one-sided operations between them: the memory of dead processes is out of reach, and death is presumed.
     Network,
 }
 
-/// What is to be different in a life from what its seed says: less. Whatever is left stays as the seed has it, as far as possible: each kind of
-/// fault, the clients and the processes have chance of their own.
+/// What is to differ in a life from what its seed says; changes only leave something out. As far as possible, the rest stays as the seed has it: each kind of
+/// fault, the clients and the processes have their own sources of randomness.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Faults left out.
+    /// Faults that are left out.
     pub without: Vec<Mask>,
     /// How long trouble lasts, in nanoseconds.
     pub trouble_ns: Option<u64>,
-    /// How many requests the clients make in all while there is trouble.
+    /// How many requests the clients make in all during the trouble.
     pub operations: Option<u64>,
     /// The most nodes.
     pub nodes: Option<u16>,
@@ -40,7 +40,7 @@ impl Changes {
         self.lacks(fault) || self.without.contains(&Mask { fault, nth: Some(nth) })
     }
 
-    /// The command line's flags that say so.
+    /// The command line's flags for these changes.
     pub fn flags(&self) -> String {
         let mut flags = String::new();
         if Fault::ALL.into_iter().all(|fault| self.lacks(fault)) {
@@ -63,34 +63,34 @@ impl Changes {
     }
 }
 
-/// A mistake made on purpose: an oracle that does not find it is worth nothing.
+/// A deliberate mistake: an oracle that does not find it is worthless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Now and then a process is declared dead for certain that goes on.
+    /// Now and then a process that is still running is declared dead for certain.
     FalseCertainty,
-    /// Clocks drift far more than the bounds say: out of the model.
+    /// Clocks drift far more than the bounds allow, which is outside the model.
     WildClocks,
 }
 
-/// Which life to live.
+/// Which life to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its seed.
     pub seed: u64,
-    /// What is to be different.
+    /// What differs from what the seed says.
     pub changes: Changes,
-    /// A mistake in it.
+    /// A deliberate mistake in it.
     pub canary: Option<Canary>,
-    /// Whether to tell it.
+    /// Whether to tell its story.
     pub narrate: bool,
-    /// Whether the report is to hold what the clients saw.
+    /// Whether the report includes what the clients saw.
     pub keep_history: bool,
-    /// Whether the report is to hold the fabric's trace: everything that happened, byte for byte.
+    /// Whether the report includes the fabric's trace: everything that happened, byte for byte.
     pub keep_trace: bool,
 }
 
 impl Plan {
-    /// The life of a seed as it is, untold.
+    /// The life of a seed as it is, without its story.
     pub fn new(seed: u64) -> Plan {
         Plan { seed, changes: Changes::default(), canary: None, narrate: false, keep_history: false, keep_trace: false }
     }

@@ -1,5 +1,5 @@
-//! The second part of a life. At first a majority alone has to serve, while the others are still stopped or out of reach; then everything heals, and the
-//! cluster has to come together again. In the end all is judged that can be judged only then.
+//! The second part of a life. First a majority alone has to serve, while the others are still stopped or out of reach; then everything heals, and the cluster
+//! has to become whole again. At the end everything is judged that can only be judged then.
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Roles, View};
@@ -11,37 +11,37 @@ use super::node::Node;
 use super::oracles::{linearizable, replicas};
 use super::report::Property;
 
-/// How long a healed cluster has to do what it has to, in virtual nanoseconds: a dozen of the longest broadcast timeouts.
+/// How long a healed cluster has for what it must do, in virtual nanoseconds: a dozen of the longest broadcast timeouts.
 pub(super) const BOUND_NS: u64 = 20_000_000;
-/// How often it is looked at meanwhile.
+/// How often its progress is checked.
 const STEP_NS: u64 = 50_000;
-/// From the end of all trouble to when it is looked at what is left.
+/// How long after all trouble has ended it is checked what is left.
 const SETTLE_NS: u64 = 300_000;
-/// Requests that it has to answer.
+/// How many requests the majority has to answer.
 const ALONE_REPLIES: u64 = 3;
 
-/// Whether a node leads and may answer: by its lease, where views are the law.
+/// Whether a node leads and may answer. Where views decide which node leads, its lease says so.
 fn leads<E: Engine, const HOST: bool>(node: &Node<E, HOST>, now: u64) -> bool {
     let entitled = E::TRAITS.elects() || node.may_act_in(now) == Some(node.engine().view());
     node.engine().standing() == Standing::Primary && entitled
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// What was on its way when trouble ended comes to its end: a view that had been proposed is decided, say. Then it shows whether enough is left to
-    /// go on with.
+    /// Lets whatever was under way when trouble ended come to its end: a view that had been proposed is decided, for example. Then it turns out whether enough
+    /// is left to continue.
     pub(super) fn settle(&mut self) {
-        // Those who are to end do so within their patience, and start again.
+        // Nodes that are about to end do so within their patience, and start again.
         let until = self.world.now() + BOUND_NS;
         while self.shutdown.is_some() && self.world.now() < until && self.oracles.violation().is_none() {
             self.go_on_until(self.world.now() + STEP_NS);
         }
         self.go_on_until(self.world.now() + SETTLE_NS);
-        // Where nobody knows a view the disks decide.
+        // If no process knows a view, the disks decide.
         self.ended = self.oracles.views.newest().is_some() && self.enough(false, |_| true).is_none();
     }
 
-    /// A majority is healed, and it alone: the others are stopped, or on a network cut off from it, and who starts over among them comes back later. It
-    /// has to serve. Then they come back, too.
+    /// Heals a majority only. The others are stopped or, on a network, cut off from it, and those of them that start over come back later. The majority has to
+    /// serve. Then the others come back, too.
     pub(super) fn serve_alone(&mut self) {
         let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core().suspicion(self.name(p)).is_some());
         let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.is_leaving() && !n.dying && !n.over) && !suspected(p);
@@ -80,12 +80,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.start_over_the_deaf();
     }
 
-    /// The processes of the nodes that are left alone; one that starts over belongs to them like its earlier life.
+    /// The processes of the nodes that are left alone. If such a node starts over, its new process belongs to them like the earlier one.
     fn left_alone(&self) -> Vec<usize> {
         self.alive().filter(|p| self.alone.contains(&self.name(*p).node.0)).collect()
     }
 
-    /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
+    /// The cluster has to become whole: every node a replica of one active view, and in the end all of them equal.
     pub(super) fn recover(&mut self) {
         if self.ended {
             return;
@@ -99,7 +99,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         {
             return;
         }
-        // Every key is read once more, when all that clients had begun is over.
+        // Every key is read once more, when everything that clients had begun is over.
         self.closing = true;
         if !self.wait_for(Property::Recovery, "all requests come to an end", |c| c.clients.iter().all(|client| !client.is_waiting())) {
             return;
@@ -115,7 +115,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// An operator lets the group have as many places as there are replicas, and asks again until all of them know.
+    /// An operator gives the group as many places as there are replicas, and asks again until all of them know.
     fn have_places_for_all(&mut self) {
         let until = self.world.now() + BOUND_NS;
         let is_sized = |node: &Node<E, HOST>| node.engine().is_complete() && node.engine().places().is_some();
@@ -127,7 +127,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// All is quiet: what do the replicas hold?
+    /// All is quiet: judges what the replicas hold.
     fn look_inside(&mut self) {
         let now = self.world.now();
         for node in self.nodes.iter().flatten() {
@@ -138,7 +138,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// Goes on until `done`, or until it is clear that it will not be. Returns whether it was.
+    /// Runs until `done`, or until it is clear that it will not happen. Returns whether it did.
     fn wait_for(&mut self, property: Property, what: &str, done: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..BOUND_NS / STEP_NS {
             if self.oracles.violation().is_some() {
@@ -162,9 +162,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         false
     }
 
-    /// Whether too little was left when all trouble ended, or no replica, or no coordinator, of the newest view runs. That takes a crash and a wrong
-    /// presumption at once, the one on its way when the other comes: a view drops the last of them only for certain, and nobody is killed who is
-    /// known to be needed. Tests bound how often it happens.
+    /// Whether too little was left when all trouble ended, or no replica or no coordinator of the newest view runs. That takes a crash and a wrong presumption
+    /// of death at once, one of them on its way when the other comes: a view drops the last replica or coordinator only when its death is certain, and no
+    /// process is killed that is known to be needed. Tests bound how often this happens.
     pub(super) fn has_ended(&self) -> bool {
         let runs = |id: ProcessId| self.nodes.iter().flatten().any(|n| n.me() == id);
         let left = |view: &View, role| view.with_roles(role).any(|m| runs(m.id));
@@ -188,7 +188,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         all_run && all_replicas && all_know && primaries == 1 && leading == 1
     }
 
-    /// What the clients saw.
+    /// Judges what the clients saw.
     pub(super) fn judge_history(&mut self) {
         for client in 0..self.clients.len() {
             let number = self.clients[client].number();

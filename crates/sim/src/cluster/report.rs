@@ -9,39 +9,39 @@ use crate::linearizability::kv::{Input, Output};
 /// What must hold in every life. Each has an oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
-    /// At any instant of true time at most one view is active, and none after a newer one.
+    /// At any instant of true time at most one view is active, and no view is active after a newer one.
     OneActiveView,
-    /// Nobody holds a lease on a view once its successor has been known for as long as a lease may last.
+    /// No process holds a lease on a view once its successor has been known for as long as a lease may last.
     LeaseWithinView,
-    /// All who learn a view of one number learn the same one, and each follows from its predecessor.
+    /// All processes that learn the view of a given number learn the same one, and each view follows from its predecessor.
     ViewAgreement,
     /// What is broadcast as a view is what was decided.
     DecidedIsBroadcast,
     /// All members of a view can work at its feature level, which never falls.
     FeatureLevel,
-    /// All who apply an entry of one index apply the same one, in order and without gaps.
+    /// All processes that apply the entry of a given index apply the same one, in order and without gaps.
     LogAgreement,
     /// A request takes effect at most once, however often it is sent.
     ExactlyOnce,
-    /// Leaders' fencing tokens grow.
+    /// Fencing tokens grow from leader to leader.
     FencingTokens,
-    /// No write that a client got a reply to is lost.
+    /// No write that was acknowledged to a client is lost.
     Acknowledged,
     /// What the clients saw has an order.
     Linearizable,
-    /// Nobody is told of a vote before it stands in the memory of a majority.
+    /// A vote is told to no process before it is in the memory of a majority.
     DurableVotes,
-    /// The memory of the dead counts for no longer than is stated, and nobody waits for it.
+    /// The memory of a dead process counts for no longer than is stated, and no process waits for it.
     ZombiesEnd,
     /// When nothing moves any more, all replicas are equal.
     ReplicasEqual,
     /// What a node holds does not grow with what it has lived through.
     BoundedMemory,
-    /// A healed cluster comes together again within a bounded time.
+    /// A healed cluster becomes whole again within a bounded time.
     Recovery,
-    /// Nobody finds nonsense in a lane.
+    /// No process finds an invalid record in a lane.
     SoundLanes,
-    /// Nobody becomes primary who does not hold the state.
+    /// No process becomes primary that does not hold the state.
     FitPrimary,
     /// The state machines' own invariants.
     Invariant,
@@ -84,7 +84,7 @@ impl fmt::Display for Property {
 pub struct Violation {
     /// Virtual nanoseconds since the beginning.
     pub at_ns: u64,
-    /// What does not hold.
+    /// The property that does not hold.
     pub property: Property,
     /// What was seen.
     pub what: String,
@@ -99,7 +99,7 @@ impl fmt::Display for Violation {
 /// How wild a life is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Temper {
-    /// Little happens, if anything.
+    /// Little trouble, if any.
     Calm,
     /// Some kinds of trouble, now and then.
     #[default]
@@ -113,12 +113,12 @@ pub enum Temper {
 pub struct FaultCounts([u64; FAULTS]);
 
 impl FaultCounts {
-    /// How often this one was.
+    /// How often this kind was injected.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }
 
-    /// Counts one more.
+    /// Adds to the count of a kind.
     pub(super) fn add(&mut self, fault: Fault, times: u64) {
         self.0[fault as usize] += times;
     }
@@ -128,7 +128,7 @@ impl FaultCounts {
         Fault::ALL.iter().filter(|fault| fault.is_event()).map(|fault| self.of(*fault)).sum()
     }
 
-    /// Everything, each lost datagram and each torn transfer too.
+    /// All faults, including each lost datagram and each torn transfer.
     pub fn all(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -145,7 +145,7 @@ impl std::ops::AddAssign for FaultCounts {
 /// What one life came to.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Its seed: the same life again.
+    /// Its seed, which gives the same life again.
     pub seed: u64,
     /// How wild it was.
     pub temper: Temper,
@@ -165,20 +165,20 @@ pub struct Report {
     pub kills: u64,
     /// Faults injected.
     pub faults: FaultCounts,
-    /// Single faults that were due, whether or not they could be injected or were left out.
+    /// Single faults that were due, including those that could not be injected or were left out.
     pub struck: FaultCounts,
-    /// Whether the service ended because too little was left of it: no replica, or no coordinator (one crashed while the others were being cut off for
-    /// seeming dead), or, where the dead are out of reach or ballots are used up, no majority of coordinators that reach each other.
+    /// Whether the service ended because too little was left of it: no replica, or no coordinator (one crashed while the others were being excluded because
+    /// they seemed dead). Where the dead are out of reach or ballots are used up, also if there was no majority of coordinators that reach each other.
     pub ended: bool,
     /// Whether a majority had to serve while the others were stopped or out of reach, and did.
     pub served_alone: bool,
-    /// Operations that took effect and whose poster was told that its peer is lost,
+    /// Operations that took effect although their poster was told that the peer is lost,
     pub lost_completions: u64,
     /// among them compare-and-swaps.
     pub lost_swaps: u64,
-    /// Writes that were on their way when their lane was taken from the writer.
+    /// Writes that were on their way when the writer's access to the lane was revoked.
     pub writes_across_revocations: u64,
-    /// Whether the clients' history was too hard to judge within the steps that the checker has.
+    /// Whether the clients' history was too hard to judge within the checker's steps.
     pub undecided: bool,
     /// Requests of clients that got a reply.
     pub replies: u64,
@@ -186,7 +186,7 @@ pub struct Report {
     pub unknown: u64,
     /// Views whose decision the oracle has seen in the acceptors' memory.
     pub decisions_seen: u64,
-    /// The most that one node held when all was quiet, as the length of its description.
+    /// The most that one node held when all was quiet, measured by the length of its description.
     pub footprint: usize,
     /// What the clients saw, if the plan asks for it.
     pub history: Vec<Operation<Input, Output>>,

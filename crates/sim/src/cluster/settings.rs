@@ -1,4 +1,4 @@
-//! What a simulated life is like, drawn from its seed.
+//! The properties of a simulated life, drawn from its seed.
 
 use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
@@ -12,38 +12,38 @@ use super::report::Temper;
 use super::storage::disk::Disks;
 use super::wardens::Wardens;
 
-/// What one life is like.
+/// The properties of one life.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How wild it is.
     pub temper: Temper,
     /// Nodes of the cluster.
     pub nodes: u16,
-    /// How long trouble lasts at least, in nanoseconds of true time. After it everything heals and the cluster has to recover.
+    /// The least time that trouble lasts, in nanoseconds of true time. After it everything heals and the cluster has to recover.
     pub trouble_ns: u64,
-    /// How long it lasts at most.
+    /// The most time that trouble lasts.
     pub trouble_most_ns: u64,
-    /// It goes on until so many requests have been made,
+    /// Trouble goes on until this many requests have been made,
     pub least_requests: u64,
-    /// and so many single faults injected.
+    /// and this many single faults have been injected.
     pub least_faults: u64,
-    /// The most requests that are made in it.
+    /// The most requests that are made during the trouble.
     pub most_requests: u64,
-    /// What the fabric does while there is trouble.
+    /// The fabric's faults during the trouble.
     pub faults: Faults,
     /// How long leases last at first.
     pub lease_ns: u64,
     /// How inexact the clocks are.
     pub clocks: ClockBounds,
-    /// Between two reads of the monitored heartbeat.
+    /// The time between two reads of the monitored heartbeat.
     pub heartbeat_interval_ns: u64,
-    /// Between two broadcasts.
+    /// The time between two broadcasts.
     pub broadcast_interval_ns: u64,
     /// How long silence may last.
     pub broadcast_timeout_ns: u64,
     /// Mean time between two faults of a kind; `None` for none.
     pub every_ns: [Option<u64>; FAULTS],
-    /// From a kill, or an exclusion, to the next life of the node.
+    /// The time from a kill, or an exclusion, to the next life of the node.
     pub restart: Span,
     /// How long a pause lasts: up to several leases.
     pub pause: Span,
@@ -57,21 +57,21 @@ pub struct Settings {
     pub keys: u64,
     /// How long a client waits for a reply.
     pub patience_ns: u64,
-    /// How long it waits before it sends the same request again, to somebody else.
+    /// How long it waits before it sends the same request again, to another node.
     pub resend_ns: u64,
-    /// Between a reply and the client's next request.
+    /// The time between a reply and the client's next request.
     pub think: Span,
-    /// Data bytes of each log lane: small, so that it wraps and fills often.
+    /// Data bytes of each log lane: few, so that it wraps and fills often.
     pub log_ring_bytes: usize,
-    /// When an idle primary sends its commit index by itself.
+    /// When an idle primary sends its commit index unasked.
     pub flush_idle_ns: u64,
     /// What a backup takes from a lane in one turn.
     pub drain_budget_bytes: usize,
-    /// What a learner gets in one turn.
+    /// How much is transferred to a learner in one turn.
     pub transfer_budget_bytes: usize,
-    /// The longest time that a process lets pass without a turn.
+    /// The longest that a process goes without a turn.
     pub idle_ns: u64,
-    /// What each node does; the first founds the cluster.
+    /// Each node's roles; the first node founds the cluster.
     pub roles: Vec<Roles>,
     /// The members that take leases.
     pub leases: Leases,
@@ -79,11 +79,11 @@ pub struct Settings {
     pub pace: Pace,
     /// How often, per thousand, a turn stops between two of its steps.
     pub broken_turns: u32,
-    /// How long it stops.
+    /// How long it then stops.
     pub break_ns: Span,
-    /// How often, per thousand of those times, the whole process stands still there as long as in a pause.
+    /// How often, per thousand of those stops, the whole process stands still for as long as in a pause.
     pub long_breaks: u32,
-    /// Whether the threads of a killed process may die one some time after the other.
+    /// Whether the threads of a killed process may die some time apart.
     pub parted_deaths: bool,
     /// Whether processes sleep until they are nudged.
     pub sleepers: bool,
@@ -95,25 +95,25 @@ pub struct Settings {
     pub alone: bool,
     /// When a leader's machine executes.
     pub execution: Execution,
-    /// How many lives of nodes, per thousand, run a later build than those that began the cluster: the cluster is being upgraded.
+    /// How many lives of nodes, per thousand, run a later build than the one that founded the cluster: the cluster is being upgraded.
     pub upgrades: u32,
-    /// What the wardens of the nodes' hosts are like, where they have any.
+    /// The wardens of the nodes' hosts, if they have any.
     pub wardens: Option<Wardens>,
-    /// What the nodes' disks are like, where they have any.
+    /// The nodes' disks, if they have any.
     pub disks: Option<Disks>,
-    /// For how long the memory of the dead counts, in nanoseconds; 0: not at all.
+    /// How long the memory of a dead process counts, in nanoseconds; 0: not at all.
     pub zombies_ns: u64,
-    /// A mistake made on purpose.
+    /// A deliberate mistake.
     pub canary: Option<Canary>,
 }
 
-/// Requests that every life makes at least, if its clients get to it at all.
+/// The least number of requests in every life, if its clients get the chance.
 const REQUESTS: u64 = 500;
-/// Single faults that happen at least where it is not calm.
+/// The least number of single faults in a life that is not calm.
 const FAULTS_WHERE_NOT_CALM: u64 = 20;
-/// So many of the easy faults together are due within so many nanoseconds, even where only two kinds of them happen: then there are enough in time.
+/// This many of the easy faults together are due within this many nanoseconds, even where only two kinds of them happen: so there are enough in time.
 const FAULTS_DUE: (u64, u64) = (24, 5_000_000);
-/// The easy ones: they can befall anybody at any time.
+/// The easy faults: they can hit any process at any time.
 const EASY: [Fault; 3] = [Fault::Pause, Fault::Slow, Fault::LeaseChange];
 
 /// Draws the mean time between two single faults of a kind; `None` for none.
@@ -129,12 +129,12 @@ fn mean_ns(chance: &mut Rng, temper: Temper, ground: Ground, fault: Fault) -> Op
         Temper::Rough => (4, mean),
         Temper::Hell => (6, least + (mean - least) / 3),
     };
-    // Memory on one host does not come apart.
+    // Memory on one host cannot be partitioned.
     let possible = ground == Ground::Network || !fault.needs_network();
     (chance.u8(..8) < of_8 && possible).then_some(mean)
 }
 
-/// Draws how duty cycles divide their time. In half of all lives no turn is for requests only.
+/// Draws how duty cycles divide their time. In half of all lives no turn serves only requests.
 fn drawn_pace(chance: &mut Rng) -> Pace {
     let expects_requests_ns = if chance.bool() { 0 } else { 100 * chance.u64(1..500) };
     let short = chance.u64(200..5_000);
@@ -149,7 +149,7 @@ fn drawn_pace(chance: &mut Rng) -> Pace {
 }
 
 impl Settings {
-    /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives, since troubles hide each other.
+    /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives, since troubles hide one another.
     pub fn drawn(chance: &mut Rng, ground: Ground) -> Settings {
         let temper = match chance.u8(..8) {
             0 => Temper::Calm,
@@ -157,7 +157,7 @@ impl Settings {
             _ => Temper::Hell,
         };
         let mut faults = Faults::drawn(chance);
-        // A turn costs a node of ours at least this long; lives would otherwise consist of polling.
+        // A turn costs one of our nodes at least this long; otherwise lives would consist of polling.
         faults.turn = Span(400, chance.u64(500..3_000));
         if chance.u8(..4) == 0 {
             faults.death_words = Span(0, chance.u64(30_000..500_000));
@@ -207,7 +207,7 @@ impl Settings {
             every_ns,
             restart: Span(20_000, chance.u64(50_000..600_000)),
             pause: Span(10_000, chance.u64(20_000..6 * lease_ns)),
-            // Most are shorter than what breaks a connection, some are longer.
+            // Most are too short to break a connection, some are long enough.
             partition: Span(1_000, chance.u64(5_000..faults.peer_lost_after_ns * 3 / 2)),
             threads: chance.usize(1..=2),
             clients: chance.u64(2..=8),
@@ -233,22 +233,23 @@ impl Settings {
         if temper != Temper::Calm && chance.bool() {
             settings.strain(chance);
         }
-        // Drawn last, so that lives without caches are what they were before there were any.
+        // Drawn last, so that lives without caches stay what they were before there were caches.
         if chance.u8(..3) == 0 {
             settings.add_lease_caches(chance);
         }
         settings.alone = chance.bool();
-        // Drawn last too, so that the rest of a life is what it was before leaders handed over.
+        // Drawn last as well, so that the rest of a life stays what it was before leaders handed over.
         settings.every_ns[Fault::HandOver as usize] = mean_ns(chance, temper, ground, Fault::HandOver);
         if temper != Temper::Calm {
             settings.hasten();
         }
-        // A replica of `mu` that goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
+        // If a replica of `mu` goes longer than that without a duty cycle, it takes this for a stall of its own, and suspects no other.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
     }
 
-    /// Gives the nodes disks, whose power goes now and then, and all of which end in order now and then. With chance of its own: lives without disks are what they were.
+    /// Gives the nodes disks. Now and then the power goes, and now and then all nodes end in an orderly way. This has its own randomness, so lives without
+    /// disks stay what they were.
     pub fn add_disks(&mut self, chance: &mut Rng) {
         let slowest = chance.u64(1_000..30_000);
         self.disks = Some(Disks {
@@ -260,15 +261,15 @@ impl Settings {
         });
         self.set_every_ns(Fault::PowerLoss, chance.u64(600_000..3_000_000));
         self.set_every_ns(Fault::Shutdown, chance.u64(600_000..3_000_000));
-        // A first view has nobody but members of the group, and one of them has to decide the next.
+        // A first view has only members of the group, and one of them has to decide the next view.
         for roles in self.roles.iter_mut().filter(|roles| roles.has(Roles::REPLICA)) {
             *roles = roles.with(Roles::COORDINATOR);
         }
-        // Slots that have been used say that somebody has founded a cluster.
+        // Used slots would say that the cluster has been founded already.
         self.worn = false;
     }
 
-    /// In some lives reads go by quorum, some of them or all. With chance of its own: other lives are what they were before there were any.
+    /// In some lives some reads, or all, go by quorum. This has its own randomness, so other lives stay what they were before.
     pub fn add_quorum_reads(&mut self, chance: &mut Rng) {
         self.quorum_reads = match chance.u8(..6) {
             0 => chance.u32(1..1000),
@@ -277,8 +278,8 @@ impl Settings {
         };
     }
 
-    /// In some lives the cluster is upgraded: nodes start again with a later build, and an operator asks for a higher feature level, too early or not. With chance
-    /// of its own: other lives are what they were before there were any.
+    /// In some lives the cluster is upgraded: nodes start again with a later build, and an operator asks for a higher feature level, sometimes too early. This
+    /// has its own randomness, so other lives stay what they were before.
     pub fn add_upgrades(&mut self, chance: &mut Rng) {
         if chance.u8(..4) == 0 {
             self.upgrades = chance.u32(200..900);
@@ -288,7 +289,8 @@ impl Settings {
         }
     }
 
-    /// In some lives on a network each host has a warden, and somebody forges certificates. With chance of its own: other lives are what they were before there were any.
+    /// In some lives on a network each host has a warden, and an attacker forges certificates. This has its own randomness, so other lives stay what they were
+    /// before.
     pub fn add_wardens(&mut self, chance: &mut Rng) {
         self.wardens =
             Some(Wardens { silent: chance.u32(..500), repeated: chance.u32(..300), late_ns: chance.u64(1_000..3 * self.lease_ns) });
@@ -297,7 +299,7 @@ impl Settings {
         }
     }
 
-    /// An operator wants the group to have another number of places, again and again. There are nodes for that.
+    /// An operator changes the group's number of places, again and again. There are enough nodes for that.
     pub fn add_resizes(&mut self, chance: &mut Rng) {
         self.set_every_ns(Fault::Resize, chance.u64(100_000..800_000));
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
@@ -305,12 +307,13 @@ impl Settings {
         self.nodes = self.roles.len() as u16;
     }
 
-    /// The memory of the dead counts. In half of the lives so briefly that it may not be enough, and in the others so many die at one time that it has to. With chance of its own.
+    /// The memory of dead processes counts. In half of the lives it does so too briefly, perhaps, to be of use; in the others so many die at once that it has
+    /// to. This has its own randomness.
     pub fn add_zombies(&mut self, chance: &mut Rng) {
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
         self.nodes = chance.u16(3..=5);
         self.roles = vec![both; usize::from(self.nodes)];
-        // Those that live decide views by themselves.
+        // The living ones decide views by themselves.
         self.worn = false;
         if chance.bool() {
             self.zombies_ns = chance.u64(20_000..200_000);
@@ -322,7 +325,7 @@ impl Settings {
         }
     }
 
-    /// Brings the easy faults closer together, where too few would happen.
+    /// Makes the easy faults more frequent where too few would happen.
     fn hasten(&mut self) {
         let (least, within_ns) = FAULTS_DUE;
         // In hundredths of a fault.
@@ -337,7 +340,7 @@ impl Settings {
         }
     }
 
-    /// Some nodes renew leases for others, and perhaps one more does nothing else; mostly everybody takes leases, which is what caches are for.
+    /// Some nodes renew leases for others, and perhaps one more does nothing else. Mostly all members take leases, which is what caches are for.
     fn add_lease_caches(&mut self, chance: &mut Rng) {
         for roles in &mut self.roles {
             if chance.bool() {
@@ -353,8 +356,8 @@ impl Settings {
         }
     }
 
-    /// What takes the bounds of the model to their limits: clocks that drift far more than real ones do, so that leases of microseconds feel it;
-    /// turns that stop for as long as a pause; threads of one process that die one some time after the other (TRAPS 7, 8 and 32).
+    /// Takes the bounds of the model to their limits: clocks that drift far more than real ones do, so that it matters to leases of microseconds; turns that
+    /// stop for as long as a pause; threads of one process that die some time apart (TRAPS 7, 8 and 32).
     fn strain(&mut self, chance: &mut Rng) {
         self.clocks.drift_ppm = chance.u64(200..100_000);
         self.long_breaks = chance.u32(1..30);
@@ -419,22 +422,22 @@ impl Settings {
         }
     }
 
-    /// Mean time between two faults of a kind; `None` for none.
+    /// The mean time between two faults of a kind; `None` if there are none.
     pub fn every_ns(&self, fault: Fault) -> Option<u64> {
         self.every_ns[fault as usize]
     }
 
-    /// Makes a kind of fault happen every so often, on average.
+    /// Makes a kind of fault happen this often, on average.
     pub fn set_every_ns(&mut self, fault: Fault, mean_ns: u64) {
         self.every_ns[fault as usize] = Some(mean_ns);
     }
 
-    /// Makes a kind of fault happen no more.
+    /// Makes a kind of fault not happen any more.
     pub fn unset(&mut self, fault: Fault) {
         self.every_ns[fault as usize] = None;
     }
 
-    /// Leaves out what somebody wants left out.
+    /// Leaves out what the changes leave out.
     pub fn change(&mut self, changes: &Changes) {
         let calm = Faults::calm();
         for fault in Fault::ALL.into_iter().filter(|fault| changes.lacks(*fault)) {
@@ -452,7 +455,7 @@ impl Settings {
                 Fault::FullLog => self.log_ring_bytes = 1 << 18,
                 Fault::WornBallots => self.worn = false,
                 Fault::Drift => self.clocks.skew_ns = 0,
-                // A node that ends starts again: without ends, no restarts.
+                // A node that ends always starts again, so without ends there are no restarts.
                 Fault::Restart => {}
                 event => self.every_ns[event as usize] = None,
             }

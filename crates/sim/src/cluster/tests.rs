@@ -1,4 +1,4 @@
-//! Lives by the hundred, and mistakes that the oracles must find.
+//! Hundreds of lives, and deliberate mistakes that the oracles must find.
 
 use std::panic::catch_unwind;
 
@@ -26,15 +26,16 @@ fn no_life_violates_anything() {
     assert!(ended <= 3, "{ended} services have ended");
 }
 
-/// Lives that went wrong once.
+/// Lives that once went wrong.
 #[test]
 fn known_lives_violate_nothing() {
-    // Paused, taken in, removed and forgotten, all in its sleep: the process asked to be taken in for ever.
-    // Or the leader was merely presumed dead by everybody, and so nobody seemed to be connected with it.
+    // A process was paused, taken in, removed and forgotten, all while it stood still, and then asked to be taken in for ever. Or all others merely presumed
+    // the leader dead, and so no process seemed to be connected with it.
     for seed in [403_356, 600_433, 601_514, 602_377] {
         assert_clean(&run(seed));
     }
-    // Two newcomers, taken in at once as coordinators, were cut off at that moment. Or a process that was being taken in set members against each other.
+    // Two newcomers that were taken in together as coordinators were cut off at that moment. Or a process that was being taken in made members suspect each
+    // other.
     for seed in [1_000_549, 1_004_186] {
         assert_clean(&run_on(Ground::Network, seed));
     }
@@ -59,8 +60,9 @@ fn no_life_with_disks_violates_anything() {
     for name in ["mu-disks", "mu-disks-network"] {
         let kind = Kind::named(name).expect("there is one");
         let (mut losses, mut shutdowns, mut replies, mut ended) = (0, 0, 0, 0);
-        // The newest log needed a life of a node that did not know so; who came back on its way into the group took itself for removed; a leader that had removed itself
-        // removed somebody else, and nobody could be taught what came before that.
+        // These lives went wrong: the newest log was needed from a life of a node that did not know it had the newest. A process that came back while it was
+        // being taken into the group took itself for removed. A leader that had removed itself removed another one, and what came before that could no longer
+        // be transferred.
         for seed in (0..60).chain([255, 431]) {
             let live = || kind.live(&Plan::new(seed)).0;
             let report = catch_unwind(live).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
@@ -77,7 +79,7 @@ fn no_life_with_disks_violates_anything() {
     }
 }
 
-/// Lives whose leaders execute what is committed.
+/// Lives whose leaders execute only what is committed.
 #[test]
 fn no_life_that_executes_on_commit_violates_anything() {
     for name in ["mu-on-commit", "mu-on-commit-network", "hsuc-on-commit", "hsuc-on-commit-network", "huc", "huc-network"] {
@@ -93,7 +95,7 @@ fn no_life_that_executes_on_commit_violates_anything() {
     }
 }
 
-/// "HSUC can tolerate up to f = N - 1 failures", and so can HUC: the last one serves, and no reply is taken back.
+/// "HSUC can tolerate up to f = N - 1 failures", and so can HUC: the last replica keeps serving, and no reply is taken back.
 #[test]
 fn one_of_five_goes_on_when_the_others_are_killed_within_a_millisecond() {
     for name in ["hsuc-all-but-one", "huc-all-but-one"] {
@@ -107,7 +109,8 @@ fn one_of_five_goes_on_when_the_others_are_killed_within_a_millisecond() {
     }
 }
 
-/// A leader is lost while a group gets fewer places. With seed 180 nobody but a server that goes had the entry that leaves it out: nobody could be elected any more.
+/// A leader is lost while a group shrinks. With seed 180, the only process that had the entry which leaves a server out was that server itself: no leader could
+/// be elected any more.
 #[test]
 fn a_group_that_loses_its_leader_as_it_shrinks_goes_on() {
     for (name, seeds) in [("dare-removed", 170..190), ("dare-parted-removal", 0..10)] {
@@ -124,8 +127,8 @@ fn a_group_that_loses_its_leader_as_it_shrinks_goes_on() {
 #[test]
 fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {
     let kind = Kind::named("dare-contest").expect("there is one");
-    // In 366 a learner that can take nothing kept the state from another. In 5277 a founder alone turns its small log round faster than the others can join it,
-    // for six milliseconds; nobody waits for a learner.
+    // In 366 a learner that could take nothing kept the state from another one. In 5277 a founder alone wraps its small log faster than the others can join,
+    // for six milliseconds: a leader does not wait for learners.
     for seed in (0..60).chain([366, 5277]) {
         let report =
             catch_unwind(|| kind.live(&Plan::new(seed)).0).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
@@ -133,7 +136,7 @@ fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {
     }
 }
 
-/// The same seed gives the same trace, byte for byte, the same story, and the same history; another one gives another.
+/// The same seed gives the same trace, byte for byte, the same story and the same history; another seed gives others.
 #[test]
 fn a_seed_repeats_its_life() {
     for kind in KINDS.iter().chain(["mu-disks", "mu-disks-network", "mu-on-commit"].map(|name| Kind::named(name).expect("there is one"))) {
@@ -143,7 +146,7 @@ fn a_seed_repeats_its_life() {
             let ((one, told), (other, told_again)) = (kind.live(&plan), kind.live(&plan));
             assert!(one.trace.len() > 100_000, "{kind} seed {seed}: {} bytes", one.trace.len());
             assert!(one.trace == other.trace && told == told_again && one.history == other.history, "{kind} seed {seed} has two lives");
-            // What is kept of a life does not change it.
+            // Keeping the history and the trace of a life does not change it.
             assert_eq!(kind.live(&Plan::new(seed)).0.digest, one.digest);
             traces.push(one.trace);
         }
@@ -151,7 +154,7 @@ fn a_seed_repeats_its_life() {
     }
 }
 
-/// Every life makes the requests that it should, and where it is not calm, enough goes wrong; some lives are calm.
+/// Every life makes the requests that it should. In lives that are not calm enough goes wrong, and some lives are calm.
 #[test]
 fn lives_are_busy_and_differ_in_temper() {
     let reports: Vec<Report> = (5000..5060).map(run).collect();
@@ -173,7 +176,7 @@ fn lives_are_busy_and_differ_in_temper() {
     assert!(median(of(Temper::Calm).map(|report| report.faults.events()).collect()) <= 10);
 }
 
-/// A life ten times as long leaves nodes with no more in their hands: the oracle's limit is the same.
+/// After a life ten times as long, nodes hold no more than after a short one: the oracle's limit is the same.
 #[test]
 fn a_long_life_holds_no_more_than_a_short_one() {
     let long = Changes { trouble_ns: Some(40_000_000), ..Changes::default() };
@@ -187,7 +190,7 @@ fn a_long_life_holds_no_more_than_a_short_one() {
     assert!(kills > 100, "{kills} kills");
 }
 
-/// Whether a mistake is found in some life as a violation of this property.
+/// Whether some life reveals a deliberate mistake as a violation of this property.
 fn finds(canary: Canary, expected: Property) -> bool {
     (0..300).any(|seed| {
         let report = catch_unwind(|| run_canary(seed, canary));

@@ -1,5 +1,5 @@
-//! The wardens of hosts, one for each node: they certify deaths to the nodes of other hosts, late, twice, or not at all, as one does that is starved or has just been restarted.
-//! And somebody who has the key of the cluster, or of the wardens, says that processes are dead which live.
+//! The wardens of hosts, one for each node. They certify deaths to the nodes of other hosts, but possibly late, twice, or not at all, like a warden that is
+//! starved or has just been restarted. And an attacker who has the key of the cluster, or of the wardens, claims that living processes are dead.
 
 use fastrand::Rng;
 use martlet_fabric::NodeId;
@@ -11,39 +11,39 @@ use super::engine::Engine;
 use super::faults::Fault;
 use super::life::{Cluster, Due, stream};
 
-/// For how long a certificate waits for a process that stands still, in nanoseconds, before it is tried again.
+/// How long a certificate for a stopped process waits before it is delivered again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000;
 
 /// What wardens are like.
 #[derive(Clone, Copy, Debug)]
 pub struct Wardens {
-    /// How often, per thousand, one says nothing of a death.
+    /// How often, per thousand, a warden fails to report a death.
     pub silent: u32,
-    /// How often, per thousand, one says it twice.
+    /// How often, per thousand, a warden reports a death twice.
     pub repeated: u32,
-    /// How late it may be.
+    /// How late a report may be.
     pub late_ns: u64,
 }
 
-/// What a process leaves with its warden: no other process of the life has the same.
+/// The secret that a process leaves with its warden: no other process of the life has the same one.
 pub fn secret_of(seed: u64, process: usize) -> Secret {
     stream(seed, "secret of a process", process as u64).u128(..).to_le_bytes()
 }
 
-/// Stands in for SHA-256. Nobody here looks for a secret.
+/// Stands in for SHA-256: here nothing tries to find the secret.
 pub fn digest(secret: &Secret) -> Digest {
     std::array::from_fn(|byte| secret[byte % secret.len()].wrapping_mul(167).wrapping_add(byte as u8))
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// A process has been killed: the warden of its host hears of it, and those of the other hosts from it.
+    /// A process has been killed: the warden of its host hears of it, and tells the wardens of the other hosts.
     pub(super) fn certify(&mut self, node: u16, of: usize) {
         let Some(Wardens { silent, repeated, late_ns }) = self.settings.wardens else { return };
         let mut chance = stream(self.seed, "certificate", of as u64);
         for other in (0..self.settings.nodes).filter(|other| *other != node) {
             let times = if chance.u32(..1000) < silent { 0 } else { 1 + u32::from(chance.u32(..1000) < repeated) };
             for _ in 0..times {
-                // Mostly at once, compared with a lease.
+                // Mostly at once, measured against a lease.
                 let most = if chance.u8(..4) == 0 { late_ns } else { late_ns / 50 };
                 let at = self.world.now() + chance.u64(..=most);
                 self.enter(at, Due::Certify { node: other, of });
@@ -51,7 +51,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// The warden of a node's host tells it of a death. What a process does not take while it stands still waits for it.
+    /// The warden of a node's host tells the node of a death. A stopped process gets it later.
     pub(super) fn hear_warden(&mut self, node: u16, of: usize) {
         let Some(process) = self.current[usize::from(node)] else { return };
         if self.world.is_paused(process) {
@@ -70,7 +70,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.world.wake(to);
     }
 
-    /// Somebody says that a process is dead which lives. Returns whether there was anybody to say it of, and to.
+    /// An attacker claims that a living process is dead. Returns whether there was such a process, and another one to tell.
     pub(super) fn forge(&mut self, nth: u32, chance: &mut Rng) -> bool {
         let alive: Vec<usize> = self.alive().filter(|process| !self.world.is_paused(*process)).collect();
         let (Some(victim), Some(to)) = (chance.choice(self.alive().collect::<Vec<_>>()), chance.choice(alive.iter().copied())) else {
@@ -81,7 +81,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         let (name, me) = (self.name(victim), self.name(to));
         let fault = Fault::Forgery;
-        // Of the same node if there is one: that is the nearest to a proof that anybody has.
+        // The secret of an earlier life of the same node, if there is one: that is the closest to a proof that an attacker can have.
         let earlier =
             self.processes.iter().filter(|(id, process)| id.node == name.node && **process < victim).map(|(_, process)| *process).max();
         match (chance.u8(..4), earlier) {

@@ -1,4 +1,4 @@
-//! One life, broken invariants included: they end it as any violation does.
+//! One life that may break an invariant: a broken invariant ends the life as any violation does.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,18 +9,18 @@ use crate::cluster::{Kind, Plan, Property, Report, Violation, told_so_far};
 /// A life and its story.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// What it came to. After a broken invariant it says nothing but that.
+    /// What it came to. After a broken invariant the report says only that.
     pub report: Report,
     /// The story, if the plan asks for it.
     pub story: String,
 }
 
 thread_local! {
-    /// What the panic said that this thread is being unwound by; `None` outside of a life.
+    /// The message of the panic that is unwinding this thread; `None` outside of a life.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// While a thread lives a life, its panics are noted and not printed.
+/// While a thread runs a life, its panics are noted and not printed.
 fn note_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -34,7 +34,7 @@ fn note_panics() {
     });
 }
 
-/// Does something, and gives back what a panic said, with the virtual time and the story up to it.
+/// Calls `what`. If it panics, returns the panic's message, with the virtual time and the story up to that point.
 pub(super) fn catch<R>(what: impl FnOnce() -> R) -> Result<R, (u64, String, String)> {
     note_panics();
     PANIC.set(Some(String::new()));
@@ -47,7 +47,7 @@ pub(super) fn catch<R>(what: impl FnOnce() -> R) -> Result<R, (u64, String, Stri
     })
 }
 
-/// Lives the life of a plan. Needs a build in which panics unwind.
+/// Runs the life of a plan. Needs a build in which panics unwind.
 pub fn attempt(kind: &Kind, plan: &Plan) -> Told {
     match catch(|| kind.live(plan)) {
         Ok((report, story)) => Told { report, story },

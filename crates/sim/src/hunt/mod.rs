@@ -1,4 +1,4 @@
-//! Many lives, one after the other and side by side; and what to do with the one that went wrong.
+//! Runs many lives, one after another and in parallel, and deals with the first one that goes wrong.
 
 mod attempt;
 mod shrink;
@@ -16,17 +16,17 @@ pub use shrink::{Shrunk, shrink};
 pub use steps::{Walk, every_step, tell_blow};
 pub use summary::{Failure, Summary};
 
-/// Which kinds of cluster live a seed.
+/// Which kinds of cluster live a seed's life.
 #[derive(Clone, Debug)]
 pub enum Cast {
-    /// The one that the seed says ([`Kind::of`]).
+    /// The kind that the seed selects ([`Kind::of`]).
     Dealt,
-    /// Each of these.
+    /// Each of these kinds.
     Each(Vec<&'static Kind>),
 }
 
 impl Cast {
-    /// Those that live this seed.
+    /// The kinds that live this seed's life.
     pub fn of(&self, seed: u64) -> Vec<&'static Kind> {
         match self {
             Cast::Dealt => vec![Kind::of(seed)],
@@ -43,27 +43,27 @@ impl Cast {
     }
 }
 
-/// Which lives to live.
+/// Which lives to run.
 #[derive(Clone, Debug)]
 pub struct Hunt {
-    /// The clusters that live them.
+    /// The kinds of cluster that live them.
     pub cast: Cast,
     /// The first seed.
     pub first: u64,
-    /// How many; the hunt may end earlier.
+    /// How many seeds; the hunt may end earlier.
     pub seeds: u64,
     /// How long it may last.
     pub most: Option<Duration>,
-    /// Threads, each with one life at a time.
+    /// Threads; each runs one life at a time.
     pub jobs: usize,
-    /// What is different in all of them.
+    /// What differs in all of the lives from what their seeds say.
     pub changes: Changes,
-    /// A mistake in all of them.
+    /// A deliberate mistake in all of the lives.
     pub canary: Option<Canary>,
 }
 
-/// Lives all lives, until one goes wrong, time is over, or `stop` is set. `ended` hears of each, from whichever thread lived it; `look` is called now
-/// and then with what there is so far.
+/// Runs all lives, until one goes wrong, time is up, or `stop` is set. `ended` is called for each life, on the thread that ran it; `look` is called from time
+/// to time with the summary so far.
 pub fn hunt(hunt: &Hunt, stop: &AtomicBool, ended: impl Fn(&'static Kind, &Report) + Sync, mut look: impl FnMut(&Summary)) -> Summary {
     let started = Instant::now();
     let next = AtomicU64::new(0);

@@ -1,7 +1,7 @@
-//! From a life that went wrong to a smaller one that goes wrong in the same way: shorter, with fewer faults, requests, clients, keys and nodes.
+//! Shrinks a life that went wrong to a smaller one that goes wrong in the same way: a shorter life, with fewer faults, requests, clients, keys and nodes.
 //!
-//! Whatever is left out, the rest keeps its chance, so much of the life stays as it was. Still, every candidate is simply lived, and kept if the same
-//! property is violated.
+//! When something is left out, the rest keeps its own source of randomness, so much of the life stays as it was. Still, a candidate proves itself only by
+//! running: it is kept if the same property is violated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,13 +11,13 @@ use crate::cluster::{Fault, Kind, Mask, Plan, Property, Report};
 /// The smallest life found.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// How to live it again.
+    /// The plan that repeats it.
     pub plan: Plan,
     /// What it comes to.
     pub report: Report,
     /// Its story.
     pub story: String,
-    /// Lives lived on the way.
+    /// How many lives were run on the way.
     pub lives: u32,
 }
 
@@ -31,8 +31,8 @@ struct Shrinker<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Looks for a smaller life that violates the same property, among `most` lives, or until `stop` is set. Gives back the life of `plan` itself when that
-/// does not violate anything any more.
+/// Looks for a smaller life that violates the same property, in at most `most` lives, or until `stop` is set. If the life of `plan` itself no longer violates
+/// anything, returns that life.
 pub fn shrink(kind: &Kind, plan: &Plan, most: u32, stop: &AtomicBool) -> Shrunk {
     let plan = Plan { narrate: false, ..plan.clone() };
     let Told { report, .. } = attempt(kind, &plan);
@@ -65,7 +65,7 @@ impl Shrinker<'_> {
         self.lives >= self.most || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Lives a candidate, and keeps it if it goes wrong in the same way.
+    /// Runs a candidate, and keeps it if it goes wrong in the same way.
     fn try_out(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
         let mut plan = self.plan.clone();
         change(&mut plan);
@@ -81,7 +81,7 @@ impl Shrinker<'_> {
         same
     }
 
-    /// Trouble ends at the violation, or a good deal earlier.
+    /// Ends the trouble at the violation, or a good deal earlier.
     fn shorten(&mut self) {
         loop {
             let at = self.report.violation.as_ref().map_or(0, |violation| violation.at_ns);
@@ -108,7 +108,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Leaves out single faults, many at a time at first.
+    /// Leaves out single faults, at first many at a time.
     fn leave_out_single(&mut self) {
         let struck = |report: &Report| -> Vec<Mask> {
             let single = |fault: Fault| (0..report.struck.of(fault) as u32).map(move |nth| Mask { fault, nth: Some(nth) });
@@ -134,7 +134,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Fewer nodes, clients, keys and requests.
+    /// Tries fewer nodes, clients, keys and requests.
     fn have_fewer(&mut self) {
         for nodes in 2..5 {
             if self.try_out(|plan| plan.changes.nodes = Some(plan.changes.nodes.unwrap_or(u16::MAX).min(nodes))) {
@@ -183,7 +183,7 @@ mod tests {
         assert!(shrunk.report.faults.events() * 2 <= before.faults.events(), "{:?} of {:?}", shrunk.report.faults, before.faults);
         assert!(shrunk.report.length_ns <= before.length_ns && shrunk.report.replies < before.replies);
         assert!(shrunk.story.contains("VIOLATED one-active-view"), "{}", shrunk.story);
-        // What is left is enough to repeat it.
+        // The shrunk plan alone must repeat the violation.
         let again = attempt(kind, &shrunk.plan);
         assert_eq!((again.report.digest, &again.story), (shrunk.report.digest, &shrunk.story));
     }

@@ -1,4 +1,4 @@
-//! Every step of a phase, on several threads.
+//! Strikes at every step of a phase, on several threads.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::attempt::catch;
 use crate::cluster::{Blow, Harm, NODES, Phase, Plan, Property, Violation};
 
-/// What came of all steps of a phase.
+/// The combined results for all steps of a phase.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
-    /// Steps of the phase.
+    /// How many steps the phase has.
     pub steps: u64,
-    /// Lives lived.
+    /// How many lives were run.
     pub lives: u64,
-    /// Lives in which the blow was dealt; in the others the node was needed, or down already.
+    /// Lives in which the blow was dealt. In the others the node was needed, or was down already.
     pub dealt: u64,
     /// The first life that went wrong.
     pub failure: Option<(Blow, Violation)>,
 }
 
-/// Lives a life for every `stride`th step of a phase, every node and every harm.
+/// Runs a life for every `stride`th step of a phase, for every node and every harm.
 pub fn every_step(phase: &Phase, seed: u64, stride: u64, jobs: usize, stop: &AtomicBool) -> Walk {
     let blow = Blow { victim: 0, harm: Harm::Pause, step: u64::MAX };
     let steps = match catch(|| phase.steps(seed)) {

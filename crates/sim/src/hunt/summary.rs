@@ -1,4 +1,4 @@
-//! What many lives came to together.
+//! The combined results of many lives.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,18 +20,18 @@ pub struct Failure {
     pub violation: Violation,
 }
 
-/// Lives, added up.
+/// The results of many lives, added up.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// How many.
+    /// How many lives there were.
     pub lives: u64,
-    /// How many there are to be, if that is known.
+    /// How many lives were asked for, if that is known.
     pub wanted: Option<u64>,
     /// How long it took.
     pub elapsed: Duration,
     /// Threads.
     pub jobs: usize,
-    /// Somebody wanted it to end.
+    /// Whether the user ended it early.
     pub interrupted: bool,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
@@ -49,7 +49,7 @@ pub struct Summary {
     pub unknown: u64,
     /// Faults injected.
     pub faults: FaultCounts,
-    /// Lives of which too little was left to recover; see [`Report::ended`].
+    /// Lives in which too little was left to recover; see [`Report::ended`].
     pub ended: u64,
     /// See [`Report::served_alone`].
     pub served_alone: u64,
@@ -61,17 +61,17 @@ pub struct Summary {
     pub writes_across_revocations: u64,
     /// See [`Report::undecided`].
     pub undecided: u64,
-    /// The most that a quiet node held; see [`Report::footprint`].
+    /// The most that a node held when all was quiet; see [`Report::footprint`].
     pub footprint: usize,
-    /// Which transitions of the state machines they came by.
+    /// Which transitions of the state machines the lives reached.
     pub coverage: Coverage,
     /// The first life that went wrong.
     pub failure: Option<Failure>,
-    /// Of each life: microseconds that it took.
+    /// For each life: how many microseconds it took.
     took_us: Vec<u32>,
-    /// Of each life: requests of clients.
+    /// For each life: how many requests its clients made.
     requests: Vec<u32>,
-    /// Of each life in hell: single faults.
+    /// For each life in hell: how many single faults happened.
     faults_in_hell: Vec<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Summary {
         }
     }
 
-    /// Lives a second of time that has passed.
+    /// Lives per second of real time.
     pub fn lives_a_second(&self) -> f64 {
         self.lives as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -120,17 +120,17 @@ impl Summary {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// Milliseconds that a life took on its thread: of so many per thousand of lives, at most.
+    /// How many milliseconds a life takes on its thread: that many per thousand of the lives take no longer.
     pub fn millis_a_life(&self, per_thousand: usize) -> f64 {
         f64::from(quantile(&self.took_us, per_thousand)) / 1e3
     }
 
-    /// Requests of half of all lives, at least.
+    /// The median number of requests per life: half of the lives make no more.
     pub fn requests_a_life(&self) -> u32 {
         quantile(&self.requests, 500)
     }
 
-    /// Single faults of half of all lives in hell, at least.
+    /// The median number of single faults per life in hell: half of those lives have no more.
     pub fn faults_a_life_in_hell(&self) -> u32 {
         quantile(&self.faults_in_hell, 500)
     }
@@ -187,7 +187,7 @@ impl Summary {
     }
 }
 
-/// The least of `values` that so many per thousand of them do not exceed; 0 of none.
+/// The smallest of `values` that this many per thousand of them do not exceed; 0 if there are none.
 fn quantile(values: &[u32], per_thousand: usize) -> u32 {
     let mut values = values.to_vec();
     let at = (values.len() * per_thousand / 1000).min(values.len().saturating_sub(1));

@@ -8,16 +8,16 @@ use super::{Model, Operation, OperationOf, Outcome};
 /// How many operations of the longest order an explanation shows.
 const SHOWN: usize = 10;
 
-/// Why the operations on one key cannot be put into any order. Its `Display` tells a person.
+/// Why the operations on one key cannot be put into any order. Its `Display` explains it to a person.
 #[derive(Clone)]
 pub struct Violation<M: Model> {
     /// The key.
     pub key: M::Key,
-    /// The shortest prefix in time that cannot be linearized, by call. Operations that were open at its end count as without a reply.
+    /// The shortest prefix in time that cannot be linearized, sorted by call. Operations that were open at its end count as having no reply.
     pub prefix: Vec<OperationOf<M>>,
-    /// The reply that ends it, as a place in `prefix`: without it, the rest has an order.
+    /// The reply that ends it, as an index into `prefix`: without that reply, the rest has an order.
     pub culprit: usize,
-    /// The longest order found in the prefix, as places in it.
+    /// The longest order found in the prefix, as indices into it.
     pub longest: Vec<usize>,
     /// What the key held after that order.
     pub state: M::State,
@@ -31,12 +31,12 @@ impl<M: Model> Violation<M> {
     }
 }
 
-/// Cuts operations on one key, which have no order, down to the shortest prefix without one.
+/// Cuts the operations on one key, which have no order, down to the shortest prefix that has none.
 pub(super) fn shortest<M: Model>(model: &M, key: M::Key, operations: &[&OperationOf<M>], steps: u64) -> Violation<M> {
     let mut returns: Vec<u64> = operations.iter().filter_map(|op| returned_at(op)).collect();
     returns.sort_unstable();
     returns.dedup();
-    // Prefixes of linearizable histories are linearizable, so "has an order" changes only once along the returns.
+    // Prefixes of linearizable histories are linearizable, so along the returns the answer to "has an order" changes only once.
     let bad = returns.partition_point(|&end| {
         let prefix = prefix(operations, end);
         search::run(model, &key, &prefix.iter().collect::<Vec<_>>(), steps).0 != Found::None
@@ -55,7 +55,7 @@ fn returned_at<I, O>(operation: &Operation<I, O>) -> Option<u64> {
     }
 }
 
-/// What had been seen at `end`.
+/// What was known at `end`.
 fn prefix<I: Clone, O: Clone>(operations: &[&Operation<I, O>], end: u64) -> Vec<Operation<I, O>> {
     let mut prefix: Vec<Operation<I, O>> = operations
         .iter()

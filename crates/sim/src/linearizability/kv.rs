@@ -1,4 +1,4 @@
-//! The key-value store as it should be: keys that hold bytes or nothing.
+//! The key-value store as it should behave: keys that hold bytes or nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ pub enum Action {
         /// What it then holds.
         new: Bytes,
     },
-    /// Add to the decimal number that it holds (nothing counts as 0). Returns [`Output::Number`], or [`Output::Refused`] when it holds no
-    /// number or the sum does not fit.
+    /// Add to the decimal number that it holds (an absent value counts as 0). Returns [`Output::Number`], or [`Output::Refused`] when it does not hold a number
+    /// or the sum does not fit.
     Add(i64),
     /// Append. Returns [`Output::Length`].
     Append(Bytes),
@@ -65,7 +65,7 @@ pub enum Action {
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// What the key holds.
+    /// The value that the key holds.
     Value(Option<Bytes>),
     /// It is done.
     Done,
@@ -75,7 +75,7 @@ pub enum Output {
     Number(i64),
     /// The length after the change, in bytes.
     Length(u64),
-    /// What the key holds does not allow it; nothing has changed.
+    /// The key's value does not allow it; nothing has changed.
     Refused,
 }
 
@@ -98,7 +98,7 @@ impl Model for Store {
     }
 
     fn step(&self, state: &Option<Bytes>, input: &Input, output: Option<&Output>) -> Option<Option<Bytes>> {
-        // The commonest first, and without a copy of the value.
+        // The most frequent case comes first, and copies no value.
         if let (Action::Get, Some(Output::Value(seen))) = (&input.action, output) {
             return (seen == state).then(|| state.clone());
         }
@@ -107,7 +107,7 @@ impl Model for Store {
     }
 }
 
-/// What the store makes of one action.
+/// The store's result for one action.
 pub(super) fn execute(state: &Option<Bytes>, action: &Action) -> (Option<Bytes>, Output) {
     match action {
         Action::Get => (state.clone(), Output::Value(state.clone())),

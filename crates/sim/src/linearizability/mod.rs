@@ -1,17 +1,16 @@
-//! Did the clients see one store that executes their operations one at a time?
+//! Did the clients see a single store that executes their operations one at a time?
 //!
-//! A history is linearizable when every operation can be given one instant between its call and its return such that, executed in that
-//! order, the sequential [`Model`] returns what the clients saw. An operation without a reply may have taken effect at any time after its
-//! call, or never.
+//! A history is linearizable if every operation can be assigned an instant between its call and its return such that the sequential [`Model`], executing the
+//! operations in the order of these instants, returns what the clients saw. An operation without a reply may have taken effect at any time after its call, or
+//! never.
 //!
-//! The algorithm is Wing and Gong's search with Lowe's memoisation, as in the porcupine checker, with two additions that histories full of
-//! crashes need:
+//! The algorithm is Wing and Gong's search with Lowe's memoisation, as in the porcupine checker, with two additions that histories full of crashes need:
 //!
-//! - Operations without a reply are *optional*: the search takes one only when the next reply needs it, and a dead end with few of them
-//!   taken also rules out all those with more. Without this, each crash doubles the work.
+//! - Operations without a reply are *optional*: the search takes one only when the next reply needs it, and a dead end with few of them taken also rules out
+//!   all configurations with more. Without this, each crash doubles the work.
 //! - Histories are split by key first: a history is linearizable exactly when its part for each key is (linearizability is local).
 //!
-//! A history that cannot be linearized is cut down to its shortest prefix that cannot, which names the reply that no order explains.
+//! A history that cannot be linearized is cut down to the shortest prefix that cannot. This names the reply that no order explains.
 
 mod explain;
 pub mod kv;
@@ -28,13 +27,13 @@ pub use explain::Violation;
 /// One operation as its client saw it. Times are nanoseconds on one clock that all clients share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation<I, O> {
-    /// The client that called. One client has at most one operation open at a time; the checker does not rely on it.
+    /// The client that called. A client has at most one operation open at a time, but the checker does not rely on that.
     pub client: u64,
     /// Read before the request left the client.
     pub called_ns: u64,
     /// What was asked for.
     pub input: I,
-    /// What came of it.
+    /// How it ended.
     pub outcome: Outcome<O>,
 }
 
@@ -48,13 +47,13 @@ pub enum Outcome<O> {
         /// What it said.
         output: O,
     },
-    /// No reply: the operation may have taken effect at any time since its call, may still do so, or never.
+    /// No reply: the operation may have taken effect at any time since its call, may still take effect, or may never.
     ///
-    /// An operation that is *known* not to have taken effect (the server refused it) does not belong into a history.
+    /// An operation that is *known* not to have taken effect (the server refused it) does not belong in a history.
     Unknown,
 }
 
-/// What the store should do, one operation at a time.
+/// How the store should behave, one operation at a time.
 pub trait Model {
     /// Operations with different keys do not affect each other.
     type Key: Ord + Clone + Debug;
@@ -71,7 +70,8 @@ pub trait Model {
     /// What a key holds at first.
     fn initial(&self, key: &Self::Key) -> Self::State;
 
-    /// The state after `input`, or `None` when it cannot return `output` in `state`. Without an output (no reply came) any return is fine.
+    /// The state after `input`, or `None` when it cannot return `output` in `state`. If `output` is `None`, because no reply came, any return value is
+    /// possible.
     fn step(&self, state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 }
 
@@ -85,7 +85,7 @@ pub enum Verdict<M: Model> {
     Linearizable,
     /// There is none.
     Violation(Box<Violation<M>>),
-    /// The search was given up at one key after as many steps as it was allowed.
+    /// The search gave up at one key after as many steps as it was allowed.
     Undecided {
         /// The key.
         key: M::Key,
@@ -101,7 +101,7 @@ impl<M: Model> Verdict<M> {
     }
 }
 
-/// Steps per key after which [`check`] gives up: some seconds of work, and far more than a history of a correct store needs.
+/// Steps per key after which [`check`] gives up: some seconds of work, and far more than the history of a correct store needs.
 pub const DEFAULT_STEPS: u64 = 30_000_000;
 
 /// Judges a history. The order of its operations does not matter.
@@ -109,7 +109,7 @@ pub fn check<M: Model>(model: &M, history: &[OperationOf<M>]) -> Verdict<M> {
     check_within(model, history, DEFAULT_STEPS)
 }
 
-/// Judges a history and gives up on a key after `steps` steps of the model.
+/// Judges a history, and gives up on a key after `steps` steps of the model.
 ///
 /// # Panics
 /// When an operation returns before it was called.
@@ -126,7 +126,7 @@ pub fn check_within<M: Model>(model: &M, history: &[OperationOf<M>], steps: u64)
         match search::run(model, &key, &operations, steps).0 {
             search::Found::Order => {}
             search::Found::None => return Verdict::Violation(Box::new(explain::shortest(model, key, &operations, steps))),
-            // A violation elsewhere says more: keep looking.
+            // A violation at another key says more, so keep looking.
             search::Found::GaveUp => undecided = undecided.or(Some(key)),
         }
     }

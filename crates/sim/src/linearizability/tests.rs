@@ -1,4 +1,4 @@
-//! Known histories, good and bad; and the checker against one that tries every order.
+//! Known histories, good and bad, and the checker compared with one that tries every order.
 
 use super::kv::{Action, Bytes, Input, Output, Store};
 use super::{Model, Operation, OperationOf, Outcome, Verdict, Violation, check, check_within};
@@ -83,7 +83,7 @@ fn two_readers_agree_on_the_order_of_writes() {
 
 #[test]
 fn a_touching_return_and_call_count_as_overlapping() {
-    // The clock's grain must not raise a false alarm.
+    // The clock's granularity must not cause a false alarm.
     good(&[put(1, 0, 10, "a"), put(2, 10, 20, "b"), get(3, 30, 40, Some("a"))]);
 }
 
@@ -164,8 +164,7 @@ fn giving_up_is_not_a_verdict() {
     assert!(matches!(check_within(&Store, &history, 50), Verdict::Undecided { steps: 50, .. }));
 }
 
-/// Plays a history on one true store: each client's operation takes effect at a random instant inside its interval, or, for some, never
-/// replies.
+/// Plays a history on one true store. Each client's operation takes effect at a random instant inside its interval; some operations never get a reply.
 fn play(rng: &mut fastrand::Rng, operations: usize, clients: u64, keys: usize, crash: f64) -> Vec<Op> {
     let mut free_at = vec![0u64; clients as usize];
     let mut planned: Vec<(u64, u64, u64, u64, Input, bool)> = Vec::new();
@@ -219,11 +218,11 @@ fn true_histories_pass() {
 fn a_hundred_thousand_operations_with_crashes_pass() {
     let mut rng = fastrand::Rng::with_seed(7);
     good(&play(&mut rng, 120_000, 8, 200, 0.01));
-    // One hot key, many replies lost.
+    // One hot key, with many replies lost.
     good(&play(&mut rng, 20_000, 8, 1, 0.005));
 }
 
-/// The canary on a hot key: writes whose replies were lost could explain almost anything, but not a value that nobody wrote.
+/// The canary on a hot key: writes whose replies were lost could explain almost anything, but not a value that was never written.
 #[test]
 fn lost_writes_do_not_excuse_a_value_that_nobody_wrote() {
     for seed in 0..5 {
@@ -257,7 +256,7 @@ fn a_stale_read_hidden_in_a_long_history_is_found() {
         let mut history = play(&mut rng, 5_000, 6, 4, 0.01);
         let end = history.iter().map(|op| op.called_ns).max().expect("not empty") + 10_000;
         let mid = end / 2;
-        // A quiet client writes and reads a key of its own, and once gets what it overwrote.
+        // A quiet client writes and reads a key of its own, and once reads a value that it has already overwritten.
         for i in 0..50 {
             let at = mid + i * 100;
             history.push(op(77, at, "own", Action::Put(Bytes::from(&i.to_string())), returned(at + 10, Output::Done)));
@@ -273,7 +272,7 @@ fn a_stale_read_hidden_in_a_long_history_is_found() {
     }
 }
 
-/// Tries every order: what the checker must agree with on small histories.
+/// Tries every order. The checker must agree with it on small histories.
 fn brute_force(history: &[Op]) -> bool {
     fn go(history: &[Op], placed: u32, state: &Option<Bytes>) -> bool {
         let open = |at: usize| placed & (1 << at) == 0;

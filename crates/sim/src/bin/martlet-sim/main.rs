@@ -1,4 +1,4 @@
-//! Lives of simulated clusters, one seed after the other; `--help` says more.
+//! Runs the lives of simulated clusters, one seed after another; `--help` says more.
 
 #![forbid(unsafe_code)]
 
@@ -19,15 +19,15 @@ use martlet_sim::hunt::{self, Failure, Hunt, Summary, Told};
 use args::{Args, again};
 use progress::Progress;
 
-/// Something that should not be.
+/// Something that is wrong.
 const BAD: Style = AnsiColor::Red.on_default().bold();
-/// Something that is as it should be.
+/// Something that is right.
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let stop = Arc::new(AtomicBool::new(false));
-    // The first Ctrl-C ends the run with its summary, a second one ends it at once.
+    // The first Ctrl-C ends the run with its summary; a second one ends it at once.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let registered = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every step of some phases.
+/// Strikes at every step of some phases.
 fn walk(args: &Args, stop: &AtomicBool) -> ExitCode {
     let seed = args.seeds().start;
     let mut code = ExitCode::SUCCESS;
@@ -81,7 +81,7 @@ fn walk(args: &Args, stop: &AtomicBool) -> ExitCode {
     code
 }
 
-/// Writes the scenes anew.
+/// Writes the stories of the scenes again.
 fn bless() -> ExitCode {
     for scenario in SCENARIOS {
         let (report, told) = scenario.told();
@@ -103,7 +103,7 @@ fn bless() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Tells each life.
+/// Runs each life, and tells its story.
 fn trace(args: &Args, stop: &AtomicBool) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for seed in args.seeds() {
@@ -129,7 +129,7 @@ fn trace(args: &Args, stop: &AtomicBool) -> ExitCode {
     code
 }
 
-/// Lives all lives and reports.
+/// Runs all lives and reports.
 fn search(args: &Args, stop: &AtomicBool) -> ExitCode {
     let seeds = args.seeds();
     let hunt = Hunt {
@@ -196,7 +196,7 @@ fn finish(args: &Args, summary: &Summary) -> ExitCode {
     }
 }
 
-/// Out of the model nothing was promised, so nothing has failed.
+/// Outside the model nothing is promised, so nothing has failed.
 fn failure(args: &Args) -> ExitCode {
     if args.out_of_model { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -205,7 +205,7 @@ fn out_of_model(is: bool) -> &'static str {
     if is { " (out of model: clocks beyond their bounds)" } else { "" }
 }
 
-/// Says what went wrong, and how: as a story of the smallest life found in which it does.
+/// Says what went wrong, and shows how: tells the smallest life found in which it does.
 fn explain(args: &Args, failure: &Failure, stop: &AtomicBool) {
     let Failure { kind, plan, violation } = failure;
     eprintln!("{BAD}seed {} on {kind}:{BAD:#} {violation}", plan.seed);
@@ -235,7 +235,7 @@ fn print_story(story: &str, lines: usize) {
     }
     for line in &all[skipped..] {
         let style = if line.contains("VIOLATED") { BAD } else { Style::new() };
-        // A closed pipe is the reader's wish.
+        // If the pipe is closed, the reader wants no more.
         if writeln!(out, "  {style}{line}{style:#}").is_err() {
             return;
         }

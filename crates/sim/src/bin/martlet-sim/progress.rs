@@ -1,4 +1,4 @@
-//! How far a run is: a line that stays in its place on a terminal, and a line now and then where there is none.
+//! Shows how far a run has come: on a terminal a line that is updated in place, elsewhere a line now and then.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use martlet_protocol::basics::Mark;
 use martlet_sim::coverage::Coverage;
 use martlet_sim::hunt::Summary;
 
-/// Between two looks of somebody at a terminal.
+/// The time between two updates on a terminal.
 const ON_TERMINAL: Duration = Duration::from_millis(200);
-/// Between two lines in a file.
+/// The time between two lines in a file.
 const IN_FILE: Duration = Duration::from_secs(30);
-/// Of a terminal that does not say how wide it is.
+/// The width assumed for a terminal that does not say how wide it is.
 const COLUMNS: u16 = 80;
 
-/// From where the line begins to the end of what stands there.
+/// Moves to the start of the line, and clears to its end.
 const CLEAR: &str = "\r\x1b[K";
 
-/// Tells on standard error how far a run is.
+/// Shows on standard error how far a run has come.
 #[derive(Debug)]
 pub struct Progress {
     is_wanted: bool,
@@ -26,13 +26,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows nothing where nobody wants it.
+    /// Shows nothing unless that is wanted.
     pub fn new(is_wanted: bool) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
         Progress { is_wanted, is_terminal, due: if is_terminal { ON_TERMINAL } else { IN_FILE } }
     }
 
-    /// Shows how far it is.
+    /// Shows how far the run has come.
     pub fn show(&mut self, summary: &Summary) {
         if !self.is_wanted || summary.elapsed < self.due {
             return;
@@ -40,11 +40,11 @@ impl Progress {
         let line = line(summary);
         let (text, every) = if self.is_terminal { (in_place(&line, columns()), ON_TERMINAL) } else { (format!("{line}\n"), IN_FILE) };
         self.due = summary.elapsed + every;
-        // Nothing depends on it.
+        // If it cannot be written, nothing is lost.
         let _ = write!(std::io::stderr(), "{text}");
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn clear(&self) {
         if self.is_wanted && self.is_terminal {
             let _ = write!(std::io::stderr(), "{CLEAR}");
@@ -70,7 +70,7 @@ fn line(summary: &Summary) -> String {
     )
 }
 
-/// In place of the line before. A full last column would make some terminals go on in the next row.
+/// The text that replaces the previous line. If the last column were used, some terminals would continue in the next row.
 fn in_place(line: &str, columns: u16) -> String {
     let fits: String = line.chars().take(usize::from(columns).saturating_sub(1)).collect();
     format!("{CLEAR}{fits}")

@@ -1,4 +1,4 @@
-//! Simulated clients: each has one request open at a time, and remembers everything.
+//! Simulated clients. Each has one request open at a time, and remembers everything.
 
 pub mod traffic;
 
@@ -20,24 +20,24 @@ struct Open {
 #[derive(Debug)]
 pub struct Client {
     id: usize,
-    /// The node that it thinks leads.
+    /// The node that it takes for the leader.
     pub target: u16,
     number: u64,
     open: Option<Open>,
-    /// The last value it saw at each key, to make swaps that sometimes succeed.
+    /// The last value it saw at each key, for compare-and-swaps that sometimes succeed.
     seen: Vec<Option<Bytes>>,
-    /// What it will ask for next, if that is not left to chance.
+    /// The keys that it will ask for next, instead of random ones.
     pub wanted: Vec<u64>,
-    /// Whether it puts something there, instead of reading.
+    /// Whether it writes them instead of reading them.
     pub puts: bool,
     chance: Rng,
-    /// How many of its reads, per thousand, go by quorum, and chance for that alone.
+    /// How many of its reads, per thousand, go by quorum, and the randomness for that alone.
     quorum_reads: u32,
     chance_of_quorum: Rng,
 }
 
 impl Client {
-    /// A client that has asked for nothing yet, of keys 1 to `keys`.
+    /// A client that has asked for nothing yet, and will use keys 1 to `keys`.
     pub fn new(id: usize, keys: u64, target: u16, chance: Rng) -> Client {
         Client {
             id,
@@ -53,12 +53,12 @@ impl Client {
         }
     }
 
-    /// So many of its reads, per thousand, go by quorum.
+    /// Lets this many of its reads, per thousand, go by quorum.
     pub fn read_by_quorum(&mut self, per_thousand: u32, chance: Rng) {
         (self.quorum_reads, self.chance_of_quorum) = (per_thousand, chance);
     }
 
-    /// Chance of its own.
+    /// Its own source of randomness.
     pub fn chance(&mut self) -> &mut Rng {
         &mut self.chance
     }
@@ -73,7 +73,7 @@ impl Client {
         self.number
     }
 
-    /// Starts a request. `fresh` is a value that nobody has written.
+    /// Starts a request. `fresh` is a value that has never been written.
     pub fn call(&mut self, now: u64, fresh: u64) {
         let keys = self.seen.len() as u64 - 1;
         let chance = &mut self.chance;
@@ -113,7 +113,7 @@ impl Client {
         Some(self.operation(open, Outcome::Returned { at_ns: now, output }))
     }
 
-    /// The client has waited long enough, or is asked to stop. `None` when it was not waiting for that.
+    /// The client has waited long enough, or is asked to stop. Returns `None` when it was not waiting for that request.
     pub fn give_up(&mut self, number: u64) -> Option<Operation<Input, Output>> {
         let open = self.open.take_if(|open| open.request.number == number)?;
         Some(self.operation(open, Outcome::Unknown))

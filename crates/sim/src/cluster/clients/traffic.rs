@@ -1,4 +1,4 @@
-//! What travels between clients and processes. It is late and may be sent again, and is lost only with the process.
+//! What travels between clients and processes. A message may be late or sent again, but is lost only together with the process.
 
 use crate::cluster::engine::Engine;
 use crate::cluster::life::{Cluster, Due};
@@ -86,7 +86,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.send_request(client, number);
     }
 
-    /// Sends a client's open request to the node that it thinks leads, if that request is still open.
+    /// Sends a client's open request, if it is still open, to the node that the client takes for the leader.
     pub(in crate::cluster) fn send_request(&mut self, client: usize, number: u64) {
         let Some(request) = self.clients[client].request().filter(|r| r.number == number).cloned() else { return };
         let target = self.clients[client].target;
@@ -102,7 +102,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// No reply yet: the same request once more, to anybody. The first may still be on its way, or may have been executed.
+    /// There is no reply yet: sends the same request once more, to any node. The first copy may still be on its way, or may have been executed.
     pub(in crate::cluster) fn resend(&mut self, client: usize, number: u64) {
         if self.clients[client].request().is_none_or(|request| request.number != number) {
             return;

@@ -6,14 +6,14 @@ mod trouble;
 use std::fmt;
 use std::str::FromStr;
 
-/// What can go wrong in a life. The first are single events, the others belong to the world's temper.
+/// What can go wrong in a life. The first kinds are single events; the others are properties of the world during the whole trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// SIGKILL. On a host the memory stays reachable (a zombie), on a network it does not.
+    /// SIGKILL. On a host the memory of the process stays reachable (a zombie); on a network it does not.
     Kill,
-    /// A whole host stops, and nobody is told (network).
+    /// A whole host stops, and no process is told (network).
     HostCrash,
-    /// A process leaves of its own will.
+    /// A process leaves on request.
     Leave,
     /// SIGSTOP, for up to several leases, then SIGCONT.
     Pause,
@@ -23,43 +23,43 @@ pub enum Fault {
     Partition,
     /// The processes are divided in two, one way (network).
     OneWay,
-    /// What one process does at another takes effect, and it never hears so (network).
+    /// One process's operations at another take effect, but their completions never arrive (network).
     LostCompletion,
-    /// A NIC dies, its process lives (network).
+    /// A NIC dies while its process lives on (network).
     Nic,
-    /// An operator wants leases of another length.
+    /// An operator changes the length of leases.
     LeaseChange,
-    /// An operator wants another leader: the one there is hands over, or, where its engine has no other way, leaves.
+    /// An operator wants another leader: the current one hands over, or leaves if its engine has no other way.
     HandOver,
-    /// All hosts lose their power at once: what is not on disks is gone (kinds with disks).
+    /// All hosts lose their power at once: what is not on disk is gone (kinds with disks).
     PowerLoss,
-    /// All nodes are asked to end, at nearly the same moment or one after the other; when all have, they start again (kinds with disks).
+    /// All nodes are asked to end, at nearly the same moment or one after another; when all have ended, they start again (kinds with disks).
     Shutdown,
-    /// Somebody forges the certificate of a death, or says without one that a living process is dead (network, where hosts have wardens).
+    /// An attacker forges the certificate of a death, or claims without one that a living process is dead (network, where hosts have wardens).
     Forgery,
-    /// An operator wants the group to have another number of places (kinds that resize).
+    /// An operator changes the group's number of places (kinds that resize).
     Resize,
-    /// The processors of so many replicas die at one time that those that live are no majority; the memories answer (kinds that count zombies).
+    /// The processors of so many replicas die at once that the living ones are no majority; the memories still answer (kinds that count zombies).
     Zombies,
     /// Lost datagrams.
     Drop,
-    /// Datagrams that come twice.
+    /// Datagrams that arrive twice.
     Repeat,
-    /// Datagrams that are late, and so overtake each other.
+    /// Datagrams that are late, and so arrive out of order.
     Delay,
     /// Transfers of several words that land, or are read, in pieces.
     Tear,
     /// Operations that take long, some across a revocation.
     Spike,
-    /// Turns that the scheduler holds up.
+    /// Turns that the scheduler delays.
     Stall,
     /// Turns that stop between two of their steps.
     BrokenTurn,
     /// Processes that sleep until they are nudged.
     Sleep,
-    /// Kernels that take their time to tell of a death.
+    /// Kernels that are slow to report a death.
     LateDeath,
-    /// Ends of connections that nobody tells of (network).
+    /// Connections that end without notice (network).
     LostNotice,
     /// Logs so small that they are full all the time.
     FullLog,
@@ -109,12 +109,12 @@ impl Fault {
         Fault::Restart,
     ];
 
-    /// Whether it happens at moments of its own, so that one of them can be left out.
+    /// Whether it happens at moments of its own, so that a single one can be left out.
     pub const fn is_event(self) -> bool {
         (self as usize) <= Fault::Zombies as usize
     }
 
-    /// Whether it takes a network.
+    /// Whether it needs a network.
     pub const fn needs_network(self) -> bool {
         matches!(
             self,
@@ -165,12 +165,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A kind of fault, or a single one, that is left out of a life: `pause` or `pause/3`, the fourth.
+/// A kind of fault, or a single fault, that is left out of a life: `pause`, or `pause/3` for the fourth pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
     /// Which kind.
     pub fault: Fault,
-    /// Which of them, from 0 on; `None` for all.
+    /// Which fault of that kind, counted from 0; `None` for all.
     pub nth: Option<u32>,
 }
 
@@ -206,7 +206,7 @@ impl FromStr for Mask {
     }
 }
 
-/// Some masks as one word on the command line: a mask, or `all`.
+/// Several masks given by one word on the command line: a mask, or `all`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Masks(pub Vec<Mask>);
 

@@ -1,4 +1,4 @@
-//! Which nodes are enough to go on, whatever becomes of the others: faults leave so much, and with so much a healed cluster has to serve.
+//! Which nodes are enough to continue, whatever happens to the others. Faults always leave enough, and with enough nodes a healed cluster has to serve.
 
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::membership::{Roles, View};
@@ -7,17 +7,18 @@ use crate::cluster::engine::Engine;
 use crate::cluster::life::Cluster;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// The processes, of those that the newest view lists, that run, satisfy `fit` and are enough ([`Cluster::are_enough`]).
-    /// `least`: the smallest such set, otherwise the largest.
+    /// A set of processes that are listed in the newest view, run, satisfy `fit` and are enough ([`Cluster::are_enough`]). `least`: the smallest such set,
+    /// otherwise the largest.
     pub(in crate::cluster) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let sets = self.sets(fit);
         let sets = sets.into_iter().filter(|set| self.are_enough(set, &[]));
         if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
     }
 
-    /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet, and the engine
-    /// whoever is no part of its group: those may be cut off before they know. There is none where one takes in a second, since from then on both are needed. Nor where
-    /// none of them has learned a view yet: who has come back from a disk waits for somebody who shows one, or for everybody.
+    /// The smallest set of such processes that is enough, and stays enough if a view on its way takes in a coordinator, or the engine takes a process into its
+    /// group: the newcomer may be cut off before it knows. There is no such set where a group of one takes in a second process, since from then on both are
+    /// needed. Nor is there one where no process of the set has learned a view yet: a process that has come back from a disk waits for one that shows it a
+    /// view, or for all processes.
     pub(in crate::cluster) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let newest = self.oracles.views.newest()?;
         let coordinates = |node: usize| newest.coordinators().any(|c| usize::from(c.id.node.0) == node);
@@ -31,17 +32,18 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.sets(fit).into_iter().filter(|set| knows(set) && decide(set) && self.are_enough(set, &replicas)).min_by_key(Vec::len)
     }
 
-    /// Every set of processes that run, have a NIC and satisfy `fit`.
+    /// Every set of processes that run, have a working NIC and satisfy `fit`.
     fn sets(&self, fit: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
         let fit: Vec<usize> = self.alive().filter(|p| self.world.has_nic(*p) && fit(*p)).collect();
         let members = |set: u32| fit.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, p)| *p).collect();
         (1u32..1 << fit.len()).map(members).collect()
     }
 
-    /// Whether these processes can go on alone: the newest view lists them, they reach each other, a replica is among them, and so
-    /// many coordinators that they can decide another view. On a host that is one, since the memory of the others stays; where the dead are out of
-    /// reach, or ballots are used up and acceptors have to answer by themselves, it is a majority; and where none of them has learned the newest view
-    /// yet, also one of the views by whose coordinators they can find out. `newcomers` may be taken in at any moment.
+    /// Whether these processes can continue alone: the newest view lists them, they reach each other, one of them is a replica, and enough of them are
+    /// coordinators to decide another view. On a host one coordinator is enough, since the memory of the others stays readable. A majority is needed where the
+    /// dead are out of reach, or where ballots are used up and acceptors have to answer by themselves. Where none of these processes has learned the newest
+    /// view yet, the same holds for each view since the newest one that they know, because they find out through its coordinators. `newcomers` may be taken in
+    /// at any moment.
     pub(in crate::cluster) fn are_enough(&self, set: &[usize], newcomers: &[ProcessId]) -> bool {
         let Some(newest) = self.oracles.views.newest() else { return false };
         let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me()).is_some());
@@ -51,7 +53,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             nodes().filter(|n| is_coordinator(n.me())).count() >= majority
         };
         let known = nodes().map(|n| n.core().view_number().0).max().unwrap_or(0);
-        // One that has come back with its log counts for nothing while others go on. Where all have just come back, their logs are all there is.
+        // A process that has come back with its log does not count while others continue. Where all have just come back, their logs are all that is left.
         let awake = self.nodes.iter().flatten().any(|n| !n.host.dormant);
         let running = self.nodes.iter().flatten().filter(|n| !awake || !n.host.dormant);
         let running: Vec<_> = running.map(|n| (n.me(), n.engine())).collect();

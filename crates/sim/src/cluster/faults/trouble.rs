@@ -1,4 +1,4 @@
-//! The first part of a life: faults, each kind with chance of its own, so that leaving some out leaves the others as they are.
+//! The first part of a life: faults. Each kind has its own source of randomness, so leaving some faults out leaves the others as they are.
 
 use std::cmp::Reverse;
 
@@ -16,14 +16,14 @@ use crate::cluster::node::Node;
 use crate::cluster::plan::Canary;
 use crate::cluster::storage::disk::End;
 
-/// How long a slow process stands still and how long it runs, at most, in nanoseconds.
+/// How long a slow process stands still and how long it then runs, at most, in nanoseconds.
 const DOZE: (u64, u64) = (30_000, 3_000);
 
-/// How long the threads of a killed process can outlive the first of them, in nanoseconds: less than any node takes to come back.
+/// How long the threads of a killed process can outlive its first one, in nanoseconds: less than any node takes to come back.
 const LAST_THREAD_NS: u64 = 20_000;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// Enters the first fault of each kind.
+    /// Schedules the first fault of each kind.
     pub(in crate::cluster) fn plan_trouble(&mut self) {
         for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event()) {
             self.plan_fault(fault, 0);
@@ -33,7 +33,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// The chance of a single fault.
+    /// The source of randomness for a single fault.
     fn chance_of(&self, fault: Fault, nth: u32) -> Rng {
         stream(self.seed, fault.name(), u64::from(nth))
     }
@@ -45,7 +45,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// Trouble, until there has been enough of it.
+    /// Runs the cluster under faults until there have been enough of them.
     pub(in crate::cluster) fn suffer(&mut self) {
         const STEP_NS: u64 = 50_000;
         self.go_on_until(self.settings.trouble_ns);
@@ -62,7 +62,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// A fault is due.
     pub(in crate::cluster) fn strike(&mut self, fault: Fault, nth: u32) {
         let mut chance = self.chance_of(fault, nth);
-        // The first draw said when.
+        // The first draw decided when.
         chance.u64(..);
         self.struck.add(fault, 1);
         if !self.changes.lacks_one(fault, nth) && self.inject(fault, nth, &mut chance) {
@@ -71,7 +71,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.plan_fault(fault, nth + 1);
     }
 
-    /// Does the harm. Returns whether it could be done.
+    /// Injects the fault. Returns whether that was possible.
     fn inject(&mut self, fault: Fault, nth: u32, chance: &mut Rng) -> bool {
         let now = self.world.now();
         match fault {
@@ -118,7 +118,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let span = self.settings.pause;
                 let ns = chance.u64(span.0..=span.1.max(span.0));
                 self.tell(|c| format!("{fault}/{nth}: {} is paused for {ns} ns", c.name(process)));
-                // Its wall clock may have been set meanwhile, say: its own clock keeps to its bounds, and it does not trust it.
+                // Its wall clock may have been set meanwhile, for example: its own clock keeps within its bounds, but the process does not trust it.
                 if stream(self.seed, "jumps", u64::from(nth)).u8(..4) == 0
                     && let Some(node) = &mut self.nodes[process]
                 {
@@ -143,7 +143,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 }
                 let span = self.settings.partition;
                 let ns = chance.u64(span.0..=span.1.max(span.0));
-                // What a long one severs stays severed, and with the last majority the service would end.
+                // Connections that a long partition severs stay severed, and if no majority were left the service would end.
                 let ns = match self.outlives(&pairs) {
                     true => ns,
                     false if self.cuts.iter().all(Vec::is_empty) => ns.min(self.settings.faults.peer_lost_after_ns / 2),
@@ -158,7 +158,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 if !self.outlives(&pairs) {
                     return false;
                 }
-                // Long enough for what is on its way back to be given up.
+                // Long enough that the poster gives up on the completion that is on its way back.
                 let ns = self.settings.faults.peer_lost_after_ns * 6 / 5;
                 self.cut(fault, nth, pairs, ns)
             }
@@ -181,7 +181,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::HandOver => {
                 let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
                 let to = chance.bool().then(|| NodeId(chance.u16(..self.settings.nodes)));
-                // Where a majority has died, and the leader has yet to see that, nobody could succeed it.
+                // If a majority has died and the leader has yet to notice, no process could succeed it.
                 if self.settings.zombies_ns > 0 && !self.all_members_live(leader) {
                     return false;
                 }
@@ -206,7 +206,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::Resize => {
                 let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
                 let wanted = chance.usize(0..=usize::from(self.settings.nodes));
-                // Nobody makes a group smaller while some of it are dead, known to be or not.
+                // No operator makes a group smaller while some of its members are dead, whether or not that is known.
                 let members = self.nodes[leader].as_ref().expect("it lives").engine().committed_group().len();
                 if !self.all_members_live(leader) && wanted < members {
                     return false;
@@ -219,13 +219,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// Whether all members of the group that this process knows to be committed live.
+    /// Whether all members of the group that this process knows to be committed are alive.
     fn all_members_live(&self, process: usize) -> bool {
         let engine = self.nodes[process].as_ref().expect("it lives").engine();
         engine.committed_group().iter().all(|id| self.nodes.iter().flatten().any(|n| n.me() == *id))
     }
 
-    /// Kills so many members at one time that the others are no majority, the leader among those. Only where nothing is under way that takes a majority which lives.
+    /// Kills so many members at once, the leader among them, that the rest is no majority. Does so only while nothing is under way that needs a majority of
+    /// living members.
     fn zombify(&mut self, nth: u32, chance: &mut Rng) -> bool {
         let Some(leader) = self.leader() else { return false };
         let engine = self.nodes[leader].as_ref().expect("it lives").engine();
@@ -253,14 +254,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         true
     }
 
-    /// The leader is asked for another size of the group. Returns whether it has taken that.
+    /// Asks the leader for another size of the group. Returns whether the leader has accepted.
     pub(in crate::cluster) fn resize(&mut self, leader: usize, places: usize) -> bool {
         let taken = self.nodes[leader].as_mut().expect("it lives").host.engine.resize(places).is_ok();
         self.world.wake(leader);
         taken
     }
 
-    /// A process is to end in order.
+    /// Asks a process to end in an orderly way.
     pub(in crate::cluster) fn leave(&mut self, process: usize) {
         let now = self.world.now();
         self.nodes[process].as_mut().expect("it lives").leave(now, &self.settings, &mut self.chance);
@@ -268,7 +269,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.world.wake(process);
     }
 
-    /// A process that leads, if one does, and is not on its way out.
+    /// A process that leads and is not about to leave, if there is one.
     pub(in crate::cluster) fn leader(&self) -> Option<usize> {
         self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine().standing() == Standing::Primary && !n.is_leaving()))
     }
@@ -286,7 +287,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.enter(at, Due::Restart { node });
     }
 
-    /// Nothing travels these ways for a while.
+    /// Lets nothing through between these pairs for a while.
     fn cut(&mut self, fault: Fault, nth: u32, pairs: Vec<(usize, usize)>, ns: u64) -> bool {
         if pairs.is_empty() {
             return false;
@@ -310,13 +311,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.tell(|_| "a cut is mended".to_owned());
     }
 
-    /// A process stands still, for one more reason.
+    /// Stops a process, for one more reason.
     pub(in crate::cluster) fn hold(&mut self, process: usize) {
         self.holds[process] += 1;
         self.world.pause(process);
     }
 
-    /// One reason less.
+    /// Removes one of the reasons for which a process is stopped.
     pub(in crate::cluster) fn release(&mut self, process: usize) {
         self.holds[process] = self.holds[process].saturating_sub(1);
         if self.holds[process] == 0 {
@@ -327,7 +328,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// A slow process: it stands still for long, and runs for a moment, and so on.
+    /// Makes a process slow: again and again it stands still for long, and then runs for a moment.
     pub(in crate::cluster) fn doze(&mut self, process: usize, left: u32, held: bool) {
         if held {
             self.holds[process] = self.holds[process].saturating_sub(1);
@@ -363,9 +364,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         chance.choice(self.alive().collect::<Vec<_>>()).filter(|victim| self.is_dispensable(*victim))
     }
 
-    /// Whether a process may die without ending the service: the newest view lists another replica, and another coordinator, that run and that nobody
-    /// suspects (a replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
-    /// coordinator, dead or alive. (A newcomer that has not yet met the others can't decide a view with their memory.)
+    /// Whether a process may die without ending the service. The newest view has to list another replica and another coordinator that run and that no process
+    /// suspects (a suspected replica may itself be on its way out when the other one dies). Also, every member that runs has to be connected with every
+    /// coordinator, dead or alive: a newcomer that has not yet met the others cannot decide a view with their memory.
     pub(in crate::cluster) fn is_dispensable(&self, victim: usize) -> bool {
         let Some(view) = self.oracles.views.newest() else { return false };
         if self.nodes[victim].as_ref().is_none_or(|n| n.dying) {
@@ -381,26 +382,27 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let met = others()
             .filter(|(_, n)| view.member(n.me()).is_some())
             .all(|(_, n)| view.coordinators().all(|c| n.core().peer_of(c.id).is_some()));
-        // A process that is out of reach, or is asked by RPC, has to be there to answer.
+        // Where memory is out of reach once its process is dead, or is accessed by RPC, a process has to be alive to answer.
         let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
         let answers = (HOST && !self.settings.worn) || self.enough_with_newcomers(fit).is_some();
-        // A process that has come back and stands in no view has no part in what goes on.
+        // A process that has come back and is in no view has no part in what goes on.
         let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.host.dormant).map(|n| (n.me(), n.engine())).collect();
         let able: Vec<_> = others().filter(|(p, n)| well(*p, n) && !n.host.dormant).map(|(_, n)| (n.me(), n.engine())).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)
     }
 
-    /// Whether enough processes to go on would be left if these lost each other for good, and those that are cut off from each other already.
+    /// Whether enough processes to continue would be left if these pairs lost each other for good, in addition to those that are cut off from each other
+    /// already.
     fn outlives(&self, pairs: &[(usize, usize)]) -> bool {
         let cut: Vec<(usize, usize)> = self.cuts.iter().flatten().chain(pairs).copied().collect();
         let apart = |a: usize, b: usize| cut.contains(&(a, b)) || cut.contains(&(b, a));
         let all: Vec<usize> = self.alive().collect();
-        // A side of the cut, or all but one of them where it goes between two.
+        // One side of the cut; if the cut is between only two processes, all but one of them.
         let sides = all.iter().map(|one| all.iter().copied().filter(|other| !apart(*one, *other)).collect::<Vec<_>>());
         sides.into_iter().any(|side| self.enough_with_newcomers(|p| side.contains(&p) && !self.world.is_paused(p)).is_some())
     }
 
-    /// All trouble ends.
+    /// Ends all trouble.
     pub(in crate::cluster) fn heal_all(&mut self) {
         self.tell(|_| "all trouble ends".to_owned());
         self.world.heal();
@@ -412,28 +414,28 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         self.world.set_faults(Faults { turn: self.settings.faults.turn, ..Faults::calm() });
         self.start_over_the_deaf();
-        // What had been planned happens no more, but for the dead, who come back, and the clients.
+        // Whatever was scheduled is dropped, except that dead nodes restart, clients continue, and what has begun comes to its end.
         let planned: Vec<_> = self.agenda.drain().collect();
         for Reverse((at, order, due)) in planned {
             match due {
                 Due::Restart { node } => self.enter(self.world.now() + 1, Due::Restart { node }),
                 Due::Perish { process } => self.end(process, false),
-                // What has begun has to come to an end: nobody starts again before.
+                // A leave that has begun must come to its end, since the node does not restart before.
                 Due::Leave { process } => self.enter(self.world.now() + 1, Due::Leave { process }),
                 Due::Call { .. } | Due::Send { .. } | Due::Resend { .. } | Due::Arrive { .. } | Due::GiveUp { .. } => {
                     self.agenda.push(Reverse((at, order, due)));
                 }
                 Due::Fault { .. } | Due::Release { .. } | Due::Doze { .. } | Due::Mend { .. } | Due::DeclareDead => {}
-                // A warden that tells of a death does so in the end.
+                // A warden that would have told of a death still does so in the end.
                 Due::Certify { .. } => self.agenda.push(Reverse((at, order, due))),
             }
         }
         (self.settings.broken_turns, self.settings.long_breaks) = (0, 0);
-        // Patience enough for whatever a healthy cluster does.
+        // Clients wait long enough for anything that a healthy cluster does.
         self.settings.patience_ns = self.settings.patience_ns.max(500_000);
     }
 
-    /// What no protocol can do: somebody puts in another card where a NIC is dead.
+    /// What no protocol can do: replaces dead NICs. Their nodes are restarted.
     pub(in crate::cluster) fn start_over_the_deaf(&mut self) {
         let deaf: Vec<usize> = self.alive().filter(|p| !self.world.has_nic(*p)).collect();
         for process in deaf {

@@ -1,20 +1,20 @@
-//! The clocks of processes, which are not the true one.
+//! The clocks of processes, which differ from true time.
 
 use fastrand::Rng;
 use martlet_protocol::basics::Time;
 
-/// A process's monotonic clock: it starts anywhere, runs a little fast or slow, and reads differently from core to core.
+/// A process's monotonic clock: it starts anywhere, runs a little fast or slow, and shows different times on different cores.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// What it shows at the beginning of the world.
+    /// What it shows when the world begins.
     offset: u64,
     /// How much faster than true time it runs, in parts per million.
     ppm: i64,
-    /// How far behind the furthest core a core can be.
+    /// How far a core can be behind the core that is furthest ahead.
     skew_ns: u64,
-    /// When it has stopped, in true time: out of the model.
+    /// When it stopped, in true time; a stopped clock is outside the model.
     stopped_at: Option<u64>,
-    /// For how long it has stood still before, in true time.
+    /// For how long it has stood still in the past, in true time.
     stood_ns: u64,
 }
 
@@ -25,17 +25,17 @@ impl Clock {
         Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-most..=most), skew_ns, stopped_at: None, stood_ns: 0 }
     }
 
-    /// From now on it shows one time only, as where a host has been suspended and its clock does not count that.
+    /// From now on the clock stands still, as when a host is suspended and its clock does not count that time.
     pub fn stop(&mut self, now: u64) {
         self.stopped_at = Some(now);
     }
 
-    /// It goes on from where it has stopped.
+    /// Continues from where it stopped.
     pub fn go_on(&mut self, now: u64) {
         self.stood_ns += self.stopped_at.take().map_or(0, |at| now.saturating_sub(at));
     }
 
-    /// Whether it is out of the model.
+    /// Whether it has ever stopped, and so is outside the model.
     pub fn has_stopped(&self) -> bool {
         self.stopped_at.is_some()
     }
@@ -45,17 +45,17 @@ impl Clock {
         (self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64
     }
 
-    /// What the process reads at the true time `now`, on whatever core it happens to run.
+    /// What the process reads at the true time `now`, on whichever core it happens to run.
     pub fn read(&self, now: u64, chance: &mut Rng) -> Time {
         Time(self.at(now) - chance.u64(0..=self.skew_ns))
     }
 
-    /// The least and the most that a core of the process reads at the true time `now`.
+    /// The earliest and the latest time that a core of the process shows at the true time `now`.
     pub fn bounds(&self, now: u64) -> (Time, Time) {
         (Time(self.at(now) - self.skew_ns), Time(self.at(now)))
     }
 
-    /// The true time at which the clock shows `local` on every core, or a little later.
+    /// The true time at which every core shows at least `local`; it may be a little later than necessary.
     pub fn true_time(&self, local: Time) -> u64 {
         let ahead = local.0.saturating_sub(self.offset).saturating_add(self.skew_ns);
         let speed = (1_000_000 + self.ppm) as u128;

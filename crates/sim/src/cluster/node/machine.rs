@@ -1,4 +1,4 @@
-//! The replicated state of simulated clusters: keys that hold values, small but awkward, and for each client what became of its last write.
+//! The replicated state of simulated clusters: keys with small but awkward values, and for each client the outcome of its last write.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,11 +9,11 @@ use martlet_protocol::replica::{StateMachine, UnreadablePart};
 use crate::canaries::Careless;
 use crate::linearizability::kv::{Action, Bytes, Output};
 
-/// A value as clients see it: a number that nobody else writes. In the machine it carries a tail that follows from it, so that entries and parts
-/// of the state have every length.
+/// A value as clients see it: a number that is written only once. In the machine it carries a tail that is derived from it, so that entries and parts of the
+/// state have every length.
 pub type Value = u64;
 
-/// Where the clients' sessions stand among the keys: replicated and transferred like them (TRAPS 19).
+/// Where the clients' sessions are among the keys: they are replicated and transferred like keys (TRAPS 19).
 const SESSIONS: u64 = 1 << 40;
 
 /// What asked for a write: the client and the number of its request.
@@ -24,11 +24,11 @@ pub type Request = (u64, u64);
 pub struct Taken {
     /// Its place in the log.
     pub index: LogIndex,
-    /// That of the entry taken before it; 0 when the machine had forgotten everything just before, or was fresh.
+    /// The index of the entry taken before it; 0 when the machine had just forgotten everything, or was new.
     pub after: LogIndex,
     /// A digest of it.
     pub digest: u64,
-    /// Whose request it holds the effects of.
+    /// The request whose effects it holds.
     pub request: Request,
 }
 
@@ -37,16 +37,16 @@ pub struct Taken {
 pub struct Machine {
     held: BTreeMap<u64, Vec<u8>>,
     applied: LogIndex,
-    /// It has forgotten everything since somebody looked last: what it had taken before counts no more.
+    /// It has forgotten everything since the last look, so what it had taken before counts no more.
     pub cleared: bool,
-    /// What it has taken since somebody looked last.
+    /// What it has taken since the last look.
     pub taken: Vec<Taken>,
 }
 
-/// What follows a value.
+/// The tail that follows a value.
 fn tail(value: Value) -> impl ExactSizeIterator<Item = u8> {
     let length = (value.wrapping_mul(0x9e37_79b9) >> 7) as usize % 5;
-    // Mostly short; some longer than a ring's record, some than the ring.
+    // Mostly short; some are longer than a ring's record, and some longer than the ring.
     let length = [0, 3, 40, 300, 3000][length];
     (0..length).map(move |at| (value as usize * 7 + at) as u8)
 }
@@ -59,18 +59,18 @@ fn append_with_tail(bytes: &mut Vec<u8>, value: Value) {
 fn value_of(bytes: &[u8]) -> Value {
     let value = peek(bytes);
     let (tail, rest) = (tail(value), &bytes[8..]);
-    // Every byte is looked at, whatever those before it say: many at a time, so that this is faster.
+    // Compares every byte even after a difference: then many bytes are compared at a time, which is faster.
     let differ = tail.len() != rest.len() || rest.iter().zip(tail).fold(0, |differ, (is, due)| differ | (is ^ due)) != 0;
     assert!(!differ, "a value has been altered");
     value
 }
 
-/// The number alone, of bytes that were checked when they came in.
+/// Only the number, from bytes that were checked when they came in.
 fn peek(bytes: &[u8]) -> Value {
     Value::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))
 }
 
-/// What clients see as a key or a value.
+/// A key or a value as clients see it.
 pub fn shown(number: u64) -> Bytes {
     Bytes::from(&number.to_le_bytes())
 }
@@ -98,7 +98,7 @@ fn fold(digest: u64, bytes: &[u8]) -> u64 {
 
 const DIGEST: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// What a session keeps of a reply, a word.
+/// The word that a session keeps for a reply.
 fn code(output: &Output) -> u64 {
     match output {
         Output::Done => 1,
@@ -117,18 +117,18 @@ fn output_of(code: u64) -> Output {
     }
 }
 
-/// The effects of a write, as they stand in the log: client, number, reply, whether the key changes, key, and its new value if it has one.
+/// The effects of a write as they are in the log: client, number, reply, whether the key changes, key, and the key's new value if it has one.
 const HEADER: usize = 40;
-/// In place of a reply: what stands there is a request, to be executed when it is applied. The number of the action stands where effects say whether the key changes; behind the key
-/// stands what the action needs.
+/// In place of a reply: this is a request, to be executed when it is applied. Then the number of its action replaces the flag that says whether the key
+/// changes, and what the action needs follows the key.
 const REQUEST: u64 = 0;
 /// The actions of requests, by number.
 const PUT: u64 = 0;
 const DELETE: u64 = 1;
-/// Compare and swap, of a key that is to hold nothing, or something.
+/// Compare and swap where the key is expected to hold nothing, or something.
 const SWAP_NOTHING: u64 = 2;
 const SWAP: u64 = 3;
-/// The longest effects of a write, or request: see `tail`.
+/// The longest effects of a write, or the longest request: see `tail`.
 pub const MOST_EFFECTS: usize = HEADER + 16 + 3000;
 
 impl Machine {
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// What [`encode_request`](Self::encode_request) wrote, if these are no effects.
+    /// Decodes what [`encode_request`](Self::encode_request) wrote, unless these are effects.
     fn decode_request(command: &[u8]) -> Option<(Request, u64, Action)> {
         let [client, number, reply, action, key] = [0, 1, 2, 3, 4].map(|at| word(command, at));
         let rest = &command[HEADER..];
@@ -169,8 +169,8 @@ impl Machine {
         Some(((client, number), key, action))
     }
 
-    /// Executes a request, and appends its effects to `effects`; none means that it was a read, and nothing is to be replicated. A write that has
-    /// been executed already has its reply repeated, and no effects.
+    /// Executes a request, and appends its effects to `effects`. No effects mean that there is nothing to replicate: it was a read, or a write that has been
+    /// executed already and gets the same reply again.
     pub fn execute(&mut self, request: Request, key: u64, action: &Action, effects: &mut Vec<u8>) -> Output {
         let held = self.held.get(&key).map(|bytes| peek(bytes));
         let (output, change) = match action {
@@ -193,7 +193,7 @@ impl Machine {
         output
     }
 
-    /// The effects of the last `execute` have this place in the log.
+    /// Notes where in the log the effects of the last `execute` are.
     pub fn note_proposed(&mut self, index: LogIndex, effects: &[u8]) {
         let after = std::mem::replace(&mut self.applied, index);
         self.taken.push(Taken { index, after, digest: fold(DIGEST, effects), request: (word(effects, 0), word(effects, 1)) });
@@ -233,7 +233,7 @@ impl StateMachine for Machine {
         self.note_proposed(index, command);
     }
 
-    /// A part: the first key that it is about, the first that it is not (0: none), then key, length, bytes of each.
+    /// A part: the first key in its range, the first key behind it (0: none), then key, length and bytes of each.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let start = out.len();
         out.extend_from_slice(&cursor.to_le_bytes());

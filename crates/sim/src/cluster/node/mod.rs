@@ -1,4 +1,4 @@
-//! One life of a node: the production state machines, driven as the node's duty cycle drives them.
+//! One life of a node: the production state machines, driven as a real node's duty cycle drives them.
 
 pub mod clock;
 pub mod machine;
@@ -30,10 +30,10 @@ use clock::Clock;
 use machine::{Machine, Taken};
 use server::Server;
 
-/// What a node does between two turns takes at least this long.
+/// The least time that a node spends between two turns.
 const LEAST_GAP_NS: u64 = 100;
 
-/// What somebody who looks on has to know.
+/// What the oracles and the story have to know about.
 #[derive(Clone, Debug)]
 pub enum Notable {
     /// It knows this view now.
@@ -48,14 +48,14 @@ pub enum Notable {
     TookOver {
         /// In this view.
         view: ViewNumber,
-        /// With so many entries that were not known to be committed.
+        /// With this many entries that were not known to be committed.
         recovered: u64,
     },
-    /// It leads no longer, and goes on.
+    /// It leads no longer, but keeps running.
     SteppedDown,
     /// It knows an entry that it has taken to be committed.
     Committed(Taken),
-    /// Something that must not be.
+    /// Something that must not happen.
     Wrong(Property, String),
 }
 
@@ -65,46 +65,46 @@ pub struct Node<E, const HOST: bool> {
     pub cycle: DutyCycle,
     pub server: Server,
     pub clock: Clock,
-    /// Threads that act for it so far.
+    /// How many threads act for it so far.
     threads: usize,
-    /// Those that begin once it is a member.
+    /// How many threads begin once it is a member.
     later_threads: usize,
-    /// This life is over: membership says that the process is out, or the engine can't go on.
+    /// This life is over: membership says that the process is out, or the engine cannot continue.
     pub over: bool,
-    /// It has been asked to leave: how far it is with that.
+    /// It has been asked to leave; how far it has come with that.
     leaving: Option<Leaving>,
     /// It is a replica, or was one when it began to leave.
     replicates: bool,
-    /// One of its threads has died, the others follow.
+    /// One of its threads has died, and the others will follow.
     pub dying: bool,
-    /// A jump of its clock is there to be seen.
+    /// Its clock has jumped, and it can detect that.
     pub jumped: bool,
-    /// Entries taken that are not known to be committed.
+    /// Entries it has taken that are not known to be committed.
     uncommitted: VecDeque<Taken>,
-    /// What has happened since somebody looked last.
+    /// What has happened since the last look.
     pub notable: Vec<Notable>,
     /// It has come back with its log.
     returns: bool,
-    /// Its next life is to come back as this one.
+    /// Its next life is to come back as this incarnation.
     pub comes_back_as: Option<u64>,
-    /// While it knows no view, in lives with disks: who founds the cluster.
+    /// In lives with disks, while it knows no view: the decision which nodes found the cluster.
     founding: Option<Founding<Claim>>,
     /// When its turn began, in true time.
     turn_begun: u64,
-    /// Since when it has counted the memory of the dead, in true time.
+    /// The dead whose memory it counts, and since when, in true time.
     zombies: Vec<(ProcessId, u64)>,
-    /// Its last vote that has been judged.
+    /// The last of its votes that the oracle has judged.
     pub judged: Option<Vote>,
 }
 
-/// What stands around a simulated process: a clock that is wrong within bounds, and somebody who looks on.
+/// The environment of a simulated process: a clock that is wrong within bounds, and an observer.
 struct Surroundings<'a> {
     me: ProcessId,
     true_now: u64,
     clock: &'a Clock,
     chance: &'a mut Rng,
     notable: &'a mut Vec<Notable>,
-    /// Whether there is a jump of the clock to be seen.
+    /// Whether a jump of the clock can be detected.
     jumped: &'a mut bool,
     /// Whether it has been asked for the time.
     has_read: bool,
@@ -136,14 +136,14 @@ impl<F> Environment<F> for Surroundings<'_> {
             Note::Unteachable { process, bytes } => {
                 Notable::Wrong(Property::Recovery, format!("{me} cannot teach {process} a part of {bytes} bytes"))
             }
-            // No process here writes nonsense.
+            // No process here writes invalid records.
             Note::LaneFault { peer, fault, .. } => {
                 Notable::Wrong(Property::SoundLanes, format!("{me} finds a fault in the lane of {peer:?}: {fault}"))
             }
             Note::Unfit(view) => {
                 Notable::Wrong(Property::FitPrimary, format!("view {view} makes {me} primary, which does not hold the state"))
             }
-            // Every process here runs the same machine.
+            // Every process here runs the same machine, so each must be able to read every entry.
             Note::Unreadable(entry) => Notable::Wrong(Property::LogAgreement, format!("{me}: {entry}")),
             Note::GaveUp => Notable::Wrong(Property::Recovery, format!("{me} has executed what cannot be replicated")),
             Note::PeerUp(_)
@@ -158,17 +158,17 @@ impl<F> Environment<F> for Surroundings<'_> {
     }
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// The true time at which the next is due.
+    /// The true time at which the next turn is due.
     pub due: u64,
     /// The view that was found to be active.
     pub active: Option<ViewNumber>,
 }
 
 impl<E: Engine, const HOST: bool> Node<E, HOST> {
-    /// A process whose acting threads have registered with the kernel: all, or the first while the others do so later.
+    /// A process whose acting threads have registered with the kernel: all of them, or only the first while the others do so later.
     pub fn new(host: Host<Endpoint<HOST>, E, Machine>, clock: Clock, pace: Pace, threads: usize) -> Self {
         let at_once = if host.member.me.node.0.is_multiple_of(2) { threads } else { 1 };
         let mut node = Node {
@@ -222,7 +222,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         &self.host.engine
     }
 
-    /// Membership acts on something that was asked of it between turns, at the true time `true_now`.
+    /// Membership acts on a request that was made between turns, at the true time `true_now`.
     fn ask(&mut self, true_now: u64, chance: &mut Rng, what: impl FnOnce(&mut Core, Time, &mut Endpoint<HOST>)) {
         let member = &mut self.host.member;
         member.now = self.clock.read(true_now, chance);
@@ -239,7 +239,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.host.take_membership_events(&mut env);
     }
 
-    /// Its node has a disk, and it has come back from there if it `returns`.
+    /// Its node has a disk; if it `returns`, it has come back from that disk.
     pub fn begin_with_disk(&mut self, settings: &Settings, returns: bool, lives: Vec<u64>) {
         let back = self.engine().returned().filter(|_| returns);
         Returned::store(
@@ -276,7 +276,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.founding = None;
     }
 
-    /// In a life with disks: whether others go on without it.
+    /// In a life with disks: whether the others continue without it.
     fn is_outlived(&self) -> bool {
         let (me, core) = (self.me(), self.core());
         let Some(view) = core.view().filter(|_| !core.is_member()) else { return false };
@@ -284,8 +284,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         later || (self.returns && core.is_view_shared())
     }
 
-    /// Makes as if proposers had fought for all slots of our acceptor from `next` on, until their ballots hardly fit into its words
-    /// (uKharon App. A.6).
+    /// Leaves the slots of this acceptor from `next` on as if proposers had fought for them until their ballots hardly fit into the slots' words (uKharon App.
+    /// A.6).
     pub fn wear_out(&self, next: ViewNumber, chance: &mut Rng) {
         let words = self.host.member.fabric.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers slots");
         for view in (next.0..).take(SLOTS).map(ViewNumber) {
@@ -301,12 +301,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         DeathWords { region: LIFE, threads: (0..self.threads).map(words).collect() }
     }
 
-    /// Whether it has a thread that can die before another.
+    /// Whether it has a thread that can die before another one does.
     pub fn dies_in_parts(&self) -> bool {
         self.threads > 1 && !self.dying
     }
 
-    /// Its first thread has died: the kernel says so at once. The others go on for a moment, and may still store and reply (TRAPS 32).
+    /// Its first thread has died, and the kernel reports that at once. The other threads run on for a moment, and may still store and reply (TRAPS 32).
     pub fn lose_a_thread(&mut self) {
         self.dying = true;
         let words = self.host.member.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
@@ -315,7 +315,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
     }
 
-    /// Stores a death word of every thread for every watcher.
+    /// Stores a death word for each thread and each watcher.
     pub fn set_death_words(&self, word: u64) {
         let words = self.host.member.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         for thread in 0..self.threads {
@@ -330,12 +330,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.ask(true_now, chance, |core, now, fabric| core.bootstrap(now, fabric));
     }
 
-    /// Asks to be taken in.
+    /// Asks to join.
     pub fn join(&mut self, true_now: u64, chance: &mut Rng) {
         self.ask(true_now, chance, |core, now, _| core.join(now));
     }
 
-    /// It is to end in order.
+    /// Asks it to end in an orderly way.
     pub fn leave(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) {
         let leave_ns = settings.broadcast_timeout_ns;
         let patience = LeavingPatience { last_copy_ns: 2 * leave_ns, leave_ns, needed_ns: 2 * leave_ns };
@@ -348,7 +348,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.leaving.is_some()
     }
 
-    /// Gets on with that, up to the next turn.
+    /// Continues to leave, up to the next turn.
     fn get_on_with_leaving(&mut self, true_now: u64, chance: &mut Rng) {
         while let Some(leaving) = &mut self.leaving {
             let now = self.clock.read(true_now, chance);
@@ -365,14 +365,14 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
     }
 
-    /// The warden of its host certifies the death of a node, by this secret.
+    /// The warden of its host certifies the death of a node with this secret.
     pub fn hear_certificate(&mut self, true_now: u64, chance: &mut Rng, of: NodeId, secret: Secret) {
         self.ask(true_now, chance, |core, now, fabric| {
             let _ = core.handle_certificate(now, fabric, of, secret);
         });
     }
 
-    /// Another process says something.
+    /// A message of another process arrives.
     pub fn hear_message(&mut self, true_now: u64, chance: &mut Rng, teller: ProcessId, message: &Message) {
         let mut datagram = Vec::new();
         message.encode(&mut datagram);
@@ -383,12 +383,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         });
     }
 
-    /// An operator wants leases of another length.
+    /// An operator changes the length of leases.
     pub fn set_lease_ns(&mut self, true_now: u64, chance: &mut Rng, lease_ns: u64) {
         self.ask(true_now, chance, |core, now, fabric| core.set_lease_ns(now, fabric, lease_ns));
     }
 
-    /// An operator wants a higher feature level. Where a member cannot work at it the answer is no, and nothing follows.
+    /// An operator asks for a higher feature level. If some member does not support it, the answer is no and nothing happens.
     pub fn raise_level(&mut self, true_now: u64, chance: &mut Rng, level: u8) {
         self.ask(true_now, chance, |core, now, fabric| {
             let _ = core.raise_level(now, fabric, level);
@@ -401,7 +401,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             return None;
         }
         let (lease, (least, most)) = (self.core().lease(), self.clock.bounds(true_now));
-        // Between the slowest core and the fastest one, somebody finds the lease begun and not ended.
+        // Some core between the slowest and the fastest one finds that the lease has begun and not ended.
         let begun = lease.active(lease.view(), most) || (most >= lease.end() && least < lease.end());
         (lease.view() != ViewNumber(0) && begun).then_some(lease.view())
     }
@@ -411,7 +411,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.cycle.is_mid_turn()
     }
 
-    /// One turn of the duty cycle or, if it is broken off between two steps, a part of it. `place`: in lives with disks.
+    /// One turn of the duty cycle, or only a part of it if the turn is broken off between two steps. `place`: in lives with disks.
     pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, mut place: Option<&mut Place<'_, HOST>>) -> Turn {
         if !self.is_mid_turn() {
             self.turn_begun = true_now;
@@ -434,7 +434,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             };
             let ended = self.cycle.step(&mut self.host, &mut self.server, &mut env);
             if env.has_read {
-                // What it would find active at this moment; it may stand still before it looks.
+                // What it would find active at this moment; it may be stopped before it looks.
                 let (member, view) = (&self.host.member, self.host.engine.view());
                 active = member.core.lease().active(view, member.now).then_some(view);
             }
@@ -463,17 +463,18 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             place.disk.after_turn(true_now, engine, machine, &member.fabric, is_member);
             self.found(true_now, settings, chance, place);
             self.over |= self.is_outlived();
-            // What it has asked for wakes it.
+            // It asked to be woken then.
             let founding_due = self.founding.as_ref().map(|founding| self.clock.true_time(founding.due()));
             let founding_due = founding_due.filter(|due| *due > true_now).unwrap_or(u64::MAX);
             due = due.min(place.disk.deadline()).min(founding_due);
         }
-        // What woke it may not have been looked at.
+        // A short turn may not have looked at what woke it.
         let due = if turn.short { due.min(true_now + settings.pace.short_turns_ns) } else { due };
         Turn { due: due.max(true_now + LEAST_GAP_NS), active }
     }
 
-    /// Whether the memory of the dead counts for longer than is stated: at the end of a turn, all of which has happened since it began.
+    /// Checks at the end of a turn whether it counts the memory of a dead process for longer than is stated. Everything in the turn may have happened as early
+    /// as its beginning.
     fn note_zombies(&mut self, true_now: u64, zombies_ns: u64) {
         let counted = self.engine().counted_zombies();
         for id in counted {
@@ -496,7 +497,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
     }
 
-    /// Nobody here lies: who hears of two views of one number, or of a value that is no view, has come upon a mistake of ours.
+    /// No process lies here: if one hears of two views with one number, or of a value that is no view, that is a bug of ours.
     fn note_contradictions(&mut self) {
         if self.core().contradictions() > 0 {
             let what = format!("{} has heard of two views of one number, or of a value that is none", self.me());
@@ -504,7 +505,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
     }
 
-    /// What the machine has taken, and how much of it is known to be committed now.
+    /// Notes the entries that the machine has taken, and which of them are known to be committed now.
     fn note_entries(&mut self) {
         if std::mem::take(&mut self.host.machine.cleared) {
             self.uncommitted.clear();
@@ -512,7 +513,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         for taken in self.host.machine.taken.drain(..) {
             self.uncommitted.push_back(taken);
         }
-        // What a learner has taken may yet be taken back, by teaching it anew. A node that leaves is a replica up to its end, whatever the view says by then.
+        // What a learner has taken may still be replaced by another state transfer. A node that leaves stays a replica until it ends, whatever the view says by
+        // then.
         let member = self.core().view().and_then(|view| view.member(self.me()));
         if member.is_some() || !self.is_leaving() {
             self.replicates = member.is_some_and(|member| member.roles.has(Roles::REPLICA));
@@ -520,7 +522,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         if !self.replicates {
             return;
         }
-        // Nor has what it shows any meaning while it holds the state no longer.
+        // Likewise, its entries mean nothing while it does not hold the whole state.
         if !self.engine().is_complete() {
             return;
         }
@@ -531,12 +533,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
     }
 
-    /// How much it holds.
+    /// How much memory it holds.
     pub fn footprint(&self) -> Footprint {
         Footprint {
             core: memory::length(self.core()),
             engine: memory::length(self.engine()),
-            // A node that leaves takes none any more; its clients' lie there until it has gone.
+            // A node that leaves takes no more requests; what its clients have sent stays there until it has gone.
             requests: if self.is_leaving() { 0 } else { self.server.held() },
             let_go: self.host.awaiting_forgetting(),
         }

@@ -1,4 +1,4 @@
-//! What a simulated node serves: requests in, replies out when they may go.
+//! What a simulated node serves: it takes requests, and replies when the replies may be sent.
 
 use std::collections::VecDeque;
 
@@ -20,20 +20,20 @@ pub struct Request {
     pub key: u64,
     /// What to do with it.
     pub action: Action,
-    /// A read that is answered when a majority has been asked.
+    /// A read that is answered only after a majority has been asked.
     pub by_quorum: bool,
 }
 
-/// What a node says to a request.
+/// A node's reply to a request.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The client that asked.
     pub client: usize,
     /// Which of its requests.
     pub number: u64,
-    /// The result, or who leads, as far as the node knows: then it has done nothing.
+    /// The result. If the node has not executed the request: the leader, as far as the node knows it.
     pub result: Result<Output, Option<ProcessId>>,
-    /// Of a write that this node has proposed itself: where, and under which fencing token.
+    /// For a write that this node has proposed itself: where, and under which fencing token.
     pub proposed: Option<(LogIndex, u64)>,
 }
 
@@ -43,27 +43,27 @@ struct Waiting {
     ticket: Ticket,
     by_quorum: bool,
     reply: Reply,
-    /// Where a leader executes on commit: what the machine is asked when the ticket has come.
+    /// Where a leader executes on commit: what to ask the machine once the ticket is released.
     asks: Option<Asks>,
 }
 
-/// What the machine is asked when everything that was proposed before has been applied.
+/// What the machine is asked once everything proposed before has been applied.
 #[derive(Debug)]
 enum Asks {
     /// What a key holds.
     Key(u64),
-    /// What became of the client's write.
+    /// The outcome of the client's write.
     Write,
 }
 
-/// Requests and replies of one life.
+/// The requests and replies of one life of a node.
 #[derive(Debug, Default)]
 pub struct Server {
     /// Requests that have arrived.
     pub inbox: VecDeque<Request>,
-    /// Times that a request had to wait since the log was full.
+    /// How often a request had to wait because the log was full.
     pub refused: u64,
-    /// Replies that go out.
+    /// Replies that are to be sent.
     pub outbox: Vec<Reply>,
     /// It never asks whether there is room in the log.
     pub heedless: bool,
@@ -77,8 +77,8 @@ impl Application for Server {
 
     const ON_COMMIT: bool = true;
 
-    /// Takes requests and executes them, each write once (TRAPS 19): one that has come before has its reply repeated, one that its client has given
-    /// up for a later one is dropped.
+    /// Takes requests and executes them, each write once (TRAPS 19). A write that has been executed before gets the same reply again. A request is dropped if
+    /// its client has moved on to a later one.
     fn poll<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
         self.note_reign(replica);
         let mut taken = 0;
@@ -93,7 +93,7 @@ impl Application for Server {
                     let newest = replica.machine().session(client as u64).filter(|(newest, _)| number <= *newest);
                     let on_commit = replica.execution() == Execution::Committed;
                     if on_commit && newest.is_none() && !Careless::ProposedTwice.is_planted() {
-                        // What the session says of this request follows from what is under way.
+                        // The outcome of the write under way decides what the session will say about this request.
                         match self.waiting.iter().find(|w| w.reply.client == client && matches!(w.asks, Some(Asks::Write))) {
                             Some(same) if same.reply.number == number => {
                                 self.inbox.pop_front();
@@ -151,7 +151,7 @@ impl Application for Server {
         taken
     }
 
-    /// Sends what has been released.
+    /// Sends the replies that have been released.
     fn release<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
         self.note_reign(replica);
         let (released, by_quorum) = (replica.released(), replica.released_by_quorum());
@@ -179,12 +179,12 @@ impl Application for Server {
 }
 
 impl Server {
-    /// How much waits here.
+    /// How many requests and replies wait here.
     pub fn held(&self) -> usize {
         self.inbox.len() + self.outbox.len() + self.waiting.len()
     }
 
-    /// Replies of an earlier reign say what may never have been: their clients hear nothing.
+    /// Replies of an earlier reign may report what never came to be, so their clients hear nothing.
     fn note_reign<R: Replica>(&mut self, replica: &R) {
         if self.reign != replica.reign() {
             self.reign = replica.reign();

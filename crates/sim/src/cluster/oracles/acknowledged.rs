@@ -1,4 +1,4 @@
-//! No acknowledged write is lost: when all is quiet, every replica remembers each client's newest acknowledged write, or a later one of it.
+//! No acknowledged write is lost: when all is quiet, every replica remembers each client's newest acknowledged write, or a later write of that client.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use martlet_protocol::basics::ProcessId;
 
 use crate::cluster::node::machine::Machine;
 
-/// The newest write of each client that it got a reply to.
+/// For each client, its newest write that it got a reply to.
 #[derive(Debug, Default)]
 pub struct Acknowledged {
     newest: BTreeMap<u64, u64>,

@@ -1,4 +1,4 @@
-//! At any instant of true time at most one view is active, and none after a newer one has been (uKharon section 6.1).
+//! At any instant of true time at most one view is active, and no view is active after a newer one has been (uKharon section 6.1).
 
 use martlet_protocol::basics::{ProcessId, ViewNumber};
 
@@ -8,17 +8,17 @@ use super::views::Views;
 #[derive(Debug, Default)]
 pub struct OneActiveView {
     newest: ViewNumber,
-    /// How many have been.
+    /// How many views have been active.
     pub count: u64,
 }
 
 impl OneActiveView {
-    /// Whether no view so new has been active.
+    /// Whether this view is newer than all that have been active.
     pub fn is_news(&self, view: ViewNumber) -> bool {
         view > self.newest
     }
 
-    /// Nobody is left who knew a view: numbers may come again.
+    /// No process is left that knew a view, so numbers may be used again.
     pub fn begin_anew(&mut self) {
         self.newest = ViewNumber(0);
     }
@@ -36,7 +36,7 @@ impl OneActiveView {
     }
 }
 
-/// Two processes could act at this instant, each in its view.
+/// Two processes could both act at this instant, each in its own view.
 pub fn judge_pair(views: &Views, (one, view): (ProcessId, ViewNumber), (other, theirs): (ProcessId, ViewNumber)) -> Result<(), String> {
     if view == theirs || views.carries_over(view, theirs) {
         Ok(())

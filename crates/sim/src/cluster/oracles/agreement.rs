@@ -1,4 +1,5 @@
-//! All who learn a view of one number learn the same one, and a replica was a member before: it had to be taught the state (uKharon section 5).
+//! All processes that learn the view of a given number learn the same one, and a replica was a member before: the state had to be transferred to it (uKharon
+//! section 5).
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Roles, View};
@@ -14,7 +15,7 @@ pub fn judge(views: &Views, by: ProcessId, view: &View) -> Result<(), String> {
         }
         None => {}
     }
-    // Where the predecessor is not known yet, its own learner checks the step.
+    // If the predecessor is not known yet, the step is checked when some process learns it.
     let Some(before) = views.get(view.number.0.saturating_sub(1)) else { return Ok(()) };
     match view.with_roles(Roles::REPLICA).find(|replica| before.member(replica.id).is_none()) {
         Some(replica) => Err(format!("view {} makes {} a replica that was no member before", view.number, replica.id)),

@@ -1,7 +1,8 @@
-//! What is broadcast is what was decided, not what somebody proposed (TRAPS 1): whoever learns a view finds it in the acceptors' memory too.
+//! A view that is broadcast is the one that was decided, not one that was only proposed (TRAPS 1): when a process learns a view, the acceptors' memory must say
+//! the same.
 //!
-//! Once a value is decided at a ballot, every value accepted at that ballot or a higher one is the same (Paxos). So the value accepted at the
-//! highest ballot of all is the decided one, if any is. Acceptors that have gone over to RPC keep theirs elsewhere; such slots are not judged.
+//! Once a value is decided at a ballot, every value accepted at that ballot or a higher one is the same (Paxos). So if any value is decided, it is the one
+//! accepted at the highest ballot of all. Acceptors that have switched to RPC keep their values elsewhere; those slots are not judged.
 
 use martlet_protocol::basics::ballot::{FROZEN, SlotState};
 use martlet_protocol::basics::{ProcessId, sealed};
@@ -12,19 +13,19 @@ use martlet_protocol::membership::View;
 pub struct Acceptor {
     /// The slot's word, in the view's generation.
     pub word: SlotState,
-    /// The two records of the proposer that the word names, as far as they are whole.
+    /// The two records of the proposer that the word names, unless they are torn.
     pub records: Vec<sealed::Sealed>,
 }
 
 /// The oracle.
 #[derive(Debug, Default)]
 pub struct DecidedIsBroadcast {
-    /// How many views it could compare.
+    /// How many views it was able to compare.
     pub seen: u64,
 }
 
 impl DecidedIsBroadcast {
-    /// Judges a view that somebody has learned, against the memory of the coordinators of the view before.
+    /// Judges a view that a process has learned, against the memory of the previous view's coordinators.
     pub fn judge(&mut self, before: &View, view: &View, acceptors: impl Fn(ProcessId) -> Option<Acceptor>) -> Result<(), String> {
         let mut highest: Option<Acceptor> = None;
         for coordinator in before.coordinators() {

@@ -1,4 +1,5 @@
-//! Fencing tokens grow over leaders: in the order of the log, those under which acknowledged writes were proposed never fall, also across a loss of all power.
+//! Fencing tokens grow from leader to leader: in the order of the log, the tokens under which acknowledged writes were proposed never decrease, even across a
+//! loss of all power.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ pub struct Fencing {
 }
 
 impl Fencing {
-    /// `by` acknowledges the write that it has proposed under this token, and that stands at this place.
+    /// `by` acknowledges the write that it has proposed under this token, at this index of the log.
     pub fn judge(&mut self, by: ProcessId, index: LogIndex, token: u64) -> Result<(), String> {
         let before = self.tokens.range(..index).next_back().filter(|(_, (earlier, _))| *earlier > token);
         let after = self.tokens.range(index..).next().filter(|(_, (later, _))| *later < token);

@@ -1,18 +1,18 @@
-//! No lease outlives its view: a lease is granted only while the next slot is empty at a majority, so once the next view is decided, the leases
-//! on the one before it end within the longest length that a lease can have (uKharon section 6.1, Algorithm 6).
+//! No lease outlives its view. A lease is granted only while the next slot is empty at a majority. So once the next view is decided, the leases on the previous
+//! one end within the longest length that a lease can have (uKharon section 6.1, Algorithm 6).
 
 use martlet_protocol::basics::{ProcessId, ViewNumber};
 
 use super::views::Views;
 
-/// The oracle. It knows the true time; holders subtract what their clocks may be wrong by.
+/// The oracle. It knows the true time; holders subtract the possible error of their clocks.
 #[derive(Debug, Default)]
 pub struct LeaseWithinView;
 
 impl LeaseWithinView {
     /// `holder` could act in `view` at the true time `at_ns`.
     pub fn judge(&self, views: &Views, at_ns: u64, holder: ProcessId, view: ViewNumber) -> Result<(), String> {
-        // The first successor that is not just another length of the same leases.
+        // The first successor that does more than change the length of the same leases.
         let mut next = view.next();
         let successor = loop {
             match views.get(next.0) {

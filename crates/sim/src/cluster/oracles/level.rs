@@ -1,4 +1,4 @@
-//! The feature level of a view is one that all its members can work at, and never falls.
+//! The feature level of a view is one that all its members support, and it never falls.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use martlet_fabric::Levels;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::View;
 
-/// What each process can work at, whatever it has been taken for.
+/// The levels that each process really supports, whatever the others believe.
 #[derive(Debug, Default)]
 pub struct FeatureLevels {
     of: HashMap<ProcessId, Levels>,
@@ -18,7 +18,7 @@ impl FeatureLevels {
         self.of.insert(process, levels);
     }
 
-    /// Whether a view, which follows `before` if that is known, may stand.
+    /// Whether a view is allowed; `before` is its predecessor, if that is known.
     pub fn judge(&self, before: Option<&View>, view: &View) -> Result<(), String> {
         for member in &view.members {
             if let Some(levels) = self.of.get(&member.id).filter(|levels| !levels.has(view.level)) {
@@ -57,7 +57,7 @@ mod tests {
             fence_ns: 1,
             compatible: false,
             level,
-            // What they are taken for is not what they are.
+            // The levels that the view claims for its members are not their real ones.
             members: nodes
                 .iter()
                 .map(|node| Member { levels: Levels { least: 1, most: 9 }, ..Member::new(id(*node), Roles::REPLICA) })

@@ -1,23 +1,23 @@
-//! What the clients saw has an order: the checker is [`linearizability`](crate::linearizability), which porcupine cross-checks.
+//! What the clients saw has an order. The checker is [`linearizability`](crate::linearizability), which is cross-checked with porcupine.
 //!
-//! Requests without a reply cost the checker time: each may have taken effect at any moment since, or never. Where a history has so many that the
-//! search would take too long, the committed log says which writes never took effect, and those are left out. A history that is undecided
-//! even then is counted, and is no violation.
+//! Requests without a reply cost the checker time: each may have taken effect at any moment since, or never. Where a history has so many of them that the
+//! search would take too long, the committed log says which writes never took effect, and those are left out. If a history is undecided even then, it is
+//! counted, but is no violation.
 
 use crate::linearizability::kv::{Action, Input, Output, Store};
 use crate::linearizability::{DEFAULT_STEPS, Operation, Outcome, Verdict, check_within};
 
-/// Steps of a first look: more than all but a few histories need, and done in some milliseconds.
+/// How many steps a first attempt may take: all but a few histories need no more, and it is done in some milliseconds.
 const FIRST_STEPS: u64 = 200_000;
 
-/// One operation of a client, with its number at that client.
+/// One operation of a client, with the number that the client gave it.
 pub type Recorded = (u64, Operation<Input, Output>);
 
-/// Judges a history of all clients. `took_effect` says of a client's write whether it stands in the committed log, if all of that is known.
+/// Judges a history of all clients. `took_effect` says whether a client's write is in the committed log; it is given only if the whole committed log is known.
 /// Returns whether the history was decided.
 pub fn judge(history: &[Recorded], took_effect: Option<impl Fn(u64, u64) -> bool>) -> Result<bool, String> {
     let without_reply = |operation: &Operation<Input, Output>| matches!(operation.outcome, Outcome::Unknown);
-    // A read without a reply says nothing.
+    // A read without a reply carries no information.
     let says_nothing = |operation: &Operation<Input, Output>| without_reply(operation) && operation.input.action == Action::Get;
     let told: Vec<&Recorded> = history.iter().filter(|(_, operation)| !says_nothing(operation)).collect();
     let operations = |kept: &[&Recorded]| kept.iter().map(|(_, operation)| operation.clone()).collect::<Vec<_>>();

@@ -1,16 +1,16 @@
-//! Agreement on the log: all who know an entry of one index to be committed hold the same one, and nobody skips one. (Some entries are the engine's own,
-//! and no machine gets to see them: where nobody took anything there is no gap.)
+//! Agreement on the log: all processes that know the entry of some index to be committed hold the same entry, and none skips one. (Some entries are the
+//! engine's own and reach no machine, so an index that no machine took is no gap.)
 
 use hashbrown::HashMap;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 
 use crate::cluster::node::machine::Taken;
 
-/// The committed log, as far as anybody has seen it.
+/// The committed log, as far as any process has shown it.
 #[derive(Debug, Default)]
 pub struct LogAgreement {
     digests: HashMap<u64, (u64, ProcessId)>,
-    /// The processes that have skipped entries, and which: those after the first index and before the second.
+    /// Processes that have skipped entries: those after the first index and before the second.
     gaps: Vec<(ProcessId, LogIndex, LogIndex)>,
 }
 

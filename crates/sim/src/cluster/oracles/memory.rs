@@ -1,7 +1,7 @@
-//! Memory is bounded: when all is quiet, what a node holds does not depend on how long it has lived and what it has lived through.
+//! Memory is bounded: when all is quiet, what a node holds does not depend on how long it has run or what it has been through.
 //!
-//! The length of what `Debug` prints stands for the memory: it covers every table, queue and buffer of a state machine, new ones too,
-//! without a method that somebody would have to remember to extend.
+//! The length of the `Debug` output stands for the memory. It covers every table, queue and buffer of a state machine, including ones added later, without a
+//! method that somebody would have to remember to extend.
 
 use std::fmt::{Debug, Write};
 
@@ -20,8 +20,8 @@ pub struct Footprint {
     pub let_go: usize,
 }
 
-/// The most that a node of at most five, quiet again, may hold. Of 1,500 lives with `primary-backup` none left a node with more than 29,000 in membership and
-/// engine together. `mu` has six buffers that keep the longest record that ever stood in them, which for 4 KiB is 14,100 characters each.
+/// The most that a node in a cluster of at most five may hold when all is quiet again. In 1,500 lives with `primary-backup` no node held more than 29,000 in
+/// membership and engine together. `mu` has six buffers, each of which keeps the longest record it ever held: for 4 KiB that is 14,100 characters each.
 const MOST: Footprint = Footprint { core: 40_000, engine: 110_000, requests: 32, let_go: 32 };
 
 /// The oracle.
@@ -44,7 +44,7 @@ impl BoundedMemory {
     }
 }
 
-/// The length of what `Debug` prints, without keeping it.
+/// The length of the `Debug` output, without storing it.
 pub fn length(of: &impl Debug) -> usize {
     struct Counter(usize);
     impl Write for Counter {

@@ -1,4 +1,4 @@
-//! What must hold in every life, as somebody sees it who knows the true time and looks into every process at once. A file an oracle.
+//! What must hold in every life, judged by an observer that knows the true time and sees into every process at once. One file for each oracle.
 
 mod acknowledged;
 mod active;
@@ -26,7 +26,7 @@ pub use broadcast::Acceptor;
 use story::Story;
 use views::Views;
 
-/// What is known of all processes together, and everybody who judges it.
+/// What is known about all processes together, and the oracles that judge it.
 #[derive(Debug, Default)]
 pub struct Oracles {
     pub views: Views,
@@ -46,7 +46,7 @@ pub struct Oracles {
 }
 
 impl Oracles {
-    /// Notes the first violation; what follows it may be its consequence.
+    /// Notes the first violation; any that follow may be its consequences.
     pub fn violated(&mut self, at_ns: u64, property: Property, what: String) {
         if self.violation.is_none() {
             self.story.tell(at_ns, || format!("VIOLATED {property}: {what}"));
@@ -60,7 +60,7 @@ impl Oracles {
         }
     }
 
-    /// Everybody who knew a view is gone: what views follow are those of another life of the cluster, with numbers of their own. The log goes on.
+    /// Every process that knew a view is gone. The views that follow belong to another life of the cluster, and are numbered anew. The log continues.
     pub fn views_forgotten(&mut self) {
         self.views = Views::default();
         self.active.begin_anew();
@@ -76,12 +76,12 @@ impl Oracles {
         self.active.count
     }
 
-    /// Views whose decision has been seen in the acceptors' memory.
+    /// How many views' decisions have been seen in the acceptors' memory.
     pub fn decisions_seen(&self) -> u64 {
         self.broadcast.seen
     }
 
-    /// A process has learned a view. `acceptors` shows what the coordinators of the view before hold in their memory.
+    /// A process has learned a view. `acceptors` shows the memory of the previous view's coordinators.
     pub fn learned(&mut self, at_ns: u64, by: ProcessId, view: &View, acceptors: impl Fn(ProcessId) -> Option<Acceptor>) {
         let verdict = agreement::judge(&self.views, by, view);
         self.judge(at_ns, Property::ViewAgreement, verdict);
@@ -97,7 +97,7 @@ impl Oracles {
         }
     }
 
-    /// `process` has found `view` active, and the others that could act at this instant hold what `others` says.
+    /// `process` has found `view` active; `others` are the other processes that could act at this instant, and their views.
     pub fn active(&mut self, at_ns: u64, process: ProcessId, view: ViewNumber, others: impl Iterator<Item = (ProcessId, ViewNumber)>) {
         if self.active.is_news(view) {
             self.story.tell(at_ns, || format!("view {view} is active at {process}"));
@@ -120,19 +120,19 @@ impl Oracles {
         self.judge(at_ns, Property::ExactlyOnce, verdict);
     }
 
-    /// A leader acknowledges a write that it has proposed at this place of the log, under this token.
+    /// A leader acknowledges a write that it has proposed at this index of the log, under this token.
     pub fn replied(&mut self, at_ns: u64, by: ProcessId, index: LogIndex, token: u64) {
         let verdict = self.fencing.judge(by, index, token);
         self.judge(at_ns, Property::FencingTokens, verdict);
     }
 
-    /// All is quiet, and this replica holds what it holds.
+    /// All is quiet, and this is a replica's state.
     pub fn settled(&mut self, at_ns: u64, replica: ProcessId, machine: &Machine) {
         let verdict = self.acknowledged.judge(replica, machine);
         self.judge(at_ns, Property::Acknowledged, verdict);
     }
 
-    /// All is quiet, and a node's description of itself is so long.
+    /// All is quiet, and this is how long a node's description is.
     pub fn footprint(&mut self, at_ns: u64, of: ProcessId, footprint: memory::Footprint) {
         let verdict = self.memory.judge(of, footprint);
         self.judge(at_ns, Property::BoundedMemory, verdict);

@@ -1,18 +1,18 @@
-//! Exactly-once: a client's write stands in the committed log at one place only, however often it was sent and whoever led (TRAPS 19).
+//! Exactly once: a client's write is in the committed log at one index only, however often it was sent and whichever nodes led (TRAPS 19).
 
 use hashbrown::HashMap;
 use martlet_protocol::basics::ProcessId;
 
 use crate::cluster::node::machine::{Request, Taken};
 
-/// Where each write stands.
+/// The index of each write.
 #[derive(Debug, Default)]
 pub struct ExactlyOnce {
     places: HashMap<Request, u64>,
 }
 
 impl ExactlyOnce {
-    /// Whether the committed log, as far as anybody has seen it, holds this write.
+    /// Whether the committed log, as far as any process has shown it, holds this write.
     pub fn holds(&self, client: u64, number: u64) -> bool {
         self.places.contains_key(&(client, number))
     }

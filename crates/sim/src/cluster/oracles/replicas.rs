@@ -1,8 +1,8 @@
-//! Replicas are equal when all is quiet: they have applied the same entries, and hold the same.
+//! Replicas are equal when all is quiet: they have applied the same entries, and hold the same state.
 
 use martlet_protocol::basics::LogIndex;
 
-/// Whether all have applied the log up to the same entry, and hold states of one digest.
+/// Whether all of them have applied the log up to the same entry, and hold states with the same digest.
 pub fn are_equal(mut replicas: impl Iterator<Item = (LogIndex, u64)>) -> bool {
     let first = replicas.next();
     replicas.all(|state| Some(state) == first)

@@ -1,4 +1,4 @@
-//! The story of a life, for somebody who wants to understand it: a line for everything that matters.
+//! The story of a life, for people who want to understand it: one line for everything that matters.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -7,23 +7,23 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Milestone, View};
 
 thread_local! {
-    /// What has been told of the life that this thread lives, and up to when: it outlasts a broken invariant.
+    /// The story of the life that this thread is running, and the virtual time of its last line: it survives a broken invariant.
     static TOLD: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// What has been told of the life that this thread lived last, and the virtual time of its last line.
+/// The story of the life that this thread ran last, and the virtual time of its last line.
 pub fn told_so_far() -> (u64, String) {
     TOLD.with_borrow(Clone::clone)
 }
 
-/// Whether anybody listens.
+/// Whether the story is told.
 #[derive(Debug, Default)]
 pub struct Story {
     is_told: bool,
 }
 
 impl Story {
-    /// A new life: forgets what was told of the one before, and tells this one if somebody listens.
+    /// Begins a new life: forgets the story of the previous one, and tells this one if that is wanted.
     pub fn begin(&mut self, is_told: bool) {
         TOLD.with_borrow_mut(|(at, told)| {
             *at = 0;
@@ -32,7 +32,7 @@ impl Story {
         self.is_told = is_told;
     }
 
-    /// Whether anybody listens.
+    /// Whether the story is told.
     pub fn is_told(&self) -> bool {
         self.is_told
     }
@@ -54,12 +54,12 @@ impl Story {
             Milestone::DeathSeen(process, evidence) => self.tell(at_ns, || format!("{by} sees {process} to be {evidence}")),
             Milestone::Proposed(view) => self.tell(at_ns, || format!("{by} proposes view {view}")),
             Milestone::Decided(view) => self.tell(at_ns, || format!("{by} has got view {view} decided")),
-            // The oracles tell of what follows.
+            // The oracles tell what follows from these.
             Milestone::Acknowledged(_) | Milestone::Active(_) => {}
         }
     }
 
-    /// Tells of a view that nobody knew.
+    /// Tells of a view that no process knew before.
     pub fn learned(&mut self, at_ns: u64, by: ProcessId, view: &View) {
         self.tell(at_ns, || {
             let members: Vec<String> = view.members.iter().map(|m| format!("{} {}", m.id, m.roles)).collect();

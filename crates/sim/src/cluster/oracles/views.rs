@@ -1,18 +1,18 @@
-//! The views that anybody has learned.
+//! The views that processes have learned.
 
 use std::collections::BTreeMap;
 
 use martlet_protocol::basics::ViewNumber;
 use martlet_protocol::membership::View;
 
-/// All views known so far, with the true time at which each was known first.
+/// All views known so far, with the true time at which each first became known.
 #[derive(Debug, Default)]
 pub struct Views {
     known: BTreeMap<u64, (u64, View)>,
 }
 
 impl Views {
-    /// Adds a view, unless one of its number is known. Returns whether it was news.
+    /// Adds a view, unless one with its number is known. Returns whether it is new.
     pub fn note(&mut self, at_ns: u64, view: &View) -> bool {
         let news = !self.known.contains_key(&view.number.0);
         if news {
@@ -26,7 +26,7 @@ impl Views {
         self.known.get(&number).map(|(_, view)| view)
     }
 
-    /// When the view of that number was known first.
+    /// When the view with that number first became known.
     pub fn known_since(&self, number: u64) -> Option<u64> {
         self.known.get(&number).map(|(at, _)| *at)
     }
@@ -41,7 +41,8 @@ impl Views {
         self.known.len() as u64
     }
 
-    /// Whether the views between the two differ in nothing but the length of leases: their leases carry over, so they are one (uKharon section 6.3).
+    /// Whether the views from one to the other differ in nothing but the length of leases: then leases carry over, and the views count as one (uKharon section
+    /// 6.3).
     pub fn carries_over(&self, one: ViewNumber, other: ViewNumber) -> bool {
         let (older, newer) = (one.min(other), one.max(other));
         (older.0 + 1..=newer.0).all(|n| self.get(n).is_some_and(|v| v.compatible))

@@ -1,4 +1,4 @@
-//! What the oracles get to see: what has happened at a process, and what acceptors hold in their memory.
+//! What the oracles see: what has happened at a process, and what the acceptors' memory holds.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::World;
@@ -13,7 +13,7 @@ use crate::cluster::life::Cluster;
 use crate::cluster::node::Notable;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// The oracles take note of what has happened at a process.
+    /// Shows the oracles what has happened at a process.
     pub(in crate::cluster) fn look_at(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
@@ -46,7 +46,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 }
 
-/// What an acceptor's memory holds about the view of that number; `None` when its slot has been used again.
+/// What an acceptor's memory holds about the view with that number; `None` when its slot has been reused.
 fn acceptor<const HOST: bool>(world: &World<HOST>, process: usize, view: ViewNumber) -> Option<Acceptor> {
     let word = world.look(process, SLOT_WORDS, |words| words[ballot::slot_of(view)].load(Ordering::Acquire));
     let word = SlotWord(word).state_in(ballot::generation_of(view))?;

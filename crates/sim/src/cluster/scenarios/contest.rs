@@ -1,4 +1,4 @@
-//! Lives in which leadership is contested all the time: again and again a process is stopped in the middle of what it does, at any single step of it.
+//! Lives in which leadership is contested all the time: again and again a process is stopped at some single step of what it does.
 
 use fastrand::Rng;
 use martlet_fabric::sim::Span;
@@ -10,10 +10,10 @@ use crate::cluster::plan::Plan;
 use crate::cluster::report::Report;
 use crate::cluster::settings::Settings;
 
-/// How often a process is stopped, or goes on, in a life.
+/// How often in a life a process is stopped or resumed.
 const ROUNDS: u32 = 24;
 
-/// Lives such a life on one host.
+/// Runs such a life on one host.
 pub(in crate::cluster) fn live<E: Engine>(plan: &Plan) -> (Report, String) {
     let mut chance = stream(plan.seed, "contest", 0);
     let mut cluster = Cluster::<E, true>::new(plan, settings(&mut chance));
@@ -30,7 +30,7 @@ pub(in crate::cluster) fn live<E: Engine>(plan: &Plan) -> (Report, String) {
     cluster.finish()
 }
 
-/// Three or five nodes; elections are quick, and some operations take long.
+/// Three or five nodes, with quick elections and some slow operations.
 fn settings(chance: &mut Rng) -> Settings {
     let mut settings = Settings::scripted();
     settings.nodes = if chance.u8(..4) == 0 { 3 } else { 5 };
@@ -51,18 +51,18 @@ fn settings(chance: &mut Rng) -> Settings {
     settings
 }
 
-/// Which processes are stopped, and chance for what comes next.
+/// Which processes are stopped, and the randomness for what comes next.
 struct Contest {
     chance: Rng,
     held: Vec<usize>,
 }
 
 impl Contest {
-    /// One more process is stopped, or one goes on; in between everything goes on for a while.
+    /// Stops one more process, or resumes one, after letting the cluster run for a while.
     fn go_round<E: Engine>(&mut self, c: &mut Cluster<E, true>) {
         self.go_on(c);
         self.held.retain(|process| c.nodes[*process].is_some());
-        // A majority can go on, whatever becomes of the others.
+        // A majority is always left running.
         let most = usize::from(c.settings.nodes - 1) / 2;
         if self.held.len() >= most || (!self.held.is_empty() && self.chance.u8(..3) == 0) {
             let process = self.held.swap_remove(self.chance.usize(..self.held.len()));
@@ -74,7 +74,7 @@ impl Contest {
         }
     }
 
-    /// The leader as a rule, or whoever else; nobody who is stopped already.
+    /// A process that is not stopped yet: usually the leader, otherwise any.
     fn victim<E: Engine>(&mut self, c: &Cluster<E, true>) -> Option<usize> {
         let able: Vec<usize> = c.alive().filter(|p| !self.held.contains(p)).collect();
         let leads = |p: &usize| c.nodes[*p].as_ref().is_some_and(|n| n.engine().standing() == Standing::Primary);
@@ -82,7 +82,7 @@ impl Contest {
         leader.or_else(|| (!able.is_empty()).then(|| able[self.chance.usize(..able.len())]))
     }
 
-    /// Until another one leads, or until clients have got replies, or for a while; and then for some single steps more.
+    /// Runs until another process leads, or until clients have got replies, or for a while; and then for a few single steps more.
     fn go_on<E: Engine>(&mut self, c: &mut Cluster<E, true>) {
         let (now, takeovers, replies) = (c.world.now(), c.oracles.takeovers, c.replies);
         match self.chance.u8(..4) {

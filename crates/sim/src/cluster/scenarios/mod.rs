@@ -1,4 +1,4 @@
-//! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
+//! Scenes that every reader of the code should have seen once. Their stories are in `testdata`, as they are told today.
 
 pub(super) mod contest;
 pub(super) mod parted;
@@ -25,7 +25,7 @@ use crate::canaries::Careless;
 /// A scene.
 #[derive(Debug)]
 pub struct Scenario {
-    /// Its name, and that of its file.
+    /// The name of the scene and of its file.
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
@@ -86,26 +86,27 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Where their stories stand.
+/// The directory of the stories.
 pub fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
 }
 
 impl Scenario {
-    /// The file of its story in [`testdata`].
+    /// The name of its file in [`testdata`].
     pub fn file_name(&self) -> String {
         format!("{}.txt", self.name)
     }
 
-    /// Plays it and tells it.
+    /// Plays the scene, and returns its report and its story.
     pub fn told(&self) -> (Report, String) {
         let (report, story) = (self.play)(&Plan { narrate: true, ..Plan::new(1) });
         (report, format!("{}: {}\n\n{story}", self.name, self.about))
     }
 }
 
-/// For a canary. Clocks run fast or slow by up to a tenth, leases are long and suspicions quick; the primary is stopped just when it has renewed its lease, and the next one
-/// acts as soon as it has waited for that. What is left between the two are the margins for clocks ([`ClockBounds`](martlet_protocol::membership::ClockBounds)).
+/// For a canary. Clocks run fast or slow by up to a tenth, leases are long, and suspicion is quick. The primary is stopped just when it has renewed its lease,
+/// and the next primary acts as soon as it has waited for that lease. The only thing left to keep the two apart are the margins for clocks
+/// ([`ClockBounds`](martlet_protocol::membership::ClockBounds)).
 pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
     let scripted = Settings::scripted();
     let clocks = ClockBounds { drift_ppm: 100_000, ..scripted.clocks };
@@ -127,8 +128,8 @@ pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
     )
 }
 
-/// For a canary. Two of three replicas are asked to end at the same moment, and disks are slow. The third one can serve alone once a group without them is on
-/// enough of their disks; where one of them goes sooner it can't, nor take in anybody, for ever.
+/// For a canary. Two of three replicas are asked to end at the same moment, and disks are slow. The third can serve alone once a group without the two is on
+/// enough of their disks. If one of them goes sooner, the third can never serve, nor take in another process.
 pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
     let disks = Disks { sync: Span(20_000, 60_000), segment_bytes: 20_000, part_bytes: 2_000, dark: Span(0, 0), late: 0 };
     play::<Mu, true>(plan, Settings { disks: Some(disks), patience_ns: 2_000_000, ..Settings::scripted() }, |c| {
@@ -142,13 +143,14 @@ pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// All but one of five are killed, in any order, the primary as often as not among the first, within a millisecond. The one that is left goes on with all that was acknowledged.
+/// All but one of five are killed within a millisecond, in any order; as often as not the primary is among the first. The survivor continues with everything
+/// that was acknowledged.
 pub(super) fn all_but_one<E: Engine>(plan: &Plan, execution: Execution) -> (Report, String) {
     const NODES: u16 = 5;
     let mut chance = stream(plan.seed, "all but one", 0);
     let mut order: Vec<u16> = (0..NODES).collect();
     chance.shuffle(&mut order);
-    // Some die at one moment, as when the kernel ends them all, and some between two steps of what the deaths before have set off.
+    // Some die at the same moment, as when the kernel ends them all, and some between two steps of the reaction to earlier deaths.
     let mut times: Vec<u64> = order[1..].iter().map(|_| if chance.bool() { 0 } else { chance.u64(..1_000_000) }).collect();
     times.sort_unstable();
     let roles = vec![Roles::COORDINATOR.with(Roles::REPLICA); usize::from(NODES)];
@@ -168,32 +170,33 @@ pub(super) fn all_but_one<E: Engine>(plan: &Plan, execution: Execution) -> (Repo
     })
 }
 
-/// How a primary comes to stand still, and what its clock makes of that.
+/// How a primary comes to stand still, and what its clock shows of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standstill {
-    /// The clock stops, for good, and nothing says so: out of the model.
+    /// The clock stops for good, and nothing reveals that: outside the model.
     Unseen,
-    /// The same, and it is asked for a write, while no node gives up what was its memory.
+    /// The same, but the primary is asked for a write, and no node gives up the memory that the primary had access to.
     UnseenWriting,
-    /// Its host is suspended. The clock that nodes read counts that.
+    /// The primary's host is suspended. The clock that nodes read counts that time.
     Suspended,
-    /// The clock stops, and goes on from there. It is seen that clocks have jumped.
+    /// The clock stops, and later continues from there. It can be detected that the clock has jumped.
     Noticed,
 }
 
-/// For canaries. The primary is stopped; when it goes on, another one leads and has acknowledged writes. It takes one more read before it looks at anything else, and must not
-/// answer from what it knows. With an unseen standstill, after which its lease holds by its clock, that is asked of reads by quorum; it is stopped while it asks the coordinators for one.
+/// For canaries. The primary is stopped. When it is resumed, another node leads and has acknowledged writes. The old primary takes one more read before it
+/// looks at anything else, and must not answer it from what it knows. After an unseen standstill its lease still holds by its clock, so the promise is made
+/// only for reads by quorum; the primary is then stopped while it asks the coordinators for one.
 ///
-/// Or it has writes in its hands, and takes one more. What it acknowledges of them its successor must have found.
+/// Or the old primary holds writes that are not acknowledged yet, and takes one more. Its successor must have found every write that it acknowledges.
 pub(super) fn read_from_the_past<E: Engine>(plan: &Plan, standstill: Standstill) -> (Report, String) {
-    // One key, of which every client knows what the others have written.
+    // A single key, so every client knows what the others have written.
     let unseen = matches!(standstill, Standstill::Unseen | Standstill::UnseenWriting);
     let writes = standstill == Standstill::UnseenWriting;
     let mut settings = Settings { quorum_reads: if unseen { 1000 } else { 0 }, keys: 1, ..Settings::scripted() };
-    // Requests are expected, and turns for them only are so short that there are none, until it goes on.
+    // Until the primary is resumed, it expects requests, but turns only for requests are so short that there are none.
     (settings.pace.expects_requests_ns, settings.pace.short_turns_ns) = (50_000, 0);
     if writes {
-        // No memory is given up that is needed no more, which would take the lanes away too.
+        // Memory that is no longer needed is kept; giving it up would take the lanes away as well.
         (settings.pace.forget_after_ns, settings.pace.forget_while_busy_after_ns) = (u64::MAX / 2, u64::MAX / 2);
     }
     let clock_stops = standstill != Standstill::Suspended || Careless::MonotonicTime.is_planted();
@@ -203,7 +206,7 @@ pub(super) fn read_from_the_past<E: Engine>(plan: &Plan, standstill: Standstill)
         let is_ready = |c: &Cluster<E, false>| {
             let node = c.nodes[old].as_ref();
             let asks = |wants_round: bool| wants_round || standstill != Standstill::Unseen;
-            // What it writes may be on its way to one of the others, or to both.
+            // A write may be on its way to one of the others, or to both.
             node.is_some_and(|n| {
                 let is_level = n.engine().committed() == n.engine().last() && n.server.inbox.is_empty();
                 asks(n.engine().wants_round()) && is_level != writes
@@ -225,7 +228,7 @@ pub(super) fn read_from_the_past<E: Engine>(plan: &Plan, standstill: Standstill)
         if c.oracles.violation().is_some() {
             return;
         }
-        // Whatever was sent to it has arrived by then. It is the clients' that have asked somebody else since.
+        // Everything that was sent to it has arrived by then. It comes from clients that have asked another node since, so it is dropped.
         c.go_on_until(c.world.now() + 10_000);
         if let Some(node) = &mut c.nodes[old] {
             node.server.inbox.clear();
@@ -234,7 +237,7 @@ pub(super) fn read_from_the_past<E: Engine>(plan: &Plan, standstill: Standstill)
         (c.clients[0].wanted, c.clients[0].puts, c.clients[0].target) = (vec![1], writes, 0);
         c.call(0);
         c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
-        // Turns for requests only, which a busy primary takes between two whole ones.
+        // Turns only for requests, such as a busy primary takes between two whole ones.
         let short = Pace { short_turns_ns: u64::MAX / 2, expects_requests_ns: u64::MAX / 4, ..c.settings.pace };
         let now = c.world.now();
         if let Some(node) = &mut c.nodes[old] {

@@ -1,4 +1,4 @@
-//! Lives in which leadership changes at a moment that chance hardly ever finds.
+//! Lives in which leadership changes at a moment that randomness hardly ever hits.
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::Roles;
@@ -10,8 +10,9 @@ use crate::cluster::plan::Plan;
 use crate::cluster::report::Report;
 use crate::cluster::settings::Settings;
 
-/// A group of five is to have three places. At the moment at which its leader holds the entry by which both groups decide, and nobody else does, the leader and one that stays are cut off
-/// from the other three: these are a majority of the group before the change, and know of no other; the two are one of the group after it.
+/// A group of five is to have three places. At the moment at which only its leader holds the entry from which on both groups decide, the leader and one process
+/// that stays are cut off from the other three. These three are a majority of the group before the change, and know of no other group. The two are a majority
+/// of the group after it.
 pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, false>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
@@ -32,8 +33,8 @@ pub(in crate::cluster) fn resize<E: Engine>(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// A group of five is to have three places. As soon as one of those that go has the entry by which the group does without it, the leader is killed, and those that stay stand still for a
-/// while: of all that could stand only those that go are left. Then the others go on.
+/// A group of five is to have three places. As soon as one of the processes that are to go has the entry with which the group drops it, the leader is killed,
+/// and the processes that stay are stopped for a while: only those that are to go are left to stand for election. Then the others continue.
 pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, true>(plan, five(), |c| {
         let Some((leader, name)) = leader(c) else { return };
@@ -49,14 +50,15 @@ pub(in crate::cluster) fn removed<E: Engine>(plan: &Plan) -> (Report, String) {
         c.say("they go on");
         others.iter().for_each(|p| c.release(*p));
         c.until("another one leads", |c| c.has_other_primary(name));
-        // There is no place for all: that they are all replicas again is asked for when there is.
+        // There are not enough places yet for all to be replicas again; that is required only once there are.
         c.until_replies(10);
         c.start(name.node.0);
     })
 }
 
-/// A group of five is to have three places. At the moment at which one of those that go has the entry by which the group does without it, the leader and one that stays are cut off from the
-/// other three. The two are a majority of the group after the change, and commit; of it the three have one.
+/// A group of five is to have three places. At the moment at which one of the processes that are to go has the entry with which the group drops it, the leader
+/// and one process that stays are cut off from the other three. The two are a majority of the group after the change, and commit; only one of the three belongs
+/// to that group.
 pub(in crate::cluster) fn removal<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, false>(plan, five(), |c| {
         let Some((leader, _)) = leader(c) else { return };
@@ -70,7 +72,7 @@ pub(in crate::cluster) fn removal<E: Engine>(plan: &Plan) -> (Report, String) {
         let stays = c.alive().find(|p| *p != leader && in_force(c, *p)).expect("two do beside the leader");
         let others: Vec<usize> = c.alive().filter(|p| *p != leader && *p != stays).collect();
         c.world.partition(&[leader, stays], &others);
-        // As long as it takes the others to elect one, if they could.
+        // Long enough for the others to elect a leader, if they could.
         c.go_on_until(c.world.now() + 40 * c.settings.heartbeat_interval_ns);
         c.until_replies(10);
         c.say("the cut is mended");
@@ -79,8 +81,8 @@ pub(in crate::cluster) fn removal<E: Engine>(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// Nothing of the others reaches a leader any more that has committed all it was given, not even what it asks them for; its clients do. Another one leads, and acknowledges a write to the
-/// one key that there is. Then the old one is asked for a read.
+/// A leader has committed all it was given. Then nothing that the others do reaches it any more, not even their answers to it, while its clients still reach
+/// it. Another process becomes leader, and acknowledges a write to the only key. Then the old leader is asked for a read.
 pub(in crate::cluster) fn read<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, false>(plan, Settings { keys: 1, ..Settings::scripted() }, |c| {
         let Some((leader, name)) = leader(c) else { return };
@@ -99,7 +101,7 @@ pub(in crate::cluster) fn read<E: Engine>(plan: &Plan) -> (Report, String) {
             c.say(if puts { "another one is asked for a write" } else { "the old one is asked for a read" });
             (c.clients[client].wanted, c.clients[client].puts, c.clients[client].target) = (vec![1], puts, node);
             c.call(client);
-            // What the cut has set off is over as well then.
+            // By then the effects of the cut are over as well.
             c.go_on_until(c.world.now() + 20_000);
             c.until("a server answers", is_quiet);
         }
@@ -108,7 +110,7 @@ pub(in crate::cluster) fn read<E: Engine>(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// The leader is killed while it has a write in its hands that its client has no reply to. The client asks the next one for the same again.
+/// The leader is killed while it holds a write that it has not replied to. The client repeats the same request at the next leader.
 pub(in crate::cluster) fn asked_again<E: Engine>(plan: &Plan) -> (Report, String) {
     play::<E, true>(plan, Settings::scripted(), |c| {
         let Some((leader, name)) = leader(c) else { return };
@@ -125,20 +127,20 @@ pub(in crate::cluster) fn asked_again<E: Engine>(plan: &Plan) -> (Report, String
     })
 }
 
-/// The one that leads. Without one the life tests nothing, which it must not pass for.
+/// The leader. A life without one tests nothing, and must not pass.
 fn leader<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) -> Option<(usize, ProcessId)> {
     c.until("one leads", |c| c.leader().is_some());
     c.leader().map(|process| (process, c.name(process)))
 }
 
-/// The group is to have three places.
+/// Asks for three places in the group.
 fn shrink<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>, leader: usize) {
     c.say("the group is to have three places");
     let taken = c.resize(leader, 3);
     c.until("the change is taken", |_| taken);
 }
 
-/// Whether a process has the entry by which the group does without it.
+/// Whether a process has the entry with which the group drops it.
 fn goes<E: Engine, const HOST: bool>(c: &Cluster<E, HOST>, process: usize) -> bool {
     c.nodes[process].as_ref().is_some_and(|n| n.engine().is_leaving_out(n.me()))
 }

@@ -1,8 +1,8 @@
-//! A crash, or a pause, at every single step of a phase of the protocol, one life a step.
+//! A crash or a pause at every single step of a phase of the protocol, one life for each step.
 //!
-//! A phase is a scene that goes by itself once it has begun. Everything that happens in it counts as a step: each store that lands, each completion, each
-//! datagram, and each of the steps of every node's turn, since here every turn stops after each of them. One life after the other is the same
-//! up to step 1, 2, 3 ... and there a chosen node is killed, or stopped for three leases; then the life goes on under all oracles.
+//! A phase is a scene that runs by itself once it has begun. Everything that happens in it counts as a step: each store that lands, each completion, each
+//! datagram, and each step of every node's turn, since here every turn stops after each of its steps. Life after life is the same up to step 1, 2, 3 ... There
+//! a chosen node is killed, or stopped for three leases; then the life continues under all oracles.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,11 +27,11 @@ pub struct Phase {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
-    /// Lives a life of it.
+    /// Runs a life that contains the phase.
     live: fn(&Phase, &Plan, Option<Blow>) -> Life,
 }
 
-/// What goes on in a phase.
+/// What happens in a phase.
 struct Script<E, const HOST: bool> {
     /// What comes before it.
     prepare: fn(&mut Cluster<E, HOST>),
@@ -41,15 +41,15 @@ struct Script<E, const HOST: bool> {
     is_over: fn(&Cluster<E, HOST>, &Before) -> bool,
 }
 
-/// How things stood when a phase began.
+/// The state of the cluster when a phase began.
 struct Before {
-    /// The primary at first, before the script prepared anything.
+    /// The first primary, before the script prepared anything.
     primary: ProcessId,
     /// How many replies clients had got.
     replies: u64,
 }
 
-/// What a life with a phase in it came to.
+/// The result of a life that contains a phase.
 struct Life {
     steps: u64,
     dealt: bool,
@@ -141,7 +141,7 @@ fn revocation<E: Engine, const HOST: bool>() -> Script<E, HOST> {
         prepare: |c| {
             let process = c.process(0);
             let old = c.name(process);
-            // In the middle of a turn, with something posted that has not landed.
+            // In the middle of a turn, with an operation posted that has not landed.
             c.until("a turn with writes on their way", |c| {
                 c.nodes[process].as_ref().is_some_and(|n| n.is_mid_turn() && n.server.held() > 0) && c.world.held() > 12
             });
@@ -240,17 +240,17 @@ fn resize<const HOST: bool>() -> Script<Dare, HOST> {
     }
 }
 
-/// Each client has had one reply at most on its way from the old primary.
+/// Each client can have had at most one reply on its way from the old primary.
 fn others_records_are_replied_to<E: Engine, const HOST: bool>(c: &Cluster<E, HOST>, before: &Before) -> bool {
     c.has_other_primary(before.primary) && c.replies > before.replies + c.settings.clients
 }
 
-/// Three nodes. Turns take longer than in other scripts, and who has been slow itself suspects nobody.
+/// Three nodes. Turns take longer than in other scripts, and a node that has been slow itself suspects no other.
 fn three() -> Settings {
     Settings { broken_turns: 1000, break_ns: Span(0, 50), heartbeat_interval_ns: 60_000, idle_ns: 5_000, ..Settings::scripted() }
 }
 
-/// Five, so that one can be killed while another is stopped, where it takes a majority to go on.
+/// Five nodes, so that one can be killed while another is stopped where it takes a majority to continue.
 fn five() -> Settings {
     let three = three();
     Settings { nodes: 5, roles: vec![three.roles[0]; 5], ..three }
@@ -266,16 +266,16 @@ fn restart_later<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>, node: u1
 pub enum Harm {
     /// SIGKILL, and a new incarnation after a while.
     Crash,
-    /// SIGSTOP for three leases.
+    /// SIGSTOP, for three leases.
     Pause,
 }
 
-/// What is done to whom, and when.
+/// What is done to which node, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blow {
     /// The node.
     pub victim: u16,
-    /// What.
+    /// What is done to it.
     pub harm: Harm,
     /// After how many steps of the phase.
     pub step: u64,
@@ -306,18 +306,18 @@ impl FromStr for Blow {
     }
 }
 
-/// The nodes that blows are dealt to: in every phase the old primary, the next one, and one that follows.
+/// The nodes that are struck: in every phase the old primary, the next one, and a follower.
 pub const NODES: Range<u16> = 0..3;
 
 impl Phase {
-    /// How many steps it has when nobody does any harm. What goes wrong then is a violation as well.
+    /// How many steps the phase has when no harm is done. Anything that goes wrong then is a violation as well.
     pub fn steps(&self, seed: u64) -> (u64, Report) {
         let life = (self.live)(self, &Plan::new(seed), None);
         (life.steps, life.report)
     }
 
-    /// One life, with a blow in it. Also tells whether it was dealt: a node that is needed is spared the crash, and one that is stopped already the
-    /// pause.
+    /// Runs one life with a blow in it. Also returns whether the blow was dealt: a node that is needed is not crashed, and a node that is stopped already is
+    /// not paused.
     pub fn struck(&self, plan: &Plan, blow: Blow) -> (bool, Report, String) {
         let life = (self.live)(self, plan, Some(blow));
         (life.dealt, life.report, life.story)
@@ -347,7 +347,7 @@ impl Phase {
             }
             if let Some(blow) = blow.filter(|blow| blow.step == steps) {
                 dealt = deal(&mut c, blow);
-                // The pause, the restart and what they lead to.
+                // Long enough for the pause, the restart and their consequences.
                 c.go_on_until(c.world.now() + 700_000);
             }
         }

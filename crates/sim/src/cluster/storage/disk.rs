@@ -1,7 +1,8 @@
-//! A node's disk: what its lives have written there, and what of it is left when the power goes, or a process ends.
+//! A node's disk: what the node's lives have written to it, and what of that is left when the power goes or a process ends.
 //!
-//! As in a node, what is handed over while a sync is under way waits for the next one, which makes all of it stable at once. Whatever is not stable is lost
-//! with the power, but for the frame that is being written: that may be there as a whole, or not at all, since half a frame is none.
+//! As in a real node, what is handed over while a sync is under way waits for the next sync, which makes all of it stable at once. When the power goes,
+//! whatever is not stable is lost, except for the frame that is being written: that one may be there as a whole or not at all, since half a frame does not
+//! count.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,14 @@ use martlet_protocol::replica::journal::SnapshotStep;
 use crate::cluster::engine::Engine;
 use crate::cluster::node::machine::Machine;
 
-/// What the disks of a life are like.
+/// Properties of the disks in a life.
 #[derive(Clone, Copy, Debug)]
 pub struct Disks {
     /// How long a sync takes, in nanoseconds.
     pub sync: Span,
-    /// When a log has grown by so many bytes another snapshot begins.
+    /// When a log has grown by this many bytes, another snapshot begins.
     pub segment_bytes: usize,
-    /// About so many bytes of the state are taken in one turn.
+    /// Roughly how many bytes of the state go into a snapshot in one turn.
     pub part_bytes: usize,
     /// From a loss of power to a node's next start, in nanoseconds,
     pub dark: Span,
@@ -30,46 +31,46 @@ pub struct Disks {
     pub late: u8,
 }
 
-/// A snapshot, and the journal from its base on.
+/// A snapshot, and the journal since its base.
 #[derive(Clone, Debug, Default)]
 pub struct Stored {
     /// The state.
     pub parts: Vec<Vec<u8>>,
-    /// The snapshot's last words.
+    /// What ends the snapshot.
     pub last: Vec<u8>,
     journal: Vec<(u64, Vec<u8>)>,
 }
 
 impl Stored {
-    /// All of the journal.
+    /// The whole journal.
     pub fn journal(&self) -> Vec<u8> {
         self.journal.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect()
     }
 }
 
-/// What stands there of one life.
+/// What one life has left on the disk.
 #[derive(Clone, Debug, Default)]
 struct Log {
-    /// The newest whole snapshot.
+    /// The newest complete snapshot.
     whole: Option<Stored>,
-    /// The one on its way.
+    /// The snapshot that is being written.
     next: Option<Stored>,
-    /// The last number with which somebody has come back as it.
+    /// The last number with which a process has come back as this life.
     returns: u64,
 }
 
-/// The life that writes.
+/// The life that is writing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
     life: u64,
-    /// What has been handed over, and what of it is stable.
+    /// The last ticket handed over, and the last stable one.
     ticket: u64,
     stable: u64,
     /// The sync that is under way: what it makes stable, and when.
     sync: Option<(u64, u64)>,
-    /// As of which ticket the snapshot on its way is whole.
+    /// The ticket at which the snapshot being written is complete.
     finished: Option<u64>,
-    /// After which ticket the logs of other lives go.
+    /// The ticket after which the logs of other lives are removed.
     settled: Option<u64>,
     /// Bytes since the last snapshot began.
     since: usize,
@@ -78,9 +79,9 @@ struct Writer {
 /// How a life's writing ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All that was handed over is written first.
+    /// Everything handed over is written first.
     Clean,
-    /// By a signal, or with the power.
+    /// By a signal, or when the power goes.
     Sudden,
 }
 
@@ -94,17 +95,17 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty one.
+    /// An empty disk.
     pub fn new(chance: Rng, like: Disks) -> Disk {
         Disk { chance, like, lives: BTreeMap::new(), writer: None }
     }
 
-    /// The lives that could be come back as, the oldest first.
+    /// The lives that a process could come back as, oldest first.
     pub fn lives(&self) -> Vec<u64> {
         self.lives.iter().filter(|(_, log)| log.whole.is_some()).map(|(life, _)| *life).collect()
     }
 
-    /// As whom a process comes back, and with what; `None` when there is nothing. `known_as`: others have said as whom.
+    /// As which life a process comes back, and with what; `None` when there is nothing. `known_as`: the life that the others have named.
     pub fn origin<E: Engine>(&self, node: ProcessId, config: &E::Config, known_as: Option<u64>) -> Option<(ProcessId, &Stored)> {
         let born = |life: u64| ProcessId { incarnation: martlet_fabric::Incarnation(life), ..node };
         let whole = |life: u64| self.lives[&life].whole.as_ref();
@@ -116,7 +117,7 @@ impl Disk {
         Some((born(life + self.lives[&life].returns + 1), whole(life)?))
     }
 
-    /// That process has begun: as one that has come back, or with nothing.
+    /// That process begins to write: as one that has come back, or as one with nothing.
     pub fn begin(&mut self, me: ProcessId) {
         let life = me.birth().incarnation.0;
         let log = self.lives.entry(life).or_default();
@@ -153,7 +154,7 @@ impl Disk {
         }
     }
 
-    /// After a turn: takes what it has brought, and gets on with a snapshot.
+    /// After a turn: takes over what the turn has produced, and continues a snapshot.
     pub fn after_turn<E: Engine, F: Fabric>(&mut self, now: u64, engine: &mut E, machine: &Machine, fabric: &F, is_member: bool) {
         self.take(engine);
         let Some(writer) = &mut self.writer else { return };
@@ -172,7 +173,7 @@ impl Disk {
                 SnapshotStep::Part => next.parts.push(out),
                 SnapshotStep::Wait => {}
                 SnapshotStep::Whole => {
-                    // Its last words are a frame of their own.
+                    // The end of a snapshot is a frame of its own.
                     writer.ticket += 1;
                     (next.last, writer.finished) = (out, Some(writer.ticket));
                 }
@@ -202,12 +203,12 @@ impl Disk {
         engine.note_taken(writer.ticket);
     }
 
-    /// When it has something to tell.
+    /// When it will next have something to report.
     pub fn deadline(&self) -> u64 {
         self.writer.and_then(|writer| writer.sync).map_or(u64::MAX, |(_, done)| done)
     }
 
-    /// The life that writes ends: what is stable is left, and perhaps the frame that was being written.
+    /// The life that is writing ends. What is stable is left, and perhaps the frame that was being written.
     pub fn end(&mut self, how: End) {
         let Some(writer) = self.writer.take() else { return };
         let cut = match (how, writer.sync) {
@@ -215,7 +216,7 @@ impl Disk {
             (End::Sudden, Some((covers, _))) if self.chance.bool() => covers,
             (End::Sudden, _) => writer.stable,
         };
-        // What follows a frame may have been done too.
+        // The work that follows a frame may have been done too.
         let done = |at: Option<u64>, chance: &mut Rng| at.is_some_and(|at| at <= writer.stable || (at <= cut && chance.bool()));
         let log = self.lives.get_mut(&writer.life).expect("it writes");
         let next = log.next.take();
@@ -224,7 +225,7 @@ impl Disk {
         }
         if let Some(stored) = &mut log.whole {
             stored.journal.retain(|(ticket, _)| *ticket <= cut);
-            // They are there now, whatever the next life will call its own.
+            // The entries left are stable, whichever tickets the next life hands out.
             stored.journal.iter_mut().for_each(|(ticket, _)| *ticket = 0);
         }
         if done(writer.settled, &mut self.chance) {

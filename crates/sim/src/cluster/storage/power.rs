@@ -1,4 +1,4 @@
-//! Lives with disks: how a process begins with one, who founds the cluster, and what happens when the power goes everywhere.
+//! Lives with disks: how a process begins with one, which nodes found the cluster, and what happens when the power goes everywhere.
 
 use fastrand::Rng;
 use martlet_fabric::NodeId;
@@ -13,22 +13,22 @@ use crate::cluster::faults::Fault;
 use crate::cluster::life::{Cluster, Due};
 use crate::cluster::settings::Settings;
 
-/// Between two looks of whoever may found the cluster, in nanoseconds.
+/// How often a process that may found the cluster looks around, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 10_000;
-/// Between two looks of who cannot.
+/// How often a process that may not found it looks around, in nanoseconds.
 const UNABLE_INTERVAL_NS: u64 = 50_000;
-/// For how long those who can found it again wait for the rest.
+/// How long processes that are able to found the cluster again wait for the others.
 const RETURN_PATIENCE_NS: u64 = 200_000;
 
 /// What outlives processes.
 pub struct Lasting {
     /// By node.
     pub disks: Vec<Disk>,
-    /// By node: its last life ended of itself, and knew a view; the next one joins those who have it.
+    /// By node: its last life ended by itself, and knew a view; the next life joins the processes that have one.
     pub joins: Vec<bool>,
-    /// By node: as whom the next life is to come back.
+    /// By node: as which life it is to come back next.
     pub known_as: Vec<Option<u64>>,
-    /// Whether a process of the host holds the claim to found the cluster.
+    /// Whether a process of the host has claimed the founding of the cluster.
     lock: Lock,
 }
 
@@ -44,13 +44,13 @@ impl Lasting {
     }
 }
 
-/// Where a process has its turn, in a life with disks.
+/// The surroundings of a process's turn, in a life with disks.
 pub struct Place<'a, const HOST: bool> {
     pub disk: &'a mut Disk,
     pub ground: founding::simulated::Place<'a, HOST>,
 }
 
-/// How a process looks around for somebody with a view.
+/// How a process looks around for another one with a view.
 pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
     let both = Roles::COORDINATOR.with(Roles::REPLICA);
     let nodes = || (0..settings.nodes).map(NodeId);
@@ -67,7 +67,7 @@ pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
     }
 }
 
-/// The place of a node's turn, where there are disks.
+/// The surroundings of a node's turn, where there are disks.
 pub fn place<'a, const HOST: bool>(lasting: &'a mut Option<Lasting>, me: NodeId, current: &[Option<usize>]) -> Option<Place<'a, HOST>> {
     let Lasting { disks, lock, .. } = lasting.as_mut()?;
     let running = current.iter().map(Option::is_some).collect();
@@ -75,19 +75,19 @@ pub fn place<'a, const HOST: bool>(lasting: &'a mut Option<Lasting>, me: NodeId,
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// The process of that node is no more: what it wrote is left, or some of it.
+    /// The process of that node has ended: what it wrote is left, or part of it.
     pub(in crate::cluster) fn end_writing(&mut self, node: u16, how: End) {
         if let Some(Lasting { disks, joins, .. }) = &mut self.lasting {
             disks[usize::from(node)].end(how);
             joins[usize::from(node)] = false;
-            // With disks it may be founded again by those who were about to learn the first view of somebody who has died since.
+            // With disks, processes that were about to learn the first view of a founder that has died since may found the cluster again.
             if self.nodes.iter().flatten().all(|node| node.core().view().is_none()) {
                 self.oracles.views_forgotten();
             }
         }
     }
 
-    /// All hosts lose their power, and get it back one after the other.
+    /// All hosts lose their power, and get it back one after another.
     pub(in crate::cluster) fn lose_power(&mut self, nth: u32, chance: &mut Rng) -> bool {
         let Some(disks) = self.settings.disks else { return false };
         self.tell(|_| format!("{}/{nth}: the power goes, everywhere", Fault::PowerLoss));
@@ -107,7 +107,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         true
     }
 
-    /// No process runs. All nodes start one after the other, from their disks.
+    /// No process runs. All nodes start one after another, from their disks.
     fn start_all_again(&mut self, disks: Disks, chance: &mut Rng) {
         if let Some(Lasting { joins, known_as, .. }) = &mut self.lasting {
             joins.fill(false);
@@ -120,12 +120,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
     }
 
-    /// All nodes are asked to end, and those that do not do so soon enough are killed, as an operator or a service manager does.
+    /// All nodes are asked to end. Those that do not end soon enough are killed, as an operator or a service manager would do.
     pub(in crate::cluster) fn shut_down(&mut self, nth: u32, chance: &mut Rng) -> bool {
         if self.settings.disks.is_none() || self.shutdown.is_some() {
             return false;
         }
-        // At once, in any order, or one after the other.
+        // All at once, in any order, or one after another.
         let within_ns = *chance.choice(&[1, 2_000, 50_000, 2 * self.settings.broadcast_timeout_ns]).expect("there are some");
         self.tell(|_| format!("{}/{nth}: all nodes are asked to end, within {within_ns} ns", Fault::Shutdown));
         let now = self.world.now();
@@ -141,7 +141,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         true
     }
 
-    /// Once all nodes have ended they start again.
+    /// Starts all nodes again once all of them have ended.
     pub(in crate::cluster) fn start_again_after_shutdown(&mut self) {
         if self.shutdown.is_some() && self.alive().next().is_none() {
             let (mut chance, disks) = (self.shutdown.take().expect("just seen"), self.settings.disks.expect("only where there are disks"));

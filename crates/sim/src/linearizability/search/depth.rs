@@ -1,10 +1,10 @@
-//! Depth first, the likeliest way first, with Lowe's memo of where the search has been.
+//! Depth-first search that tries the likeliest step first, with Lowe's memo of where the search has been.
 
 use hashbrown::HashMap;
 
 use super::{Chain, Configuration, Found, Frame, Model, Problem, Set, Spot, note_smallest};
 
-/// The longest order that was found: operations (by their place in the slice that the search was given) and the state after them.
+/// The longest order that was found: operations (as indices into the slice that the search was given), and the state after them.
 pub(in super::super) struct Longest<S> {
     pub(in super::super) order: Vec<usize>,
     pub(in super::super) state: S,
@@ -14,18 +14,18 @@ pub(in super::super) struct Longest<S> {
 struct Stop<M: Model> {
     configuration: Configuration<M::State>,
     frame: Frame<M::State>,
-    /// What was placed to come here; nothing at the start.
+    /// What was placed to get here; nothing at the start.
     step: Option<(Chain, usize)>,
 }
 
-/// Searches until it finds an order, has seen everything or is out of steps.
+/// Searches until it finds an order, has tried everything, or has no steps left.
 pub(super) fn run<M: Model>(problem: &Problem<'_, M>) -> (Found, Longest<M::State>) {
     let start = problem.start();
     let mut longest = Longest { order: Vec::new(), state: start.spot.state.clone() };
     if problem.complete(&start.spot) {
         return (Found::Order, longest);
     }
-    // For each spot, the smallest sets of optional operations it was entered with.
+    // For each spot, the smallest sets of used optional operations with which it was entered.
     let mut entered: HashMap<Spot<M::State>, Vec<Set>> = HashMap::new();
     let frame = problem.frame(&start.spot);
     let mut path: Vec<Stop<M>> = vec![Stop { configuration: start, frame, step: None }];
@@ -45,7 +45,7 @@ pub(super) fn run<M: Model>(problem: &Problem<'_, M>) -> (Found, Longest<M::Stat
                 return (Found::Order, order(problem, &path));
             }
         } else if !problem.lengthen_chains(&here.configuration.used, &mut here.frame) && !problem.out_of_steps() {
-            // Only at dead ends, so that a long way without any costs no copies.
+            // Only at dead ends, so that a long path without any costs no copies.
             if path.len() > longest_path {
                 longest_path = path.len();
                 longest = order(problem, &path);

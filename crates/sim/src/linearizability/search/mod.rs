@@ -1,13 +1,13 @@
 //! The search for an order, over the operations of one key.
 //!
-//! A configuration is the set of operations that stand in the order so far, with the state after them. A step places one more operation
-//! with a reply, and before it those without a reply that it needs. Two facts keep crashes from doubling the work:
+//! A configuration is the set of operations that have been placed in the order so far, together with the state after them. A step places one more operation
+//! with a reply, and before it the operations without a reply that it needs. Two facts keep crashes from doubling the work:
 //!
-//! - An operation without a reply is worth placing only directly before a reply that depends on it. If the reply is possible without it and
-//!   ends in the same state, or in a state from which it can still follow, then it is left for later.
-//! - A configuration that differs from an earlier one only by *more* of them used up leads nowhere else.
+//! - An operation without a reply is worth placing only directly before a reply that depends on it. If the reply is possible without the operation and leads to
+//!   the same state, or to a state after which the operation can still follow, the operation is left for later.
+//! - A configuration that differs from an earlier one only by having used up *more* operations without a reply leads nowhere new.
 //!
-//! The search itself is [`depth`]; here is what it goes through.
+//! The search itself is in [`depth`]; this module has the configurations that it goes through.
 
 mod depth;
 
@@ -21,18 +21,18 @@ use super::{Model, OperationOf, Outcome};
 
 pub(super) use depth::Longest;
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// An order that explains every reply.
     Order,
     /// No order does.
     None,
-    /// Neither, after as many steps as were allowed.
+    /// Undecided: the search used all of the steps it was allowed.
     GaveUp,
 }
 
-/// Searches for an order of `operations`, and returns the longest that it got to.
+/// Searches for an order of `operations`, and returns the longest one that it found.
 pub(super) fn run<M: Model>(model: &M, key: &M::Key, operations: &[&OperationOf<M>], steps: u64) -> (Found, Longest<M::State>) {
     depth::run(&Problem::new(model, key, operations, steps))
 }
@@ -46,12 +46,12 @@ struct Returned<'a, M: Model> {
     output: &'a M::Output,
 }
 
-/// An operation without one: optional, since nobody saw it take effect.
+/// An operation without a reply. It is optional, since no client saw it take effect.
 struct Optional<'a, M: Model> {
     place: usize,
     called: u64,
     input: &'a M::Input,
-    /// The one called before it that asks for the same. It is used first: the two are worth the same, and it has been there longer.
+    /// The previous operation, by call, that asks for the same. The twin is used first: the two have the same effect, and the twin became possible earlier.
     twin: Option<usize>,
 }
 
@@ -59,9 +59,9 @@ struct Optional<'a, M: Model> {
 struct Problem<'a, M: Model> {
     model: &'a M,
     initial: M::State,
-    /// By call.
+    /// Sorted by call.
     returned: Vec<Returned<'a, M>>,
-    /// By call.
+    /// Sorted by call.
     optional: Vec<Optional<'a, M>>,
     steps_left: Cell<u64>,
 }
@@ -72,51 +72,51 @@ type Set = Rc<[usize]>;
 /// Optional operations in the order in which they take effect.
 type Chain = Vec<usize>;
 
-/// What stands in the order so far: all operations with a reply below `reach` but the `open` ones, and the optional ones that are `used`.
+/// What has been placed in the order so far: all operations with a reply below `reach` except the `open` ones, and the optional ones that are `used`.
 ///
-/// The open ones overlap each other, so there are never more of them than clients, however long the history is.
+/// The open operations overlap each other, so there are never more of them than clients, however long the history is.
 #[derive(Clone)]
 struct Configuration<S> {
     spot: Spot<S>,
     used: Set,
 }
 
-/// A configuration but for the optional operations used.
+/// A configuration without its set of used optional operations.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Spot<S> {
-    /// One more than the highest operation with a reply that is in the order.
+    /// One more than the highest operation with a reply that has been placed.
     reach: usize,
-    /// Those below `reach` that are not, sorted.
+    /// The operations below `reach` that have not been placed, sorted.
     open: Vec<usize>,
     /// The state after the order.
     state: S,
 }
 
-/// For tables that look a spot up before they keep a copy of it.
+/// For tables that look a spot up before they store a copy of it.
 impl<S: Clone> From<&Spot<S>> for Spot<S> {
     fn from(spot: &Spot<S>) -> Spot<S> {
         spot.clone()
     }
 }
 
-/// One way to go on: a chain, then an operation with a reply, with the state after them.
+/// One way to continue: a chain, then an operation with a reply, and the state after them.
 struct Choice<S> {
     chain: Chain,
     returned: usize,
     state: S,
 }
 
-/// What could be tried from a configuration.
+/// What can be tried from a configuration.
 struct Frame<S> {
-    /// Operations called no later than this can come next.
+    /// Only operations called no later than this can come next.
     earliest_return: u64,
     /// Operations with a reply that can come next.
     next: Vec<usize>,
-    /// Ways to go on, best last.
+    /// Ways to continue, best last.
     choices: Vec<Choice<S>>,
     /// Where chains of the length tried so far lead.
     chains: Vec<(S, Chain)>,
-    /// The smallest sets of optional operations by which chains have led to a state.
+    /// For each state, the smallest sets of optional operations with which chains have led to it.
     chained: HashMap<S, Vec<Set>>,
 }
 
@@ -144,7 +144,7 @@ impl<'a, M: Model> Problem<'a, M> {
         Configuration { spot, used: Set::default() }
     }
 
-    /// Whether every operation with a reply has its place.
+    /// Whether every operation with a reply has been placed.
     fn complete(&self, spot: &Spot<M::State>) -> bool {
         spot.reach == self.returned.len() && spot.open.is_empty()
     }
@@ -178,9 +178,9 @@ impl<'a, M: Model> Problem<'a, M> {
         Configuration { spot: Spot { reach, open, state: choice.state.clone() }, used }
     }
 
-    /// What can come next, without optional operations so far.
+    /// What can come next, without any optional operations so far.
     fn frame(&self, from: &Spot<M::State>) -> Frame<M::State> {
-        // What was called after the earliest return among the operations without a place cannot come next.
+        // Among the operations not yet placed, one that was called after the earliest return cannot come next.
         let mut earliest = from.open.iter().map(|&at| self.returned[at].returned).min().unwrap_or(u64::MAX);
         let mut beyond = from.reach;
         while let Some(op) = self.returned.get(beyond).filter(|op| op.called <= earliest) {
@@ -189,7 +189,7 @@ impl<'a, M: Model> Problem<'a, M> {
         }
         let mut next: Vec<usize> = from.open.iter().copied().chain(from.reach..beyond).collect();
         next.retain(|&at| self.returned[at].called <= earliest);
-        // The earliest return is tried first: most stores execute in about the order in which they reply.
+        // Try the operation with the earliest return first: most stores execute roughly in the order in which they reply.
         next.sort_by_key(|&at| std::cmp::Reverse(self.returned[at].returned));
         let direct = |&at: &usize| Some(Choice { chain: Chain::new(), returned: at, state: self.reply(&from.state, at)? });
         let choices = next.iter().filter_map(direct).collect();
@@ -197,14 +197,14 @@ impl<'a, M: Model> Problem<'a, M> {
         Frame { earliest_return: earliest, next, choices, chains, chained: HashMap::new() }
     }
 
-    /// Makes the chains of a configuration longer by one, and notes which replies become possible by them. `false`: there are none left.
+    /// Makes the chains of a configuration longer by one operation, and notes which replies become possible. Returns `false` if there are no more chains.
     fn lengthen_chains(&self, used: &Set, frame: &mut Frame<M::State>) -> bool {
         let callable = self.optional.partition_point(|op| op.called <= frame.earliest_return);
         let shorter = std::mem::take(&mut frame.chains);
         if frame.chained.is_empty() {
             frame.chained.extend(shorter.iter().map(|(state, _)| (state.clone(), vec![Set::default()])));
         }
-        // Used again for each, since most turn out to lead nowhere new.
+        // Reused for each chain, since most of them turn out to lead nowhere new.
         let mut sorted = Vec::new();
         for (state, chain) in &shorter {
             let used = |at: usize| used.binary_search(&at).is_ok() || chain.contains(&at);
@@ -241,7 +241,8 @@ impl<'a, M: Model> Problem<'a, M> {
     }
 }
 
-/// Adds `set` to the smallest ones known, unless one of them is part of it already: whoever came with fewer could still do all that we can.
+/// Adds `set` to the smallest known sets, unless one of them is a subset of it already: with fewer operations used, everything is still possible that is
+/// possible now.
 fn note_smallest(known: &mut Vec<Set>, set: &[usize], kept: impl FnOnce() -> Set) -> bool {
     if known.iter().any(|earlier| subset(earlier, set)) {
         return false;
