@@ -1,4 +1,4 @@
-//! The board: what a warden shows in memory that the programs of its host read. A program that polls it makes no system call.
+//! The board: memory in which a warden shows its state to the programs of its host. A program that polls the board makes no system call.
 //!
 //! | words | what | who writes | which way | order |
 //! |---|---|---|---|---|
@@ -13,12 +13,13 @@
 //! | + 1 | its number, and its host's in the high half (0: this one) | the desk | | after a release fence that follows the free state |
 //! | + 2 | its incarnation | the desk | | as + 1 |
 //! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk | | as + 1 |
-//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state and + 5; as + 1 where a life of another host is known only since its end |
+//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state and + 5; as + 1 where this host hears of a life of another host only after its end |
 //! | + 5, + 6 | the secret of a life that has certainly failed; else 0 | the thread that changed the state | | as + 4 |
 //!
-//! Readers load every word with acquire, which pairs with the releases. A slot holds one life. The thread that ends it does so by one compare-and-swap of the state
-//! word, generation included: so an end is told once, with one evidence, and a thread that is late ends nobody else's life. Only the desk frees a slot, after it has
-//! heard of the end; the next life in it has a new generation. What is read between two loads of the same state word belongs to one life.
+//! Readers load every word with acquire, which pairs with the releases. A slot holds one life. The thread that ends the life does so by one compare-and-swap of
+//! the state word, generation included. So an end is reported once, with one evidence, and a thread that is late cannot end another life in the same slot. Only
+//! the desk frees a slot, after it has heard of the end; the next life in it has a new generation. Everything read between two loads that find the same state
+//! word belongs to one life.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,23 +42,23 @@ const _: () = assert!(EYE + WORDS_EACH <= MAIL);
 const MAIL: usize = 64;
 const SLOTS: usize = 512;
 const SLOT_WORDS: usize = 8;
-/// The most programs that a warden serves.
+/// The most programs that a warden serves at a time.
 pub const MAX_SEATS: usize = 256;
-/// The most lives of applications that a warden keeps in mind.
+/// The most lives of applications that a warden keeps.
 pub const MAX_SLOTS: usize = 512;
 const WORDS: usize = SLOTS + SLOT_WORDS * MAX_SLOTS;
 /// "martletw", and the layout's version.
 const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 3;
 
-/// How an application's life stands.
+/// The state of an application's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// Nobody's.
+    /// The slot is free.
     Free = 0,
-    /// It is monitored, and has not joined yet.
+    /// A program monitors it, and it has not joined yet.
     Awaited = 1,
-    /// It has joined, and nothing says otherwise.
+    /// It has joined, and as far as is known it is alive.
     Alive = 2,
     /// It has failed.
     Failed = 3,
@@ -93,16 +94,16 @@ pub enum Evidence {
     Words = 1,
     /// The kernel says that the whole process has ended.
     Process = 2,
-    /// The warden of its host says so, and proves that the application had chosen it.
+    /// The warden of its host says so, and proves it with the secret that the application had chosen.
     Certificate = 3,
-    /// Its host has been silent for longer than planned: a presumption.
+    /// Its host has been silent for longer than the timeout: a presumption.
     Silence = 4,
     /// Programs inside the kernel marked the death of all threads that acted for it, or of the whole process, before the kernel's own words said so.
     Marks = 5,
 }
 
 impl Evidence {
-    /// Whether it is certain that the application does nothing any more.
+    /// Whether it is certain that the application will do nothing more.
     pub fn is_certain(self) -> bool {
         self != Evidence::Silence
     }
@@ -129,7 +130,7 @@ impl std::fmt::Display for Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Marking {
-    /// None: it is not permitted to have the kernel make them, or is not to.
+    /// None: the kernel's programs are not permitted, or not wanted.
     Nothing = 0,
     /// Of threads.
     Threads = 1,
@@ -142,14 +143,14 @@ pub enum Marking {
 pub struct Slot {
     /// Which slot.
     pub index: u16,
-    /// Which of the lives that have stood there.
+    /// Which of the lives that have had this slot.
     pub generation: u32,
 }
 
-/// What a slot says.
+/// What a slot shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// How the life stands.
+    /// The state of the life.
     pub state: State,
     /// Why it has failed, if it has.
     pub evidence: Option<Evidence>,
@@ -157,7 +158,7 @@ pub struct Seen {
     pub incarnation: u64,
     /// When the warden learned its end, in nanoseconds of CLOCK_MONOTONIC; 0 until then, and for a moment after.
     pub at_ns: u64,
-    /// The secret of a life that has certainly failed, once `at_ns` is there: by which other processes recognise that its warden says so
+    /// The secret of a life that has certainly failed, once `at_ns` is set. With it other processes recognise that the life's warden says so
     /// ([`certificate`](martlet_protocol::detector::certificate)).
     pub secret: Option<Secret>,
 }
@@ -167,19 +168,19 @@ pub struct Seen {
 pub(crate) struct End {
     pub(crate) state: State,
     pub(crate) evidence: Option<Evidence>,
-    /// When the warden learned that.
+    /// When the warden learned of it.
     pub(crate) at_ns: u64,
-    /// Its secret, as long as its end is no certain failure: then it is revealed.
+    /// Its secret, while its end is not a certain failure; when it is, the secret is revealed.
     pub(crate) secret: Secret,
 }
 
 impl End {
-    /// A failure, as far as it is certain by `evidence`.
+    /// A failure, as certain as `evidence` makes it.
     pub(crate) fn failure(evidence: Evidence, at_ns: u64, secret: Secret) -> End {
         End { state: State::Failed, evidence: Some(evidence), at_ns, secret }
     }
 
-    /// The words that are stored when the state has changed: the secret, as far as it is to be revealed, and the time.
+    /// The words to store after the state has changed: the secret, if it is to be revealed, and the time.
     fn words(&self) -> [(usize, u64); 3] {
         let is_certain = self.state == State::Failed && self.evidence.is_some_and(Evidence::is_certain);
         let secret = if is_certain { self.secret } else { [0; 16] };
@@ -188,7 +189,7 @@ impl End {
     }
 }
 
-/// The board, as the warden or as a program has it mapped.
+/// The board, as mapped by the warden or by a program.
 #[derive(Clone, Debug)]
 pub struct Board(Page);
 
@@ -206,9 +207,9 @@ const fn state_word(state: State, evidence: Option<Evidence>, generation: u32) -
 
 fn look(slot: Slot, mut load: impl FnMut(usize) -> u64) -> Option<Seen> {
     let mut state = load(word_of(slot.index, 0));
-    // It changes three times in a life at most.
+    // The state changes at most three times in a life.
     while state >> 32 == u64::from(slot.generation) {
-        // The time comes before what is stored ahead of it.
+        // The time is loaded before the words that are stored ahead of it.
         let (incarnation, at_ns) = (load(word_of(slot.index, 2)), load(word_of(slot.index, 4)));
         let secret = [5, 6].map(|word| load(word_of(slot.index, word)));
         let before = std::mem::replace(&mut state, load(word_of(slot.index, 0)));
@@ -270,7 +271,7 @@ impl Board {
         self.0.load(BELL)
     }
 
-    /// Sleeps until [`Board::changes`] is no longer what it was, or the warden has died, for so long at most; it may return early.
+    /// Sleeps until [`Board::changes`] has changed or the warden has died, but no longer than given; it may return early.
     pub fn sleep(&self, changes: u64, at_most: Option<std::time::Duration>) {
         let eye = self.0.load(EYE);
         if eye & OWNER_DIED == 0 {
@@ -283,17 +284,17 @@ impl Board {
         self.0.load(EYE) & OWNER_DIED != 0
     }
 
-    /// What stands in the slot, unless the life has given way to another one.
+    /// What the slot shows, unless the life has given way to another one.
     pub fn look(&self, slot: Slot) -> Option<Seen> {
         look(slot, |word| self.0.load(word))
     }
 
-    /// Which life stands in a slot. It is that of the slot's present generation.
+    /// The life in a slot, in the slot's present generation.
     pub(crate) fn app_life(&self, slot: Slot) -> AppLife {
         AppLife { app: self.0.load(word_of(slot.index, 1)) as u32, incarnation: self.0.load(word_of(slot.index, 2)) }
     }
 
-    /// Whether the life in the slot is of an application of this host.
+    /// Whether the life in the slot belongs to an application of this host.
     pub fn is_of_this_host(&self, slot: Slot) -> bool {
         self.0.load(word_of(slot.index, 1)) >> 32 == 0
     }
@@ -326,7 +327,8 @@ impl Board {
         );
     }
 
-    /// Shows a life of another host that was over before it was heard of, in a slot that the desk knows to be free or awaited: it is never seen alive.
+    /// Shows a life of another host that was over before this host heard of it, in a slot that the desk knows to be free or awaited. No reader ever sees it
+    /// alive.
     pub(crate) fn begin_over(&self, slot: Slot, life: AppLife, host: u32, end: &End) {
         let [(_, first), (_, second), (_, at_ns)] = end.words();
         self.fill(
@@ -338,7 +340,8 @@ impl Board {
 
     fn fill(&self, slot: Slot, life: [u64; 6], state: u64) {
         let words = self.0.words();
-        // A reader that finds one of these finds the slot freed, or its own generation gone, when it looks at the state again.
+        // A reader that finds one of the stores below also finds, when it looks at the state again, that the slot has been freed or that its own generation is
+        // gone.
         fence(Ordering::Release);
         for (word, value) in (1..).zip(life) {
             words[word_of(slot.index, word)].store(value, Ordering::Relaxed);
@@ -347,7 +350,7 @@ impl Board {
         self.ring();
     }
 
-    /// Ends a life that is alive. Returns whether this call did it: nobody else has told, or will.
+    /// Ends a life that is alive. Returns whether this call did it: then no other call has reported the end, or will.
     pub(crate) fn end(&self, slot: Slot, end: &End) -> bool {
         let words = self.0.words();
         let (alive, ended) = (state_word(State::Alive, None, slot.generation), state_word(end.state, end.evidence, slot.generation));
@@ -361,7 +364,7 @@ impl Board {
         is_first
     }
 
-    /// Frees a slot. What looks at it from now on finds nothing.
+    /// Frees a slot. Readers that look at it from now on find nothing.
     pub(crate) fn free(&self, slot: Slot) {
         self.0.words()[word_of(slot.index, 0)].store(state_word(State::Free, None, slot.generation), Ordering::Release);
         self.ring();
@@ -436,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_life_is_never_seen_with_what_belongs_to_the_next_one() {
-        // All places between a reader's loads at which the desk frees the slot, and at which it has come so far with the next life.
+        // All points between a reader's loads at which the desk may free the slot, and all points that it may have reached with the next life.
         for freed in 0..7 {
             for begun in freed..7 {
                 let board = Board::create(9, 1, Marking::Nothing).expect("memory");

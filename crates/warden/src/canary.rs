@@ -1,4 +1,5 @@
-//! Known bugs in how a warden reads what comes from outside, and in what it lets programs do, kept as canaries ([`probe`](martlet_fabric::probe)): the fuzz target `wardens` has to find each.
+//! Known bugs in how a warden reads what comes from outside, and in what it lets programs do. They are kept as canaries ([`probe`](martlet_fabric::probe)): the
+//! fuzz target `wardens` has to find each of them.
 
 use martlet_fabric::canaries;
 

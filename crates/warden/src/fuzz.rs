@@ -1,4 +1,4 @@
-//! What must hold for any bytes that come from programs, from wardens of other hosts, and from operators, for the fuzz targets.
+//! For the fuzz targets: what must hold for any bytes that come from programs, from wardens of other hosts, and from operators.
 
 mod packets;
 
@@ -12,7 +12,7 @@ use crate::neighbours::Neighbours;
 use crate::packet;
 use crate::wire::{Answer, Malformed, Request};
 
-/// All of what a warden takes from outside. The first byte says whose bytes follow.
+/// Checks everything that a warden takes from outside. The first byte says what the rest is.
 pub fn check(bytes: &[u8]) {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
     match choice % 5 {
@@ -28,7 +28,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// A message between a program and its warden is refused, or read as it would be written. It says where it ends: no shorter message says the same, and no longer one.
+/// A message between a program and its warden is refused, or it is exactly what encoding its meaning gives: no shorter message says the same, and no longer
+/// one.
 fn message(bytes: &[u8]) {
     let ends = |refused: fn(&[u8]) -> Option<Malformed>| {
         assert!(refused(&bytes[..bytes.len() - 1]).is_some(), "the last byte says nothing");
@@ -44,8 +45,8 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// A warden's file is refused by name, or says which hosts to hear, each once, and for how long each may be silent: over any path, a heartbeat that is as late as that
-/// path allows comes in time.
+/// A warden's file is refused by name. Or it says which hosts to hear, each once, and how long each may be silent: over any path, a heartbeat that is as late
+/// as that path allows still comes in time.
 fn neighbours(text: &str) {
     match Neighbours::parse(Path::new("warden.toml"), text) {
         Ok(neighbours) => {
@@ -63,7 +64,7 @@ fn neighbours(text: &str) {
     }
 }
 
-/// A packet's bytes are refused, or read as they would be written, and none of them is left over.
+/// A packet's bytes are refused, or they are exactly what encoding their meaning gives, with nothing left over.
 fn decoded(body: &[u8], from_life: u64) -> Option<Packet> {
     let packet = packet::decode(body, from_life)?;
     let again = packet::encode(&packet);
@@ -72,8 +73,8 @@ fn decoded(body: &[u8], from_life: u64) -> Option<Packet> {
     Some(packet)
 }
 
-/// A packet opens where it was sealed for this host, for the path on which it came, and where no bit of it has changed; nothing else opens. A receiver is made from what
-/// the packet says in the clear, as the warden makes it.
+/// A packet opens if it was sealed for this host and for the path on which it came, and no bit of it has changed; nothing else opens. The receiver is made from
+/// what the packet says in the clear, as the warden makes it.
 fn sealed(bytes: &[u8]) {
     const KEY: &[u8] = b"the key of all wardens";
     const OWN: HostId = HostId(1);
@@ -113,7 +114,7 @@ mod tests {
         paths.iter().map(|path| std::fs::read(path).expect("a seed")).collect()
     }
 
-    /// By no more inputs than the blind driver tries in a second.
+    /// With no more inputs than the blind driver tries in a second.
     #[test]
     fn each_canary_is_found() {
         let canaries = wardens::Canary::ALL.iter().map(|canary| canary.name()).chain(Canary::ALL.iter().map(|canary| canary.name()));

@@ -1,20 +1,20 @@
-//! The warden of a host, and what programs use it by (FiDe sections 3.1 and 3.4; `docs/fide.md`).
+//! The warden of a host, and how programs use it (FiDe sections 3.1 and 3.4; `docs/fide.md`).
 //!
-//! A warden is a small process. Programs of its host register with it over a Unix socket, and say which others they monitor. The kernel tells the warden that a
-//! thread or a process is gone, and the warden tells the programs that monitor it, at once. It needs no privilege: threads that registered hold robust words, on which the
-//! kernel marks their death, and every process is watched by a descriptor, whether or not it has heard of wardens.
+//! A warden is a small process. Programs of its host register with it over a Unix socket, and say which other programs they monitor. The kernel tells the
+//! warden when a thread or a process is gone, and the warden at once tells the programs that monitor it. The warden needs no privilege: registered threads hold
+//! robust words, on which the kernel marks their death, and every process is watched through a descriptor, whether or not it knows about wardens.
 //!
-//! | module | what stands there |
+//! | module | what it contains |
 //! |---|---|
 //! | [`client`] | the calls of the paper's Listing 1, for programs |
 //! | [`daemon`] | the warden itself |
-//! | [`board`] | what a warden shows in memory that programs read |
-//! | [`words`] | the death words of a program's threads, on the page that it brings |
+//! | [`board`] | memory in which a warden shows its state to programs |
+//! | [`words`] | the death words of a program's threads, on a page of the program's |
 //! | [`wire`] | the messages between a program and its warden |
 //! | [`place`] | where they meet |
-//! | [`neighbours`] | which other hosts a warden hears |
+//! | [`neighbours`] | which other hosts a warden listens to |
 //! | `packet` | what wardens of several hosts send each other |
-//! | `process` | processes by their descriptors |
+//! | `process` | processes, by their descriptors |
 
 #![forbid(unsafe_code)]
 
@@ -34,13 +34,13 @@ pub mod words;
 use martlet_protocol::detector::wardens::{Digest, Secret};
 use sha2::{Digest as _, Sha256};
 
-/// By what a secret is recognised: SHA-256.
+/// The digest by which a secret is recognised: SHA-256.
 pub fn digest(secret: &Secret) -> Digest {
     Sha256::digest(secret).into()
 }
 
-/// The number by which applications name each other: the paper's `appid`. Applications choose theirs, from 1 to [`AppId::LAST_CHOSEN`]; higher ones are the
-/// warden's to give, to programs that are watched from outside.
+/// The number that identifies an application: the paper's `appid`. Applications choose their own, from 1 to [`AppId::LAST_CHOSEN`]. The warden gives higher
+/// numbers to programs that are watched without their help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(u32);
 
@@ -55,7 +55,7 @@ impl AppId {
     /// The highest number of all: the paper's `int`.
     pub const MAX: u32 = i32::MAX as u32;
 
-    /// The application of that number.
+    /// The application with that number.
     ///
     /// # Errors
     /// When no application can have it.
@@ -63,7 +63,7 @@ impl AppId {
         u32::try_from(number).ok().filter(|number| (1..=AppId::MAX).contains(number)).map(AppId).ok_or(BadAppId(number))
     }
 
-    /// The application of a name, for programs that nobody gives numbers: two names have the same one once in 2^30 times.
+    /// The application with a name, for programs that are not given numbers: two names get the same number once in 2^30 times.
     pub fn named(name: &str) -> AppId {
         let digest: [u8; 32] = Sha256::digest(name).into();
         let [first, second, third, fourth, ..] = digest;
@@ -87,28 +87,28 @@ impl std::fmt::Display for AppId {
     }
 }
 
-/// The largest message that can ride on a heartbeat, in bytes, over Ethernet (FiDe section 3.1: the piggyback's size).
+/// The largest message that can travel with a heartbeat, in bytes, over Ethernet (FiDe section 3.1: the piggyback's size).
 pub const MAX_PIGGYBACK_BYTES: u32 = 1418;
 
-/// What a program asks of the one that it monitors, and what it is granted: the paper's `struct resources`.
+/// What a program asks of an application that it monitors, and what it is granted: the paper's `struct resources`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// How large a message the monitored application may add to a heartbeat, in bytes: at least so many are asked for, and granted up to
-    /// [`MAX_PIGGYBACK_BYTES`].
+    /// How large a message the monitored application may add to a heartbeat, in bytes: a request asks for at least this much, and up to [`MAX_PIGGYBACK_BYTES`]
+    /// is granted.
     pub pbsize: u32,
-    /// How long the other's host may be silent before the application is presumed dead, in nanoseconds. 0 asks for the shortest that the warden's plan allows.
-    /// Granted is 0 where none is needed, since both applications are on one host: then nothing is ever presumed.
+    /// How long the application's host may be silent before the application is presumed dead, in nanoseconds. A request for 0 asks for the shortest time that
+    /// the warden's plan allows. 0 is granted where both applications are on one host: no timeout is needed there, and nothing is ever presumed.
     pub timeout_ns: u64,
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds: the clock by which a warden says when it learned something.
+/// CLOCK_MONOTONIC, in nanoseconds: the clock by which a warden says when it learned of something.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Monotonic time is never negative.
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A random number that is not 0: 0 stands for none.
+/// A random number that is not 0, since 0 stands for "none".
 pub(crate) fn random_number() -> std::io::Result<u64> {
     Ok(u64::from_le_bytes(martlet_fabric::host::random()?).max(1))
 }

@@ -1,4 +1,4 @@
-//! The file that says which other hosts a warden hears, over which paths.
+//! The file that says which other hosts a warden listens to, and over which paths.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::canary::Canary;
 pub const LEAST_INTERVAL_US: u64 = 100;
 /// The longest interval between heartbeats.
 pub const MOST_INTERVAL_US: u64 = 10_000_000;
-/// The most hosts that a warden hears.
+/// The most other hosts that a warden listens to.
 pub const MAX_HOSTS: usize = 64;
 
 /// Why the file is refused.
@@ -27,7 +27,7 @@ pub enum FileError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// It is no TOML, or has a key that there is not.
+    /// It is not TOML, or has an unknown key.
     #[error("{path}: {error}")]
     Syntax {
         /// The file.
@@ -35,16 +35,16 @@ pub enum FileError {
         /// What is wrong.
         error: toml::de::Error,
     },
-    /// A key says what it cannot.
+    /// A key has a value that is not allowed.
     #[error("{path}: {key} is {value}; allowed are {allowed}")]
     Value {
         /// The file.
         path: PathBuf,
-        /// Which key.
+        /// The key.
         key: String,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The allowed values.
         allowed: String,
     },
 }
@@ -78,34 +78,34 @@ struct FilePeer {
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Which one.
+    /// The host.
     pub host: HostId,
-    /// Where its warden listens, path by path.
+    /// Where its warden listens, for each path.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Which other hosts a warden hears, over which paths.
+/// Which other hosts a warden listens to, and over which paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbours {
     /// This host.
     pub host: HostId,
-    /// Where its warden listens, path by path.
+    /// Where its warden listens, for each path.
     pub listen: Vec<SocketAddr>,
     /// The interval between heartbeats, in nanoseconds.
     pub interval_ns: u64,
-    /// How long any of the others may be silent, in nanoseconds: `TO = HB + lambda + 2 delta`, over all paths together.
+    /// How long any other host may be silent, in nanoseconds: `TO = HB + lambda + 2 delta`, over all paths together.
     pub timeout_ns: u64,
-    /// The others.
+    /// The other hosts.
     pub hosts: Vec<Neighbour>,
     /// The file with the key that all wardens share.
     pub key_file: PathBuf,
 }
 
 impl Neighbours {
-    /// Reads the file. The key's file is named from its place.
+    /// Reads the file. A relative path of the key's file is relative to this file.
     ///
     /// # Errors
-    /// When it cannot be read, or says what it cannot: then the key and the value are named.
+    /// When the file cannot be read, or has a value that is not allowed: the error names the key and the value.
     pub fn read(path: &Path) -> Result<Neighbours, FileError> {
         let text = std::fs::read_to_string(path).map_err(|error| FileError::Read { path: path.into(), error })?;
         Neighbours::parse(path, &text)

@@ -1,4 +1,4 @@
-//! Packets between wardens: what [`Packet`] is on the wire, sealed.
+//! Packets between wardens: the sealed encoding of [`Packet`].
 //!
 //! ```text
 //! 0   2  which, 0x5702                clear, 12 bytes; what is wrong in it does not open
@@ -7,22 +7,23 @@
 //! 12     sealed: the packet, in little-endian numbers
 //! ```
 //!
-//! A direction's key is that of the cluster, with the two hosts, the path, and the sender's life. So a packet counts only between these two, over this path.
+//! The key of a direction derives from the cluster's key, the two hosts, the path, and the sender's life. So a packet is valid only between these two hosts, in
+//! this direction and over this path.
 
 use martlet_fabric::sealing::{Opening, Sealing, Unopened};
 use martlet_protocol::detector::wardens::{AppLife, Entry, HostId, MAX_ENTRIES, Packet, Standing};
 
 use crate::canary::Canary;
 
-/// Bytes of the clear head.
+/// Length of the clear head, in bytes.
 const HEAD: usize = 12;
 const WHICH: u16 = 0x5702;
-/// Bytes of an entry.
+/// Length of an entry, in bytes.
 const ENTRY: usize = 4 + 8 + 32 + 1 + 16;
 const FIXED: usize = 8 * 6 + 1 + 1;
 const _: () = assert!(FIXED + MAX_ENTRIES * ENTRY <= martlet_fabric::sealing::MAX_SEALED_BYTES, "the largest packet can be sealed");
 
-/// What is said in the clear.
+/// The part that is sent in the clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) host: HostId,
@@ -48,7 +49,7 @@ fn direction(from: HostId, to: HostId, path: u8, life: u64) -> Vec<u8> {
     name
 }
 
-/// Seals what one warden sends another over one path.
+/// Seals what one warden sends to another over one path.
 #[derive(Debug)]
 pub(crate) struct Sender {
     sealing: Sealing,
@@ -84,10 +85,10 @@ impl Receiver {
         Receiver { opening: Opening::new(key, &direction(from, to, path, life)), life }
     }
 
-    /// The packet, if it is this warden's.
+    /// Returns the packet, if this warden has sealed it.
     pub(crate) fn open(&mut self, packet: &mut [u8]) -> Result<Packet, Unopened> {
         let body = self.opening.open(packet.get_mut(HEAD..).ok_or(Unopened::Forged)?)?;
-        // What has the key and sends no packet is another version.
+        // If the sender has the key but its bytes are no packet, it is of another version.
         decode(body, self.life).ok_or(Unopened::Forged)
     }
 }
@@ -114,7 +115,7 @@ pub(crate) fn encode(packet: &Packet) -> Vec<u8> {
     out
 }
 
-/// How long the packet is that begins with these bytes.
+/// The length of the packet that begins with these bytes.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn body_len(bytes: &[u8]) -> usize {
     FIXED + bytes.get(FIXED - 1).map_or(0, |count| usize::from(*count) * ENTRY)

@@ -1,4 +1,4 @@
-//! Where programs and their warden meet: a socket at a path, so that programs of other network namespaces find it too.
+//! Where programs and their warden meet: a socket at a path, which programs of other network namespaces can find too.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -10,9 +10,9 @@ use martlet_fabric::host::socket::seqpacket;
 use rustix::fs::FlockOperation;
 use rustix::net::SocketAddrUnix;
 
-/// The socket of the host's warden, unless something else is said.
+/// The socket of the host's warden, unless another one is given.
 pub const DEFAULT_SOCKET: &str = "/run/martlet/warden.sock";
-/// The environment's variable that says something else.
+/// The environment variable that gives another socket.
 pub const SOCKET_VARIABLE: &str = "MARTLET_WARDEN";
 
 /// The socket that the environment names, or the default.
@@ -20,16 +20,16 @@ pub fn default_socket() -> PathBuf {
     std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
 }
 
-/// Why no warden can begin there.
+/// Why no warden can start there.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// There is one.
+    /// Another one is running.
     #[error("a warden is already running at {0}; a host has only one")]
     Running(PathBuf),
     /// The path is too long for a socket, or empty.
     #[error("the socket's path {0} is not valid; allowed are paths of 1 to 107 bytes")]
     Path(PathBuf),
-    /// The system refuses.
+    /// The system refused something.
     #[error("{what} {path}: {error}")]
     System {
         /// What was tried.
@@ -41,7 +41,7 @@ pub enum ListenError {
     },
 }
 
-/// The place of the one warden of a host, held.
+/// The socket of a host's only warden, held by a lock.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
@@ -51,7 +51,7 @@ pub(crate) struct Listener {
 
 #[cfg(feature = "fuzzing")]
 impl Listener {
-    /// Of no place, where nobody finds it.
+    /// A listener without a path, where it cannot be found.
     pub(crate) fn nowhere() -> io::Result<Listener> {
         Ok(Listener { socket: seqpacket()?, path: PathBuf::new(), _lock: File::open("/dev/null")? })
     }
@@ -59,7 +59,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The lock goes after it, so this is no successor's file. One that stays is in nobody's way: the next start removes it under the lock.
+        // The lock is released after this, so this is not a successor's file. If it stays, it does no harm: the next start removes it under the lock.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -69,7 +69,7 @@ fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ListenEr
     move |error| ListenError::System { what, path, error }
 }
 
-/// Takes the place, and makes the directory that it stands in. What a dead warden left there is removed (TRAPS 31). Users that the mode lets in may connect.
+/// Takes the place, and creates its directory. What a dead warden has left there is removed (TRAPS 31). Users that the mode lets in may connect.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<Listener, ListenError> {
     let address = SocketAddrUnix::new(path).ok().filter(|_| !path.as_os_str().is_empty()).ok_or_else(|| ListenError::Path(path.into()))?;
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -117,7 +117,7 @@ mod tests {
         assert!(connect(&path).is_ok());
         let second = listen(&path, 0o600).expect_err("taken");
         assert_eq!(second.to_string(), format!("a warden is already running at {}; a host has only one", path.display()));
-        // As SIGKILL does it: the lock goes, the file stays.
+        // As after a SIGKILL: the lock is released, the file stays.
         let Listener { socket, path: left, _lock } = &first;
         rustix::fs::flock(_lock, FlockOperation::Unlock).expect("held");
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("it listens");

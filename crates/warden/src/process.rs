@@ -1,4 +1,4 @@
-//! Processes by their descriptors, which never name another one.
+//! Processes by their descriptors, which never come to refer to another process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
-/// A descriptor of the process of that number.
+/// A descriptor of the process with that number.
 ///
 /// # Errors
 /// When there is none.
@@ -32,21 +32,23 @@ pub(crate) fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
     Ok(pid.trim().parse().unwrap_or(0))
 }
 
-/// What a process calls itself.
+/// The name that a process has given itself.
 pub(crate) fn name_of(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
-/// By how many numbers a process goes: one for each PID namespace that it is in, of those that this one sees. `None` where it cannot be said.
+/// How many numbers a process has: one for each PID namespace that it is in, as far as this one can see them. `None` if that cannot be found out.
 pub(crate) fn numbers_of(pid: u32) -> Option<usize> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(|numbers| numbers.split_whitespace().count())
 }
 
-/// Of a thread that executes nothing of its program any more, the kernel says that it ends (PF_EXITING) or that a signal has killed it (PF_SIGNALED).
+/// Flags of a thread that executes nothing of its program any more: the kernel says that it is exiting (PF_EXITING) or that a signal has killed it
+/// (PF_SIGNALED).
 const OVER: u64 = 0x4 | 0x400;
 
-/// Whether all threads of a process are over, though the process has not ended: it dumps core, for example. The number has to be its own afterwards still.
+/// Whether all threads of a process are over, though the process has not ended, because it dumps core for example. The caller has to check afterwards that the
+/// number is still the same process's.
 pub(crate) fn is_over(pid: u32) -> bool {
     let threads = || -> Option<Vec<String>> {
         let entries = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -54,11 +56,11 @@ pub(crate) fn is_over(pid: u32) -> bool {
     };
     let is_over = |thread: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-        // The name may hold anything, and ends with the last parenthesis; the flags are the seventh field after it.
+        // The name may contain anything, and ends at the last parenthesis; the flags are the seventh field after it.
         let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & OVER != 0)
     };
-    // A thread that was not over yet may have begun another one while we looked.
+    // A thread that was not over yet may have started another one during the look.
     threads()
         .filter(|threads| !threads.is_empty() && threads.iter().all(is_over))
         .is_some_and(|before| threads().is_some_and(|now| now == before))

@@ -1,7 +1,7 @@
-//! The messages between a program and its warden: one packet each of a Unix socket, little-endian.
+//! The messages between a program and its warden: each is one packet of a Unix socket, in little-endian numbers.
 //!
-//! A program asks, with a number of its own choosing, and the warden answers with the same number. What the warden tells unasked has the number 0. A message that
-//! cannot be read ends the connection of a program, after an answer that names what is wrong.
+//! A program numbers its requests as it likes, and the warden answers with the same number. Messages that the warden sends unasked have the number 0. If a
+//! program's message cannot be decoded, the warden answers with what is wrong, and closes the connection.
 
 use martlet_protocol::detector::wardens::Secret;
 
@@ -14,26 +14,26 @@ pub const VERSION: u16 = 4;
 /// The longest name of a program, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// Why a message cannot be read.
+/// Why a message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// It ends too early.
     #[error("a message ends after {0} bytes, in the middle of a field")]
     Short(usize),
-    /// It goes on after its last field.
+    /// It continues after its last field.
     #[error("a message has {0} bytes after its last field")]
     Long(usize),
-    /// Of no kind that there is.
+    /// Its kind is unknown.
     #[error("a message is of kind {0}; allowed are those of version {VERSION}")]
     Kind(u8),
-    /// A field says what it cannot.
+    /// A field has a value that is not allowed.
     #[error("a message's {field} is {value}; allowed are {allowed}")]
     Field {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
-        /// What it may say.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
@@ -41,35 +41,35 @@ pub enum Malformed {
 /// What a program asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The first message: who connects, and which version it speaks. The page comes along on which the program's threads register their death words.
+    /// The first message: who connects, and which version it speaks. It carries the page on which the program's threads register their death words.
     Hello {
         /// The version.
         version: u16,
-        /// What the program calls itself, for people.
+        /// The program's name, for people.
         name: String,
     },
-    /// The program is this application from now on.
+    /// From now on the program is this application.
     Join {
         /// Which one.
         app: AppId,
-        /// Which of its lives: random, never 0.
+        /// The number of its life: random, never 0.
         incarnation: u64,
-        /// What the warden reveals when this life has certainly failed, and not before.
+        /// The secret that the warden reveals when this life has certainly failed, and not before.
         secret: Secret,
     },
-    /// A thread has registered this word of the program's page as its death word. It has the number 0 and gets no answer, as Rest.
+    /// A thread has registered this word of the program's page as its death word. Like Rest, this has the number 0 and gets no answer.
     Act {
         /// Which word.
         word: u16,
     },
-    /// It has given it back.
+    /// The thread has given its word back.
     Rest {
         /// Which word.
         word: u16,
     },
-    /// The application leaves: its end is no failure.
+    /// The application leaves, so that its end is no failure.
     Quit,
-    /// To be told of another application's failure.
+    /// Asks to be told when another application fails.
     Monitor {
         /// Which one.
         app: AppId,
@@ -77,39 +77,39 @@ pub enum Request {
         want: Resources,
         /// The incarnation whose end the program knows already; 0 for none.
         after: u64,
-        /// The incarnation that the program has been told is presumed dead; 0 for none. Its certain end is news.
+        /// The incarnation that the program has been told is presumed dead; 0 for none. Its certain end is still news.
         presumed: u64,
-        /// The incarnation that the program saw alive under an earlier warden, 0 for none: then the descriptor that comes along is of its process.
+        /// The incarnation that the program saw alive under an earlier warden; 0 for none. In the first case the descriptor of its process comes along.
         known: u64,
     },
-    /// To be told when a process ends, which need not know of wardens: its descriptor comes along.
+    /// Asks to be told when a process ends, which need not know about wardens; its descriptor comes along.
     MonitorProcess,
-    /// To watch a process as this application; its descriptor comes along.
+    /// Asks the warden to watch a process as this application; its descriptor comes along.
     Adopt {
         /// Which application.
         app: AppId,
     },
-    /// To be told no more.
+    /// Asks not to be told any more.
     Unmonitor {
         /// Which life.
         slot: Slot,
     },
-    /// To all who monitor this application.
+    /// Sends a message to all programs that monitor this application.
     Piggyback {
-        /// What.
+        /// The message.
         bytes: Vec<u8>,
     },
-    /// What the warden knows, a part of it: as much as surely fits into a socket.
+    /// Asks what the warden knows. The answer is a part of it: as much as surely fits into a socket.
     Status {
-        /// From this slot of the board on.
+        /// The slot of the board to begin at.
         from: u16,
     },
 }
 
-/// What a warden answers and tells.
+/// What a warden answers, and what it says unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To a Hello. The board comes along.
+    /// Answers Hello. The board comes along.
     Welcome {
         /// The warden's life.
         life: u64,
@@ -118,59 +118,59 @@ pub enum Answer {
     },
     /// Done.
     Done,
-    /// No, and why.
+    /// Refused, and why.
     Refused {
         /// Why.
         why: String,
     },
-    /// To Monitor, MonitorProcess and Adopt. With a descriptor of the process, where that is one of this host, and behind it one of the page of its death words, for reading, where it has
-    /// brought one.
+    /// Answers Monitor, MonitorProcess and Adopt. If the process is on this host, its descriptor comes along. If that process has brought a page of death
+    /// words, a read-only descriptor of the page follows.
     Watching {
         /// Which application.
         app: AppId,
-        /// Where it stands on the board.
+        /// Where it is on the board.
         slot: Slot,
         /// What is granted.
         granted: Resources,
     },
-    /// To Piggyback: the message's number.
+    /// Answers Piggyback: the message's number.
     Sent {
         /// Its number, from 1 on in each life.
         seq: u64,
     },
-    /// To Status: one application.
+    /// Answers Status: one application.
     App(AppStatus),
     /// Unasked: the board has changed for this program.
     Look,
-    /// Unasked: an application that this program monitors sends something.
+    /// Unasked: an application that this program monitors has sent a message.
     Piggybacked {
         /// Which application.
         app: AppId,
         /// The message's number.
         seq: u64,
-        /// What it says.
+        /// The message.
         bytes: Vec<u8>,
     },
-    /// Unasked: an application's timeout is another one.
+    /// Unasked: an application's timeout has changed.
     TimeoutChanged {
         /// Which application.
         app: AppId,
         /// The timeout.
         timeout_ns: u64,
     },
-    /// Unasked: this application is monitored by one more.
+    /// Unasked: one more program monitors this application.
     MonitorRequested {
-        /// By which application; 0 for a program that is none.
+        /// The application that monitors it; 0 for a program that is not an application.
         by: u32,
         /// How large a message it asks for.
         pbsize: u32,
     },
-    /// Unasked: how large this application's messages may be from now on.
+    /// Unasked: the maximum size of this application's messages has changed.
     PbsizeChanged {
-        /// So many bytes.
+        /// The new maximum, in bytes.
         pbsize: u32,
     },
-    /// Unasked: of the paths to a host one is lost, or back.
+    /// Unasked: one of the paths to a host is lost, or is back.
     Redundancy {
         /// Which host.
         host: u16,
@@ -179,11 +179,11 @@ pub enum Answer {
         /// Whether it is lost.
         is_lost: bool,
     },
-    /// To Status: another host.
+    /// Answers Status: another host.
     Host(HostStatus),
-    /// To Status, after a part of the applications: there are others.
+    /// Answers Status, after a part of the applications: there are more.
     More {
-        /// From which slot on.
+        /// The slot from which to continue.
         from: u16,
     },
 }
@@ -191,26 +191,26 @@ pub enum Answer {
 /// What a warden knows of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostStatus {
-    /// Which one.
+    /// The host.
     pub host: u16,
     /// Whether its warden is silent, or has not been heard yet.
     pub is_silent: bool,
     /// Which paths to it are lost.
     pub is_path_lost: [bool; 2],
-    /// For how long it may be silent.
+    /// How long it may be silent.
     pub timeout_ns: u64,
 }
 
 /// What a warden knows of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppStatus {
-    /// Which one.
+    /// The application.
     pub app: AppId,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// Why it has failed.
     pub evidence: Option<Evidence>,
-    /// Its host; 0 is this one.
+    /// The number of its host; 0 is this one.
     pub host: u32,
     /// Its process on this host.
     pub pid: u32,
@@ -220,11 +220,11 @@ pub struct AppStatus {
     pub words: u16,
     /// How many programs monitor it.
     pub monitors: u16,
-    /// Which life.
+    /// The number of its life.
     pub incarnation: u64,
     /// When the warden learned its end; 0 until then.
     pub at_ns: u64,
-    /// What it calls itself.
+    /// The name that it has given itself.
     pub name: String,
 }
 
@@ -300,7 +300,7 @@ impl<'a> In<'a> {
     }
     fn text(&mut self, field: &'static str, most: usize, allowed: &'static str) -> Result<String, Malformed> {
         let mut text = String::from_utf8_lossy(self.bytes(field, most, allowed)?).into_owned();
-        // What stands for bytes that are no text is longer than they are.
+        // The characters that replace invalid bytes are longer than those bytes.
         let mut end = text.len().min(most);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -335,7 +335,7 @@ impl<'a> In<'a> {
 }
 
 impl Request {
-    /// The message.
+    /// The encoded message.
     pub fn encode(&self, number: u32) -> Vec<u8> {
         match self {
             Request::Hello { version, name } => Out::new(1, number).u16(*version).bytes(name.as_bytes()),
@@ -359,10 +359,10 @@ impl Request {
         .0
     }
 
-    /// A message's number and what it asks.
+    /// Decodes a message: its number and the request.
     ///
     /// # Errors
-    /// When it asks for nothing that there is.
+    /// When it is not a valid request.
     pub fn decode(message: &[u8]) -> Result<(u32, Request), Malformed> {
         let mut from = In { rest: message, len: message.len() };
         let (kind, number) = (from.u8()?, from.u32()?);
@@ -397,7 +397,7 @@ impl Request {
 }
 
 impl Answer {
-    /// The message.
+    /// The encoded message.
     pub fn encode(&self, number: u32) -> Vec<u8> {
         match self {
             Answer::Welcome { life, seat } => Out::new(1, number).u64(*life).u8(*seat),
@@ -432,10 +432,10 @@ impl Answer {
         .0
     }
 
-    /// A message's number and what it says.
+    /// Decodes a message: its number and the answer.
     ///
     /// # Errors
-    /// When it says nothing that there is.
+    /// When it is not a valid answer.
     pub fn decode(message: &[u8]) -> Result<(u32, Answer), Malformed> {
         let mut from = In { rest: message, len: message.len() };
         let (kind, number) = (from.u8()?, from.u32()?);
@@ -564,7 +564,7 @@ mod tests {
         assert!(Answer::decode(&none).is_ok(), "a free slot is a state");
     }
 
-    /// The warden repeated such a name in its status, which no program could read then.
+    /// The warden once repeated such a name in its status, which programs could then not decode.
     #[test]
     fn a_name_that_is_no_text_is_no_longer_than_a_name_may_be() {
         let hello = Out::new(1, 1).u16(VERSION).bytes(&[0xff; MAX_NAME_BYTES]).0;

@@ -1,4 +1,4 @@
-//! The connection with the warden: requests and their answers, and registering again with the next warden.
+//! The connection to the warden: requests and their answers, and registering again with the next warden.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(super) struct Link {
 }
 
 impl Warden {
-    /// Connects, and says who this is.
+    /// Connects, and introduces this program.
     pub(super) fn link(&mut self) -> Result<(), Error> {
         let connected = crate::place::connect(&self.path);
         let socket = Arc::new(connected.map_err(|error| Error::Connect { path: self.path.clone(), error })?);
@@ -36,7 +36,7 @@ impl Warden {
         let sent = socket::send(&socket, &hello.encode(1), &[self.words.page.as_fd()]);
         let mut early = VecDeque::new();
         let (answer, fds) = receive(&socket, 1, &mut early).map_err(|lost| match (lost, sent) {
-            // A warden that has no room says so before it is asked, and hangs up.
+            // A warden that has no room says so before it is asked, and closes the connection.
             (Lost::Gone, Err(error)) => Error::Connect { path: self.path.clone(), error },
             (lost, _) => self.lost(lost),
         })?;
@@ -90,7 +90,7 @@ impl Warden {
             Ok(()) => {
                 let refused = self.register_again();
                 if self.link.is_none() {
-                    // It died meanwhile: there is no news.
+                    // It died in the meantime: there is no news.
                     return told;
                 }
                 self.is_loss_told = false;
@@ -109,7 +109,7 @@ impl Warden {
         }
     }
 
-    /// Registers with a new warden as with the one before. Returns what it could not.
+    /// Registers with a new warden as with the one before. Returns the errors of what it could not register.
     fn register_again(&mut self) -> Vec<Error> {
         let mut refused = Vec::new();
         if let Some(Joined { app, incarnation, secret }) = self.joined
@@ -126,8 +126,8 @@ impl Warden {
         refused
     }
 
-    /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended. What a warden refuses is monitored no longer, unless it is a
-    /// process that this program watches by itself.
+    /// Monitors an application again as before: in the same life, or in the next one if that has ended. If the warden refuses, the application is no longer
+    /// monitored, unless it is a process that this program watches itself.
     pub(super) fn monitor_as_before(&mut self, app: AppId, monitored: Monitored) -> Result<(), Error> {
         let Monitored { want, incarnation, pidfd, is_process, witness, .. } = monitored;
         let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
@@ -144,7 +144,7 @@ impl Warden {
             }
             Err(Error::Refused(why)) if pidfd.is_none() => Err(Error::Refused(format!("application {app} is monitored no longer: {why}"))),
             Err(error) => {
-                // Still watched by ourselves, or to be registered with the warden after this one.
+                // This program still watches it itself, or registers it with the warden after this one.
                 self.monitored
                     .insert(app, Monitored { slot: NO_SLOT, want, granted: Resources::default(), incarnation, pidfd, is_process, witness });
                 Err(error)
@@ -183,7 +183,7 @@ impl Warden {
         })
     }
 
-    /// Takes what the warden has told unasked.
+    /// Takes the messages that the warden has sent unasked.
     pub(super) fn take_mail(&mut self) {
         let mut buffer = Box::new([0; MAX_MESSAGE]);
         while let Some(link) = &self.link {
@@ -206,20 +206,20 @@ enum Lost {
     Strange(String),
 }
 
-/// Waits for the answer of that number; what is told unasked meanwhile is put by.
+/// Waits for the answer with that number, and sets unasked messages aside meanwhile.
 fn receive(socket: &OwnedFd, number: u32, untold: &mut VecDeque<Answer>) -> Result<(Answer, Vec<OwnedFd>), Lost> {
     let until = Instant::now() + ANSWERS_WITHIN;
     let mut buffer = Box::new([0; MAX_MESSAGE]);
     let mut has_broken = false;
     loop {
         match socket::receive(socket, &mut buffer) {
-            // A connection that the other end has reset says so once, before what had come over it.
+            // A connection that the other end has reset reports that once, before the data that had arrived.
             Received::End if !std::mem::replace(&mut has_broken, true) => {}
             Received::Message(len, fds) => match Answer::decode(&buffer[..len]) {
                 Ok((of, Answer::Refused { why })) if of == number || of == 0 => return Err(Lost::Refused(why)),
                 Ok((of, answer)) if of == number => return Ok((answer, fds)),
                 Ok((0, answer)) => untold.push_back(answer),
-                // Of a request that was given up.
+                // The answer to a request that was given up.
                 Ok(_) => {}
                 Err(why) => return Err(Lost::Strange(why.to_string())),
             },

@@ -1,4 +1,4 @@
-//! What a program uses a warden by: the calls of the paper's Listing 1, in the same words.
+//! How a program uses a warden: the calls of the paper's Listing 1, under the same names.
 //!
 //! ```no_run
 //! use martlet_warden::client::{Failure, Handler, Warden};
@@ -23,13 +23,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is told, and when
-//! Upcalls come inside [`Warden::poll`] only, on the thread that calls it. A failure is told once for each life of an application; to be told of its next life, a
-//! program monitors it again. What is certain and what is presumed, the [`Evidence`](crate::board::Evidence) says.
+//! # What is reported, and when
+//! Upcalls happen only inside [`Warden::poll`], on the thread that calls it. A failure is reported once for each life of an application. To be told of its next
+//! life, a program has to monitor it again. [`Evidence`](crate::board::Evidence) says whether a failure is certain or presumed.
 //!
 //! # When the warden dies
-//! A program goes on watching by descriptors that the warden has given it, so ends of processes on its own host are still told, only later. It looks for the next
-//! warden inside [`Warden::poll`], and registers there again: the same application in the same life, the same threads, the same monitors.
+//! A program keeps watching through the descriptors that the warden has given it, so the ends of processes on its own host are still reported, only later. It
+//! looks for the next warden inside [`Warden::poll`], and registers there again: the same application in the same life, the same threads, and the same
+//! applications to monitor.
 
 mod acting;
 mod link;
@@ -62,10 +63,10 @@ use crate::{AppId, Resources};
 
 /// How often a program looks for the next warden.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
-/// How often a program that polls without sleeping looks at its descriptors as well, not at memory alone: every so many times.
+/// How often a program that polls without sleeping also looks at its descriptors, and not only at memory: once in this many polls.
 const DESCRIPTORS_EVERY: u32 = 256;
 
-/// Why a call did not do what it says.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no warden.
@@ -79,10 +80,10 @@ pub enum Error {
     /// The warden has died, or has not answered in time. [`Warden::poll`] looks for the next one.
     #[error("the warden at {0} is gone")]
     Gone(PathBuf),
-    /// The warden refuses.
+    /// The warden refused.
     #[error("the warden refuses: {0}")]
     Refused(String),
-    /// Something else than a warden of this version answers.
+    /// Something other than a warden of this version answers.
     #[error("what answers at {path} is not a warden that this program understands: {why}")]
     Strange {
         /// Where.
@@ -98,10 +99,10 @@ pub enum Error {
         /// What the system said.
         error: io::Error,
     },
-    /// A message is longer than any can be.
+    /// A message is longer than any may be.
     #[error("a message of {0} bytes; allowed are 0 to {most}", most = crate::MAX_PIGGYBACK_BYTES)]
     TooLong(usize),
-    /// The system refuses something.
+    /// The system refused something.
     #[error("{what}: {error}")]
     System {
         /// What was tried.
@@ -117,26 +118,26 @@ struct Monitored {
     want: Resources,
     granted: Resources,
     incarnation: u64,
-    /// Of its process, when that is one of this host: watched by ourselves too.
+    /// The descriptor of its process, if that is on this host: this program watches it as well.
     pidfd: Option<OwnedFd>,
-    /// Watched as a process, which knows of no wardens.
+    /// It is watched as a process that does not know about wardens.
     is_process: bool,
-    /// Of its acting threads, when it is a program that knows of wardens, of this host.
+    /// The witness of its acting threads, if it is a program of this host that knows about wardens.
     witness: Option<Witness>,
 }
 
 /// No life has this slot.
 const NO_SLOT: Slot = Slot { index: 0, generation: 0 };
 
-/// A life whose end has been told.
+/// A life whose end has been reported.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     incarnation: u64,
-    /// It has certainly failed, and has not just quit.
+    /// It has certainly failed, rather than quit.
     has_failed: bool,
 }
 
-/// What a program is.
+/// The application that a program is.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     app: AppId,
@@ -144,28 +145,28 @@ struct Joined {
     secret: Secret,
 }
 
-/// A program's registration with the warden of its host. It is used by one thread at a time.
+/// A program's registration with the warden of its host. Only one thread uses it at a time.
 #[derive(Debug)]
 pub struct Warden {
     path: PathBuf,
     name: String,
     link: Option<Link>,
     next_look: Instant,
-    /// What is readable when there is something to poll for.
+    /// Readable when there is something to poll for.
     epoll: OwnedFd,
     words: Arc<Words>,
     joined: Option<Joined>,
     monitored: BTreeMap<AppId, Monitored>,
-    /// The life of each application whose end has been told.
+    /// For each application, the life whose end has been reported.
     ended: BTreeMap<AppId, Ended>,
-    /// The life of each application that it has been told is presumed dead, until it is heard again.
+    /// For each application, the life that has been reported as presumed dead, until it is heard again.
     presumed: BTreeMap<AppId, u64>,
     untold: VecDeque<Answer>,
-    /// Readable when there is something to tell of which the socket no longer says anything.
+    /// Readable when there is something to report that the socket no longer signals.
     stir: OwnedFd,
     is_stirred: bool,
     is_loss_told: bool,
-    /// Whether ends are the warden's alone to see, which reveals secrets with them.
+    /// Whether ends are left to the warden, which reveals secrets with them.
     needs_secrets: bool,
     next_number: u32,
     polls: u32,
@@ -173,7 +174,7 @@ pub struct Warden {
 
 impl Drop for Warden {
     fn drop(&mut self) {
-        // A thread that still acts, or may begin to, has a part in the words: it is not to keep the connection open.
+        // A thread that still acts, or may begin to, shares the words: it must not keep the connection open.
         *self.words.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -187,25 +188,25 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Warden {
-    /// Connects to the warden whose socket that is. `name` is what people are shown; empty, it is what the system calls the process.
+    /// Connects to the warden at that socket. `name` is shown to people; if it is empty, the system's name of the process is used.
     ///
     /// # Errors
-    /// When there is none, or it refuses.
+    /// When there is no warden, or it refuses.
     pub fn connect(path: &Path, name: &str) -> Result<Warden, Error> {
         let mut warden = Warden::unconnected(path, name)?;
         warden.link()?;
         Ok(warden)
     }
 
-    /// The same, but a warden that is not there is no error: [`Warden::poll`] looks for it, as for the next one when a warden has died.
+    /// The same, but it is no error if there is no warden: [`Warden::poll`] looks for one, as it does after a warden has died.
     ///
     /// # Errors
-    /// When the warden that is there refuses, or the system does.
+    /// When there is a warden and it refuses, or the system does.
     pub fn expect(path: &Path, name: &str) -> Result<Warden, Error> {
         let mut warden = Warden::unconnected(path, name)?;
         match warden.link() {
             Ok(()) => {}
-            // There was none whose loss could be told.
+            // There was no warden whose loss could be reported.
             Err(Error::Connect { .. } | Error::Gone(_)) => warden.is_loss_told = true,
             Err(error) => return Err(error),
         }
@@ -244,14 +245,14 @@ impl Warden {
         })
     }
 
-    /// From now on certain failures are told with the secret of the life that is over, and not before the warden has revealed it: what this program could see by itself of a
-    /// process of its host, it leaves to the warden. For a program that believes nothing else; to be called before it monitors anything. While there is no warden such ends are
-    /// not told.
+    /// From now on certain failures are reported together with the secret of the life that is over, and not before the warden has revealed it. What this
+    /// program could see for itself about a process of its host, it leaves to the warden. For a program that believes nothing else; call this before it
+    /// monitors anything. While there is no warden, such ends are not reported.
     pub fn need_secrets(&mut self) {
         self.needs_secrets = true;
     }
 
-    /// By which the program's threads say that they act for it.
+    /// With this, the program's threads register that they act for it.
     pub fn threads(&self) -> Threads {
         Threads(Arc::clone(&self.words))
     }
@@ -261,34 +262,35 @@ impl Warden {
         self.link.is_some()
     }
 
-    /// What the warden shows, while there is one.
+    /// The warden's board, while there is one.
     pub fn board(&self) -> Option<&Board> {
         self.link.as_ref().map(|link| &link.board)
     }
 
-    /// Where an application that this program monitors stands on the board. Nowhere, while no warden watches it for this program.
+    /// Where an application that this program monitors is on the board; `None` while no warden watches it for this program.
     pub fn slot(&self, app: AppId) -> Option<Slot> {
         self.monitored.get(&app).map(|monitored| monitored.slot).filter(|slot| *slot != NO_SLOT)
     }
 
-    /// A descriptor that is readable when [`Warden::poll`] has something to do, for a program that waits in a loop of its own. While there is no warden it is not
-    /// readable when the next one comes: such a program polls every few milliseconds then.
+    /// A descriptor that is readable when [`Warden::poll`] has something to do, for a program that waits in a loop of its own. While there is no warden, it
+    /// does not become readable when the next one comes: such a program has to poll every few milliseconds then.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// The program is this application from now on, in a new life: its monitors are told when it fails. Returns the life's number.
+    /// From now on the program is this application, in a new life: its monitors are told when it fails. Returns the life's number.
     ///
     /// # Errors
-    /// When the application is alive already, when the program has joined, and when the warden is gone.
+    /// When the application is alive already, when the program has joined already, or when the warden is gone.
     pub fn join(&mut self, app: AppId) -> Result<u64, Error> {
         self.join_with(app, martlet_fabric::host::random().map_err(system("cannot draw a secret"))?)
     }
 
-    /// As [`Warden::join`], with a secret of the program's own choosing, which no other life has had: the warden reveals it to the monitors when this life has certainly failed.
+    /// As [`Warden::join`], with a secret that the program has chosen and that no other life has had. The warden reveals it to the monitors when this life has
+    /// certainly failed.
     ///
     /// # Errors
-    /// The same. Where the warden is gone, the program registers so with the next one.
+    /// The same. If the warden is gone, the program registers with the next one in this way.
     pub fn join_with(&mut self, app: AppId, secret: Secret) -> Result<u64, Error> {
         let incarnation = crate::random_number().map_err(system("cannot draw a random number"))?;
         let joined = Joined { app, incarnation, secret };
@@ -310,18 +312,18 @@ impl Warden {
         self.joined.map(|joined| joined.app)
     }
 
-    /// The application leaves: its end is no failure. A program that ends without quitting has failed.
+    /// The application leaves, so that its end is no failure. A program that ends without quitting has failed.
     ///
     /// # Errors
-    /// When it has not joined, or the warden is gone: then its end will count as a failure.
+    /// When it has not joined, or the warden is gone. In the latter case its end will count as a failure.
     pub fn quit(&mut self) -> Result<(), Error> {
         self.joined = None;
         self.ask(&Request::Quit, &[])?;
         Ok(())
     }
 
-    /// Asks to be told when an application fails. One that has not joined yet is waited for. An application that has failed since this program last heard of it is
-    /// told of at once, and so is one that has quit since, if it was told of an end of it before.
+    /// Asks to be told when an application fails. An application that has not joined yet is waited for. If it has failed since this program last heard of it,
+    /// that is reported at once. The same holds if it has quit since, but only if an end of it had been reported to this program before.
     ///
     /// # Errors
     /// When more is asked for than can be granted, or the warden is gone.
@@ -333,7 +335,8 @@ impl Warden {
         self.watching(app, want, answer, fds, false)
     }
 
-    /// Asks to be told when a process ends, which need not know of wardens: it is watched unchanged, as a whole. Returns the number by which it is told of.
+    /// Asks to be told when a process ends. The process is watched unchanged and as a whole, and need not know about wardens. Returns the number that upcalls
+    /// use for it.
     ///
     /// # Errors
     /// When there is no such process, or the warden is gone.
@@ -345,7 +348,7 @@ impl Warden {
         Ok(app)
     }
 
-    /// Has the warden watch a process as this application, without its help. Others monitor it as any other, while this program may end.
+    /// Lets the warden watch a process as this application, without the process's help. Others monitor it like any application, and this program may end.
     ///
     /// # Errors
     /// When there is no such process, when the application is alive already, or when the warden is gone.
@@ -355,14 +358,14 @@ impl Warden {
         Ok(())
     }
 
-    /// To be told of that application no more.
+    /// Asks not to be told of that application any more.
     pub fn unmonitor(&mut self, app: AppId) {
         if let Some(monitored) = self.monitored.remove(&app) {
             self.forget(&monitored);
         }
     }
 
-    /// Sends a message to all who monitor this application. Returns its number. Whether it has arrived, nothing says.
+    /// Sends a message to all programs that monitor this application. Returns its number. There is no acknowledgement.
     ///
     /// # Errors
     /// When it is longer than the monitors ask for, when the program has not joined, or when the warden is gone.
@@ -394,9 +397,9 @@ impl Warden {
         }
     }
 
-    /// Tells the handler what has happened. Waits for something to tell, for so long at most, `None`: without end. With a wait of zero it mostly reads memory, and
-    /// makes no system call; it reads the death words of the programs that it monitors on this host as well, and so learns of an end no later than the warden. Returns how much it
-    /// told. What the handler does takes time from what follows.
+    /// Calls the handler for everything that has happened. If nothing has, waits for up to `at_most`; `None` means without limit. With a wait of zero it mostly
+    /// reads memory, and makes no system call. It then also reads the death words of the programs of this host that it monitors, and so learns of an end no
+    /// later than the warden. Returns how many things it reported. Time spent in the handler delays what follows.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -408,7 +411,7 @@ impl Warden {
         let mut told = 0;
         loop {
             told += self.tell(look_at_descriptors, polls, handler);
-            // An end that came after the look for ends may have taken its message along with the mail: nothing would wake this program for it.
+            // If an end came after the look for ends, its message may have been taken along with the mail: then nothing would wake this program for it.
             if self.link.as_ref().is_some_and(|link| link.board.changes() != link.seen_changes) {
                 continue;
             }
@@ -416,7 +419,7 @@ impl Warden {
             if told > 0 || left == Some(Duration::ZERO) {
                 return Ok(told);
             }
-            // Without a warden, until it is time to look for the next.
+            // Without a warden, wait only until it is time to look for the next one.
             let wait = if self.link.is_some() { left } else { Some(left.map_or(LOOKS_EVERY, |left| left.min(LOOKS_EVERY))) };
             let fd = self.epoll.as_fd();
             match poll(&mut [PollFd::new(&fd, PollFlags::IN)], wait.map(timespec).as_ref()) {
@@ -427,20 +430,20 @@ impl Warden {
         }
     }
 
-    /// To be told of an application's next end that has not been told.
+    /// A request to be told of an application's next end that has not been reported yet.
     fn monitor_request(&self, app: AppId, want: Resources, known: u64) -> Request {
         let after = self.ended.get(&app).map_or(0, |ended| ended.incarnation);
         Request::Monitor { app, want, after, presumed: self.presumed.get(&app).copied().unwrap_or(0), known }
     }
 
-    /// There is something to tell, which the next poll must not sleep over.
+    /// There is something to report, so the next poll must not sleep.
     fn stir(&mut self) {
         if !std::mem::replace(&mut self.is_stirred, true) {
             let _ = rustix::io::write(&self.stir, &1u64.to_ne_bytes());
         }
     }
 
-    /// Whether there was, since the last time.
+    /// Whether there was such a thing since the last call.
     fn was_stirred(&mut self) -> bool {
         let was_stirred = std::mem::take(&mut self.is_stirred);
         if was_stirred {
@@ -460,10 +463,10 @@ impl Warden {
 
     fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fds: Vec<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
         let Answer::Watching { slot, granted, .. } = answer else { return Err(self.strange("it answers something else")) };
-        // A process that is watched unchanged has no secret to wait for.
+        // A process that is watched without its help has no secret to wait for.
         let mut fds = fds.into_iter().filter(|_| is_process || !self.needs_secrets);
         let (fd, page) = (fds.next(), fds.next());
-        // Without it the end is told as soon as the warden has seen it.
+        // Without a witness, the end is reported as soon as the warden has seen it.
         let witness = page.and_then(|page| Witness::new(page).ok());
         let before = self.monitored.remove(&app);
         if let Some(pidfd) = before.as_ref().and_then(|before| before.pidfd.as_ref()) {
@@ -477,7 +480,7 @@ impl Warden {
         let incarnation = seen.map_or(0, |seen| seen.incarnation);
         match seen.map(|seen| seen.state) {
             Some(State::Alive) => self.is_alive(app),
-            // Nothing more comes of it: it was over when this program asked.
+            // No event will follow: it was over when this program asked.
             Some(State::Failed | State::Left) => self.stir(),
             _ => {}
         }
@@ -485,14 +488,14 @@ impl Warden {
         Ok(granted)
     }
 
-    /// What an application that this program monitors has been granted.
+    /// What this program has been granted for an application that it monitors.
     pub fn granted(&self, app: AppId) -> Option<Resources> {
         self.monitored.get(&app).map(|monitored| monitored.granted)
     }
 
-    /// It lives: if this is a life that was said to have quit, only its warden had; and what was presumed is withdrawn.
+    /// The application is alive. If this life was reported to have quit, only its warden had gone; and a presumption of its death is withdrawn.
     fn is_alive(&mut self, app: AppId) {
-        // The warden may not have seen yet what this program has.
+        // The warden may not have noticed yet what this program has seen.
         self.ended.retain(|one, ended| *one != app || ended.has_failed);
         self.presumed.remove(&app);
     }

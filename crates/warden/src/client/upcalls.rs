@@ -1,4 +1,4 @@
-//! What a program is told, and how [`Warden::poll`] finds it.
+//! What a program is told, and how [`Warden::poll`] finds it out.
 
 use martlet_protocol::detector::wardens::Secret;
 
@@ -13,53 +13,55 @@ use crate::{AppId, Resources};
 pub struct Failure {
     /// How that is known.
     pub evidence: Evidence,
-    /// When the warden of this host learned it, in nanoseconds of CLOCK_MONOTONIC.
+    /// When the warden of this host learned of it, in nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Which of the application's lives it was; 0 where the warden had not said yet.
+    /// Which of the application's lives it was; 0 if the warden had not said so yet.
     pub incarnation: u64,
-    /// The secret that this life had left with its warden, where that has revealed it, which it does of a certain failure only. A process that knows by what it is to be recognised
-    /// need not trust any warden but that one. It is missing where this program has seen the end itself: of the process, or in the death words, which a program that polls reads.
+    /// The secret that this life had left with its warden, if the warden has revealed it, which it does only after a certain failure. A process that knows the
+    /// secret's digest need trust no other warden. It is missing if this program has seen the end itself: of the process, or in the death words, which a
+    /// program that polls reads.
     pub secret: Option<Secret>,
 }
 
-/// What a program is told: the upcalls of Listing 1, and those for what the paper leaves out. All but one may be left as they are.
+/// What a program is told: the upcalls of Listing 1, and others for what the paper leaves out. All but one have defaults.
 pub trait Handler {
-    /// An application that this program monitors has failed. It is monitored no longer.
+    /// An application that this program monitored has failed. It is no longer monitored.
     fn on_failure(&mut self, app: AppId, failure: Failure);
-    /// An application that this program monitors sends a message. Numbers that are left out are messages that were lost.
+    /// An application that this program monitors has sent a message. A gap in the numbers means that messages were lost.
     fn on_piggyback_rcv(&mut self, app: AppId, seq: u64, message: &[u8]) {
         let _ = (app, seq, message);
     }
-    /// The timeout of an application that this program monitors is another one, in nanoseconds. 0: it has quit, and is monitored no longer.
+    /// The timeout of an application that this program monitors has changed, in nanoseconds. 0: the application has quit, and is no longer monitored.
     fn on_timeout_changed(&mut self, app: AppId, timeout_ns: u64) {
         let _ = (app, timeout_ns);
     }
-    /// This application is monitored by one more, which asks for messages of this size; by `None` that is no application itself.
+    /// One more program monitors this application, and asks for messages of this size; `by` is `None` if that program is not an application.
     fn on_monitor_req(&mut self, by: Option<AppId>, pbsize: u32) {
         let _ = (by, pbsize);
     }
-    /// How large this application's messages may be from now on.
+    /// The maximum size of this application's messages has changed.
     fn on_pbsize_changed(&mut self, pbsize: u32) {
         let _ = pbsize;
     }
-    /// Of the two paths to that host one is lost: another failure of the network would be taken for its death.
+    /// One of the two paths to that host is lost: another failure of the network would be taken for the host's death.
     fn on_redundancy_lost(&mut self, host: u16, path: u8) {
         let _ = (host, path);
     }
-    /// It is back.
+    /// The path is back.
     fn on_redundancy_recovered(&mut self, host: u16, path: u8) {
         let _ = (host, path);
     }
-    /// The warden of this host is gone. Deaths are still told, later, of processes of this host.
+    /// The warden of this host is gone. Deaths of processes of this host are still reported, but later.
     fn on_warden_lost(&mut self) {}
-    /// There is a warden again, with which this program has registered; or it refuses something of that, and why, once for each thing.
+    /// There is a warden again, and this program has registered with it. If it refuses some part of that, this is called once for each such part, with the
+    /// reason.
     fn on_warden_back(&mut self, registered: Result<(), &Error>) {
         let _ = registered;
     }
 }
 
 impl Warden {
-    /// Tells what there is to tell now.
+    /// Reports what there is to report now.
     pub(super) fn tell(&mut self, look_at_descriptors: bool, look_at_words: bool, handler: &mut dyn Handler) -> usize {
         let mut told = 0;
         let look_at_descriptors = self.was_stirred() || look_at_descriptors;
@@ -69,7 +71,7 @@ impl Warden {
         if self.link.is_none() {
             told += self.look_for_warden(handler);
         }
-        // Looked at before the messages are taken and told after them: what an application sent before its end is told before it.
+        // Ends are looked for before the messages are taken, and reported after them: what an application sent before its end is reported before the end.
         let changes = self.link.as_ref().map_or(0, |link| link.board.changes());
         let has_changed = self.link.as_mut().is_some_and(|link| std::mem::replace(&mut link.seen_changes, changes) != changes);
         let over = self.ends(look_at_descriptors, look_at_words, has_changed);
@@ -111,17 +113,17 @@ impl Warden {
         1
     }
 
-    /// Applications that have failed, with how, or quit.
+    /// Applications that have quit, or that have failed, and how.
     fn ends(&mut self, look_at_descriptors: bool, look_at_words: bool, has_changed: bool) -> Vec<(AppId, Option<Failure>)> {
         let mut over = Vec::new();
         for (app, monitored) in &mut self.monitored {
-            // Before the board, as a program that has quit ends later than the board says so.
+            // The words before the board: if the program has quit, the board says so before its threads end.
             let witness = monitored.witness.as_mut().filter(|_| look_at_words);
             let has_died = witness.is_some_and(|witness| witness.has_seen_the_end(look_at_descriptors));
             if !(look_at_descriptors || has_changed || has_died) {
                 continue;
             }
-            // The process first: what it said to the warden before its end is on the board then.
+            // The process before the board: what it told the warden before its end is on the board by then.
             let has_ended = look_at_descriptors && monitored.pidfd.as_ref().is_some_and(has_ended);
             let seen = self.link.as_ref().and_then(|link| link.board.look(monitored.slot));
             if let Some(Seen { incarnation, .. }) = seen.filter(|seen| seen.incarnation != 0) {
@@ -130,7 +132,7 @@ impl Warden {
             let incarnation = monitored.incarnation;
             match seen {
                 Some(Seen { state: State::Failed, evidence: Some(evidence), at_ns, secret, .. }) => {
-                    // The time is stored right after the state, and then the bell is rung.
+                    // The time is stored right after the state, and then the bell rings.
                     if at_ns == 0 && !has_ended {
                         continue;
                     }
@@ -138,7 +140,7 @@ impl Warden {
                     over.push((*app, Some(Failure { evidence, at_ns, incarnation, secret })));
                 }
                 Some(Seen { state: State::Left, .. }) => over.push((*app, None)),
-                // Where it has been told, the warden is about to see it too.
+                // If its end has been reported, the warden is about to see it too.
                 Some(Seen { state: State::Alive, .. })
                     if has_died && self.ended.get(app).is_none_or(|ended| ended.incarnation != incarnation) =>
                 {
@@ -153,14 +155,14 @@ impl Warden {
         over
     }
 
-    /// Tells of applications that have failed or quit.
+    /// Reports the applications that have failed or quit.
     fn tell_ends(&mut self, over: Vec<(AppId, Option<Failure>)>, handler: &mut dyn Handler) -> usize {
         let mut told = 0;
         for (app, failure) in over {
             let monitored = self.monitored.remove(&app).expect("just seen");
             let known = self.ended.get(&app).map_or(0, |ended| ended.incarnation);
             if monitored.incarnation != 0 && monitored.incarnation == known {
-                // A warden that was restarted has heard of it anew, from another host; or this program had seen it before its warden.
+                // This has been reported before: a restarted warden has heard of it again from another host, or this program had seen it before its warden.
                 self.forget(&monitored);
                 let next = Monitored { incarnation: 0, pidfd: None, witness: None, ..monitored };
                 if let Err(Error::Refused(why)) = self.monitor_as_before(app, next) {
@@ -169,7 +171,7 @@ impl Warden {
                 }
                 continue;
             }
-            // A presumption may be withdrawn: then the same life is monitored again.
+            // A presumption may be withdrawn; then the same life is monitored again.
             match failure {
                 Some(Failure { evidence, .. }) if !evidence.is_certain() => _ = self.presumed.insert(app, monitored.incarnation),
                 _ => _ = self.ended.insert(app, Ended { incarnation: monitored.incarnation, has_failed: failure.is_some() }),
@@ -178,14 +180,14 @@ impl Warden {
                 Some(failure) => handler.on_failure(app, failure),
                 None => handler.on_timeout_changed(app, 0),
             }
-            // Afterwards: it wakes the warden.
+            // Only afterwards, since it wakes the warden.
             self.forget(&monitored);
             told += 1;
         }
         told
     }
 
-    /// Asks again for what it monitors and has no descriptor of, since the application has joined only now.
+    /// Asks again about monitored applications whose descriptor it lacks, because they have joined only since.
     fn fetch_pidfds(&mut self) {
         let Some(link) = self.link.as_ref().filter(|_| !self.needs_secrets) else { return };
         let is_new = |monitored: &Monitored| {
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Has a test run beside a warden.
+    /// Runs a test with a warden beside it.
     fn beside_a_warden(name: &str, test: impl FnOnce(&Path)) {
         let dir = std::env::temp_dir().join(format!("martlet-warden-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("our own directory");
@@ -253,7 +255,7 @@ mod tests {
         Warden::connect(socket, "test").expect("a warden")
     }
 
-    /// A program that monitors an application, and that one's.
+    /// A program that monitors an application, and the application.
     fn monitored(socket: &Path) -> (Warden, Warden) {
         let (mut monitor, mut application) = (connect(socket), connect(socket));
         application.join(app()).expect("free");
@@ -261,14 +263,14 @@ mod tests {
         (monitor, application)
     }
 
-    /// A thread dies with a death word of which the warden has not been told yet.
+    /// A thread dies whose death word the warden has not been told of yet.
     fn lose_a_thread(application: &Warden) {
         let page = application.words.page.clone();
         let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));
         dies.join().expect("it ends well");
     }
 
-    /// The warden took the request for one about the next life, and nothing was ever told of the one that had quit.
+    /// The warden once took the request for one about the next life, and the end of the one that had quit was never reported.
     #[test]
     fn an_application_that_quits_just_before_its_process_is_asked_for_is_told_of() {
         beside_a_warden("asked", |socket| {
@@ -277,16 +279,16 @@ mod tests {
                 monitor.monitor(app, Resources::default()).expect("granted");
                 application.join(app).expect("free");
                 application.quit().expect("it has joined");
-                // As it does where it still saw the application alive.
+                // As it does if it still saw the application alive.
                 monitor.fetch_pidfd(app, Resources::default());
-                // One look finds what stands on the board.
+                // A single look finds what is on the board.
                 monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
                 assert_eq!(ends.0, vec![(app, false); life]);
             }
         });
     }
 
-    /// Looks how many programs monitor what it is told of, while it is told.
+    /// During each upcall, looks how many programs monitor the application that the upcall is about.
     struct Asks(Warden, Vec<u16>);
 
     impl Handler for Asks {
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    /// The warden would wake for that, and take a core while the program acts on the failure.
+    /// Otherwise the warden would wake for it, and take a core while the program reacts to the failure.
     #[test]
     fn a_failure_is_told_of_before_the_warden_hears_that_it_is_monitored_no_longer() {
         beside_a_warden("told", |socket| {
@@ -320,7 +322,7 @@ mod tests {
                 monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
             }
             assert_eq!(ends.0, [(app, true)]);
-            // For the warden it is alive, and comes to be over only later.
+            // To the warden it is alive, and only later over.
             monitor.monitor(app, Resources::default()).expect("granted");
             for _ in 0..2 * super::super::DESCRIPTORS_EVERY {
                 monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
@@ -328,7 +330,7 @@ mod tests {
             application.quit().expect("for the warden it lives");
             monitor.poll(Some(Duration::ZERO), &mut ends).expect("it looks");
             assert_eq!(ends.0, [(app, true)]);
-            // The next life is monitored all the same.
+            // The next life can be monitored nevertheless.
             let mut next = connect(socket);
             next.join(app).expect("free");
             next.quit().expect("it has joined");
@@ -337,7 +339,8 @@ mod tests {
         });
     }
 
-    /// How an application stands that this program asks for. The warden itself is asked: a client puts away what it has told before.
+    /// The state, according to the warden, of an application that this program asks for. The warden itself is asked because a client hides what it has already
+    /// reported.
     fn state_of_what_is_granted(monitor: &mut Warden) -> Option<State> {
         let request = monitor.monitor_request(app(), Resources::default(), 0);
         let (Answer::Watching { slot, .. }, _) = monitor.ask(&request, &[]).expect("granted") else { panic!("it answers something else") };

@@ -1,4 +1,4 @@
-//! What a program sees by itself of the acting threads of another one, whose death words its warden has given it to read.
+//! What a program can see for itself about the acting threads of another program, whose death words it can read because its warden has given it their page.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,11 +9,11 @@ use martlet_protocol::detector::certain::{Sign, judge};
 
 use crate::words::{MAX_ACTING, PAGE_WORDS, death_word};
 
-/// The death words of a program of this host.
+/// The death words of another program of this host.
 #[derive(Debug)]
 pub(super) struct Witness {
     page: Page,
-    /// Words whose threads were alive when all were read.
+    /// The words whose threads were alive when all words were last read.
     alive: Vec<u16>,
 }
 
@@ -22,14 +22,14 @@ impl Witness {
         Ok(Witness { page: Page::open(page, PAGE_WORDS)?, alive: Vec::new() })
     }
 
-    /// Whether all its acting threads are over, and one of them at least has died. Without `looks_at_all` it reads the words of those alone that were alive when all words were
-    /// read, and the others when one of these has died.
+    /// Whether all of its acting threads are over, and at least one of them has died. Without `looks_at_all` it reads only the words that were alive when all
+    /// words were last read, and reads the others when one of those has died.
     pub(super) fn has_seen_the_end(&mut self, looks_at_all: bool) -> bool {
         if !looks_at_all && !self.alive.iter().any(|word| self.page.load(death_word(*word)) & OWNER_DIED != 0) {
             return false;
         }
-        // A thread that begins to act lives on only if it finds another one alive after it has stored its word (`Acting::has_company`). So all are read once more
-        // after none was found alive.
+        // A thread that begins to act goes on only if, after it has stored its word, it finds another one alive (`Acting::has_company`). So all words are read
+        // once more after none was found alive.
         self.read() == Sign::Dead && self.read() == Sign::Dead
     }
 

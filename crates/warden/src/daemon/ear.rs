@@ -1,4 +1,4 @@
-//! The ear: hears that the kernel's programs have made marks which the desk wishes to hear of, and has eye and desk look at them.
+//! The ear: hears when the kernel's programs have made marks that the desk wants to hear of, and makes eye and desk look at them.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::eye::Tasks;
 pub(super) struct Ear {
     pub(super) marker: Arc<Marker>,
     pub(super) eye: Tasks,
-    /// Readable for the desk.
+    /// Becomes readable to wake the desk.
     pub(super) heard: Arc<OwnedFd>,
-    /// Readable when the warden ends.
+    /// Becomes readable when the warden ends.
     pub(super) over: Arc<OwnedFd>,
 }
 
@@ -25,7 +25,7 @@ impl Ear {
             if let Err(error) = poll(&mut fds, None)
                 && error != rustix::io::Errno::INTR
             {
-                // What marks say is then seen when eye and desk wake for other reasons.
+                // From then on marks are seen only when eye and desk wake for other reasons.
                 tracing::warn!(%error, "marks are not listened for any more");
                 return;
             }
@@ -36,7 +36,7 @@ impl Ear {
             if bell {
                 self.marker.hush();
                 self.eye.stir();
-                // It fails only when the counter is full, and then it is readable as well.
+                // This fails only when the counter is full, and then the descriptor is readable anyway.
                 let _ = rustix::io::write(&*self.heard, &1u64.to_ne_bytes());
             }
         }

@@ -1,4 +1,4 @@
-//! The eye: hears the deaths of threads, and tells them on, before anybody else does anything.
+//! The eye: hears of the deaths of threads, and reports them before any other thread does anything.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,23 +20,24 @@ use crate::board::{Board, End, Evidence, Slot};
 use crate::wire::Answer;
 use crate::words::{MAX_ACTING, death_word};
 
-/// What the desk tells the eye.
+/// What the desk asks of the eye.
 pub(super) enum Task {
-    /// To watch a word of an application's page: a thread acts for it. The secret is its life's; last, whether its threads have the numbers that marks bear.
+    /// Watch a word on an application's page, because a thread acts for the application. The secret is the life's. The last field says whether the program's
+    /// threads have the numbers that marks contain.
     Watch(Slot, Page, u16, Secret, bool),
-    /// It acts no more.
+    /// The thread acts no longer.
     Unwatch(Slot, u16),
-    /// To tell a program of this life's end.
+    /// Tell a program of this life's end.
     Subscribe(Slot, Arc<Seat>),
-    /// To tell it no more.
+    /// Stop telling it.
     Unsubscribe(Slot, u8),
-    /// The life is over, or another's affair.
+    /// The life has ended, or another thread is responsible for it now.
     Forget(Slot),
     /// The warden ends.
     End,
 }
 
-/// The desk's way to the eye.
+/// How tasks get from the desk to the eye.
 #[derive(Clone)]
 pub(super) struct Tasks {
     pub(super) sender: Sender<Task>,
@@ -45,21 +46,21 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn send(&self, task: Task) {
-        // An eye that is gone has ended the warden.
+        // If the eye is gone, the warden is ending.
         let _ = self.sender.send(task);
         self.stir();
     }
 
-    /// Has the eye look.
+    /// Makes the eye look.
     pub(super) fn stir(&self) {
         let bell = &self.bell.words()[0];
-        // Release pairs with the acquire of the eye's load: it finds the task.
+        // Release pairs with the acquire of the eye's load, so that the eye finds the task.
         bell.fetch_add(1, Ordering::Release);
         wake_word(bell);
     }
 }
 
-/// The eye's way to the desk: lives that it has ended.
+/// How reports get from the eye to the desk: the lives that the eye has ended.
 pub(super) struct Reports {
     pub(super) sender: Sender<Slot>,
     pub(super) stir: Arc<OwnedFd>,
@@ -68,7 +69,7 @@ pub(super) struct Reports {
 impl Reports {
     fn send(&self, slot: Slot) {
         let _ = self.sender.send(slot);
-        // It fails only when the counter is full, and then it is readable as well.
+        // This fails only when the counter is full, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&*self.stir, &1u64.to_ne_bytes());
     }
 }
@@ -78,7 +79,7 @@ struct Watched {
     secret: Secret,
     is_marked: bool,
     words: Vec<u16>,
-    /// Of all threads that there can be.
+    /// One for every thread that there can be.
     holders: [Holder; MAX_ACTING as usize],
     told: Vec<Arc<Seat>>,
 }
@@ -118,13 +119,14 @@ fn sign(readings: &[Reading]) -> Sign {
 /// What the eye sleeps on.
 #[derive(Default)]
 struct Vigil {
-    /// Words, with what they held.
+    /// Words, and their values at the last look.
     words: Vec<(Page, u16, u64)>,
-    /// Whether marks say that a thread has died of a program of which other threads live, as far as is known: they may be about to be marked, for which nothing wakes the eye.
+    /// Whether, according to the marks, a thread has died of a program whose other threads seem to be alive. They may be about to be marked, and nothing wakes
+    /// the eye for that.
     is_partial: bool,
 }
 
-/// How long the eye sleeps at first, and at most, while that is so: a process whose threads end, or that dumps core first.
+/// While that is so, how long the eye sleeps at first and at most: threads of a process may be ending one by one, or it may dump core first.
 const PARTIAL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(5));
 
 pub(super) struct Eye {
@@ -132,12 +134,12 @@ pub(super) struct Eye {
     bell: Page,
     tasks: Receiver<Task>,
     reports: Reports,
-    /// To other hosts, without the way by the desk.
+    /// For telling other hosts directly, without going through the desk.
     orders: Option<Orders>,
-    /// What is known before the words say it, where that is permitted.
+    /// The marks, which show deaths before the words do, where they are permitted.
     marks: Option<Marks>,
     lives: BTreeMap<Slot, Watched>,
-    /// The warden ends: this look is the last.
+    /// The warden is ending: this look is the last one.
     ends: bool,
 }
 
@@ -154,7 +156,7 @@ impl Eye {
     }
 
     pub(super) fn run(mut self, started: &Sender<Result<(), DeathWordsError>>) {
-        // Given back when the warden ends in order; programs see then that it did.
+        // It is given back when the warden ends in an orderly way, which tells programs that it did.
         let _own = match self.board.register_eye() {
             Ok(words) => words,
             Err(error) => {
@@ -165,7 +167,7 @@ impl Eye {
         let _ = started.send(Ok(()));
         let mut at_most = PARTIAL.0;
         loop {
-            // The bell is looked at before the tasks: one that comes later has moved it.
+            // The bell is read before the tasks: a later task will have moved it.
             let bell = self.bell.load(0);
             while let Ok(task) = self.tasks.try_recv() {
                 self.take(task);
@@ -208,7 +210,7 @@ impl Eye {
         }
     }
 
-    /// Ends the lives that the words say are over, or the marks before them.
+    /// Ends the lives that have ended according to the words, or according to the marks, which are earlier.
     fn look(&mut self) -> Vigil {
         let (mut over, mut vigil) = (Vec::new(), Vigil::default());
         let all: Vec<u16> = (0..MAX_ACTING).collect();
@@ -216,11 +218,11 @@ impl Eye {
             let words = std::mem::take(&mut life.words);
             let readings = life.read_all(&words, self.marks.as_ref());
             let is_marked = readings.iter().any(|reading| reading.is_marked);
-            // A thread that has just begun to act holds its word already, though the desk has not been told.
+            // A thread that has just begun to act already holds its word, even if the desk has not been told yet.
             if sign(&readings) == Sign::Dead && sign(&life.read_all(&all, self.marks.as_ref())) == Sign::Dead {
                 over.push((*slot, if is_marked { Evidence::Marks } else { Evidence::Words }));
             } else {
-                // Given back by all threads: the process is still watched as a whole.
+                // If all threads have given their words back, the process is still watched as a whole.
                 let alive = words.iter().zip(&readings).filter(|(_, one)| one.word & OWNER_DIED == 0 && one.word & TID_MASK != 0);
                 let page = life.page.as_ref();
                 vigil.words.extend(alive.filter_map(|(word, reading)| Some((page?.clone(), *word, reading.word))));
@@ -232,7 +234,7 @@ impl Eye {
             let mut life = self.lives.remove(&slot).unwrap_or_default();
             let ended = self.board.app_life(slot);
             if self.board.end(slot, &End::failure(evidence, crate::now_ns(), life.secret)) {
-                // A program of which a task speaks that has come since may have found it alive still.
+                // A task may have arrived meanwhile for a program that still found the application alive.
                 while let Ok(task) = self.tasks.try_recv() {
                     if let Task::Subscribe(of, seat) = &task
                         && *of == slot
@@ -242,10 +244,10 @@ impl Eye {
                     self.take(task);
                 }
                 for seat in &life.told {
-                    // A program with a full socket reads the board when it reads that.
+                    // If a program's socket is full, it looks at the board when it reads the socket.
                     seat.tell(&self.board, &Answer::Look);
                 }
-                // Packets are sealed for each host and path, which takes longer than a message on this host.
+                // Other hosts come last: packets are sealed for each host and path, which takes longer than a message on this host.
                 if let Some(orders) = &self.orders {
                     orders.send_at_once(Order::End(ended, true));
                 }
@@ -268,7 +270,7 @@ mod tests {
     use crate::board::{Marking, State};
     use crate::words::PAGE_WORDS;
 
-    /// An eye that watches one life, and those that speak with it.
+    /// An eye that watches one life, and its channels.
     struct Open {
         eye: Eye,
         board: Board,
@@ -319,7 +321,7 @@ mod tests {
         let (socket, mut monitor) = std::os::unix::net::UnixStream::pair().expect("sockets");
         monitor.set_nonblocking(true).expect("a socket");
         tasks.send(Task::Subscribe(slot, Arc::new(Seat { socket: socket.into(), index: 0 }))).expect("the eye is there");
-        // As in a turn in which the task came after the eye had taken all.
+        // As in a turn in which the task arrived after the eye had taken all tasks.
         eye.look();
         assert!(std::io::Read::read(&mut monitor, &mut [0; 64]).expect("told") > 0);
     }

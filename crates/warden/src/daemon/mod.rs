@@ -1,8 +1,9 @@
-//! The warden: two threads, a third where there are other hosts, and one where it has marks.
+//! The warden has two threads, a third where there are other hosts, and one more where it has marks.
 //!
-//! The *eye* sleeps on the death words of all threads that registered, and tells the programs that monitor them. The *desk* serves programs: registration, what they ask, and
-//! the processes that are watched by descriptor. Neither the eye nor the pulse takes a lock that the desk holds: what they need to know the desk sends them. The *pulse*
-//! speaks with the wardens of other hosts, and tells programs of deaths there. The *ear* hears of [marks](martlet_fabric::host::marks) of which nothing else tells in time.
+//! The *eye* sleeps on the death words of all registered threads, and tells the programs that monitor them. The *desk* serves programs: it registers them,
+//! answers what they ask, and watches processes through descriptors. The *pulse* exchanges packets with the wardens of other hosts, and tells programs of
+//! deaths there. The *ear* hears of [marks](martlet_fabric::host::marks) that nothing else reports in time. Neither the eye nor the pulse takes a lock that the
+//! desk holds: the desk sends them what they need to know.
 
 mod desk;
 mod ear;
@@ -29,19 +30,20 @@ use crate::wire::Answer;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::desk::fuzz::check as check_requests;
 
-/// How many words the eye sleeps on at most besides its bell. Threads beyond that are seen whenever it wakes, and with their process.
+/// How many words the eye sleeps on at most, besides its bell. Deaths of further threads are noticed whenever the eye wakes, and at the latest when their
+/// process ends.
 pub const MAX_WATCHED_WORDS: usize = martlet_fabric::host::MAX_SLEEP_WORDS - 1;
 
-/// How a warden is to run.
+/// A warden's options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where programs find it.
+    /// The socket at which programs find it.
     pub socket: PathBuf,
-    /// The socket's mode, which says which users may connect.
+    /// The socket's mode, which determines the users that may connect.
     pub mode: u32,
     /// Other hosts, if there are any.
     pub party: Option<Party>,
-    /// Whether to have the kernel mark deaths before its own words say so, where it permits that.
+    /// Whether the kernel is to mark deaths before its own words do, where it permits that.
     pub marks: bool,
 }
 
@@ -60,13 +62,13 @@ impl std::fmt::Debug for Party {
     }
 }
 
-/// Why a warden ended, or did not begin.
+/// Why a warden ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It has no place.
+    /// It could not get its socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The system refuses something.
+    /// The system refused something.
     #[error("{what}: {error}")]
     System {
         /// What was tried.
@@ -74,15 +76,15 @@ pub enum RunError {
         /// What the system said.
         error: io::Error,
     },
-    /// It cannot listen where others look for it.
+    /// It cannot listen at the address where other wardens expect it.
     #[error("cannot listen at {address}: {error}")]
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// What the system said.
         error: io::Error,
     },
-    /// Its eye cannot say that it dies.
+    /// Its eye could not register its own death word.
     #[error("the warden's own death word: {0}")]
     Words(#[from] martlet_fabric::host::DeathWordsError),
 }
@@ -91,20 +93,20 @@ pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -
     move |error| RunError::System { what, error: error.into() }
 }
 
-/// A thread of the warden, for who places it on a core or in a scheduling class.
+/// A thread of the warden, for a caller that places it on a core or in a scheduling class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
-    /// It hears deaths, and wants to run at once.
+    /// It hears of deaths, and should run at once.
     Eye,
     /// It serves programs.
     Desk,
-    /// It speaks with other hosts, in time.
+    /// It exchanges packets with other hosts, and must be on time.
     Pulse,
-    /// It hears of marks, and wants to run at once.
+    /// It hears of marks, and should run at once.
     Ear,
 }
 
-/// A warden that has its place, and is about to serve.
+/// A warden that has its socket, and is about to serve.
 #[derive(Debug)]
 pub struct Warden {
     listener: place::Listener,
@@ -114,10 +116,10 @@ pub struct Warden {
 }
 
 impl Warden {
-    /// Takes the warden's place on this host. From then on programs connect; they are served by [`Warden::run`].
+    /// Becomes the warden of this host. From then on programs can connect; [`Warden::run`] serves them.
     ///
     /// # Errors
-    /// When another warden has the place, or the system refuses.
+    /// When another warden holds the socket, or the system refuses.
     pub fn new(options: &Options) -> Result<Warden, RunError> {
         let listener = place::listen(&options.socket, options.mode)?;
         let party = options.party.as_ref().map(|party| Ok::<_, RunError>((party.clone(), pulse::bind(party)?))).transpose()?;
@@ -137,7 +139,7 @@ impl Warden {
         self.board.marking()
     }
 
-    /// Why it has no marks, where it was to have them.
+    /// Why it has no marks, if it was supposed to have them.
     pub fn marks_refused(&self) -> Option<&Refused> {
         self.marker.as_ref().err().and_then(Option::as_ref)
     }
@@ -147,10 +149,10 @@ impl Warden {
         self.board.life()
     }
 
-    /// Serves until `stop` is readable. Every thread calls `begun` first, on itself. The calling thread is the desk.
+    /// Serves until `stop` is readable. Each thread calls `begun` for itself before anything else. The calling thread becomes the desk.
     ///
     /// # Errors
-    /// When the system refuses what the warden cannot do without.
+    /// When the system refuses something that the warden needs.
     pub fn run(self, stop: BorrowedFd<'_>, begun: impl Fn(Thread) + Send + Sync) -> Result<(), RunError> {
         let (board, bell) = (self.board, Page::create("martlet-bell", 1).map_err(system("cannot make the eye's bell"))?);
         let heard = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor for ends"))?;
@@ -217,7 +219,7 @@ impl Warden {
     }
 }
 
-/// The socket of a program, and its place on the board: who is told something.
+/// A program's socket, and its seat on the board: where to tell it something.
 #[derive(Debug)]
 pub(crate) struct Seat {
     socket: OwnedFd,
@@ -225,7 +227,8 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Tells the program something unasked. Returns whether it could be put into its socket: a program that does not read has missed it.
+    /// Sends the program a message that it has not asked for. Returns whether its socket had room; if not, because the program does not read, the message is
+    /// lost.
     fn tell(&self, board: &Board, answer: &Answer) -> bool {
         self.send(board, 0, answer, &[])
     }

@@ -1,7 +1,8 @@
-//! The pulse: speaks with the wardens of other hosts. What is said, [`Wardens`] decides; here are the sockets and the clock.
+//! The pulse: exchanges packets with the wardens of other hosts. [`Wardens`] decides what is said; this module has the sockets and the clock.
 //!
-//! What a death costs between hosts is mostly waits for a core, so two are left out. The eye, which hears of a death, sends the word of it itself where the pulse sleeps. And the pulse
-//! that receives it tells the programs that monitor the application, before the desk is told.
+//! Telling another host of a death costs mostly waits for a core, so two of these waits are avoided. The eye, which hears of a death first, sends the news to
+//! other hosts itself if the pulse is asleep. And a pulse that receives such news tells the programs that monitor the application itself, before it tells the
+//! desk.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,23 +23,23 @@ use crate::board::{Board, End, Evidence, Slot};
 use crate::packet;
 use crate::wire::Answer;
 
-/// What the pulse is told.
+/// What the pulse is asked to do.
 pub(super) enum Order {
     /// An application of this host is alive.
     Begin(AppLife, Secret),
-    /// One is over: it has failed, or else it has quit.
+    /// One has ended: if `true` it has failed, otherwise it has quit.
     End(AppLife, bool),
-    /// To tell a program of the end of this life, which is of another host.
+    /// Tell a program of the end of this life, which is on another host.
     Subscribe(HostId, AppLife, Slot, Arc<Seat>),
-    /// To tell it no more.
+    /// Stop telling it.
     Unsubscribe(Slot, u8),
-    /// The life is over, or another's affair.
+    /// The life has ended, or another thread is responsible for it now.
     Forget(Slot),
     /// The warden ends.
     Leave,
 }
 
-/// The way to the pulse.
+/// How orders get to the pulse.
 #[derive(Clone)]
 pub(super) struct Orders {
     sender: Sender<Order>,
@@ -52,7 +53,8 @@ impl Orders {
         let _ = rustix::io::write(&*self.stir, &1u64.to_ne_bytes());
     }
 
-    /// The same, and other hosts are told by the calling thread where the pulse sleeps: it may have to wait for a core. One that is awake takes the order itself.
+    /// The same, but if the pulse is asleep, the calling thread tells the other hosts itself, since the pulse might have to wait for a core. A pulse that is
+    /// awake takes the order itself.
     pub(super) fn send_at_once(&self, order: Order) {
         let _ = self.sender.send(order);
         let speech = match self.speech.try_lock() {
@@ -62,32 +64,32 @@ impl Orders {
         };
         if let Some(mut speech) = speech {
             speech.take_orders();
-            // Nobody is judged: what waits in the sockets has not been looked at.
+            // This only sends. It judges no host, since packets may be waiting in the sockets.
             speech.wardens.speak(Time(crate::now_ns()));
             speech.put_out();
         }
-        // It repeats what has been sent, so it has to sleep for less long now.
+        // The pulse has to repeat what has been sent, so it must wake earlier than it intended.
         let _ = rustix::io::write(&*self.stir, &1u64.to_ne_bytes());
     }
 }
 
-/// The pulse's way to the desk.
+/// How the pulse's news gets to the desk.
 pub(super) struct News {
     pub(super) sender: Sender<Event>,
     pub(super) stir: Arc<OwnedFd>,
 }
 
-/// What is kept for another host, path by path.
+/// What is kept about another host, for each path.
 struct Link {
     addresses: Vec<SocketAddr>,
     senders: Vec<packet::Sender>,
-    /// Of the lives of its warden that were heard last.
+    /// Receivers for the lives of its warden that were heard last.
     receivers: Vec<Vec<packet::Receiver>>,
 }
 
-/// How often a warden that ends in order says so, beside the first time.
+/// How often a warden that ends in an orderly way repeats that it does.
 const BYES: u32 = 2;
-/// How many lives of a warden have their keys at hand: of one that is restarted, the old one and the new one.
+/// For how many lives of a warden the keys are kept ready: when it is restarted, the old life and the new one.
 const LIVES_AT_HAND: usize = 2;
 
 pub(super) struct Pulse {
@@ -97,13 +99,13 @@ pub(super) struct Pulse {
     speech: Arc<Mutex<Speech>>,
 }
 
-/// A life of another host, and who is told of its end.
+/// A life on another host, and the programs to be told of its end.
 struct Watched {
     slot: Slot,
     told: Vec<Arc<Seat>>,
 }
 
-/// What is said and heard. The pulse has it while it is awake, and the eye for a moment while it sleeps; the desk never does.
+/// The state of the conversation. The pulse holds it while it is awake, and the eye for a moment while the pulse sleeps; the desk never does.
 struct Speech {
     own: HostId,
     key: [u8; 32],
@@ -117,7 +119,7 @@ struct Speech {
     leaves: bool,
 }
 
-/// The sockets of all paths, so that an address that is not there is found before anybody relies on the warden.
+/// Binds the sockets of all paths, so that an address that does not exist is found before anything relies on the warden.
 pub(super) fn bind(party: &Party) -> Result<Vec<UdpSocket>, RunError> {
     let bind = |address: &SocketAddr| {
         let socket = UdpSocket::bind(address)?;
@@ -173,7 +175,7 @@ impl Pulse {
             let mut speech = self.speech.lock().unwrap_or_else(PoisonError::into_inner);
             speech.take_orders();
             speech.drain(&mut buffer);
-            // Read after the sockets were drained: a clock that is read before would make silence of what waits there.
+            // The sockets are drained before the clock is read and silence is judged: otherwise packets that wait there would count as silence.
             let now = Time(crate::now_ns());
             if late_ns > self.interval_ns {
                 tracing::debug!(late_ns, "the pulse stood still");
@@ -182,7 +184,7 @@ impl Pulse {
             speech.wardens.poll(now);
             speech.put_out();
             if speech.leaves {
-                // Nobody repeats it later.
+                // No other thread repeats it later.
                 for _ in 0..BYES {
                     speech.wardens.leave(now);
                     speech.wardens.poll(now);
@@ -203,7 +205,7 @@ impl Pulse {
 }
 
 impl Speech {
-    /// Takes what the others of this warden say.
+    /// Takes what the warden's other threads have ordered.
     fn take_orders(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             self.take_order(order);
@@ -236,12 +238,12 @@ impl Speech {
 
     fn drain(&mut self, buffer: &mut [u8]) {
         for path in 0..self.sockets.len() {
-            // So many as a flood may bring before heartbeats are sent again.
+            // At most as many packets as a flood may bring before heartbeats have to be sent again.
             for _ in 0..1_000 {
                 match self.sockets[path].recv_from(buffer) {
                     Ok((len, _)) => self.take(path, &mut buffer[..len]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // Of an earlier packet that nobody took.
+                    // The error is about an earlier packet that found no listener.
                     Err(_) => {}
                 }
             }
@@ -259,7 +261,7 @@ impl Speech {
                 let mut receiver = packet::Receiver::new(key, head.host, own, path as u8, head.life);
                 let opened = receiver.open(bytes);
                 if opened.is_ok() {
-                    // Only a warden with the key comes this far.
+                    // Only the packets of a warden that has the key get this far.
                     receivers.insert(0, receiver);
                     receivers.truncate(LIVES_AT_HAND);
                 }
@@ -282,7 +284,7 @@ impl Speech {
                 Output::Send(to, packet) => {
                     let link = self.links.get_mut(&to).expect("a host of the configuration");
                     for (path, socket) in self.sockets.iter().enumerate() {
-                        // What a path does not take is sent over the other, and again.
+                        // What one path does not take is sent over the other, and repeated.
                         let _ = socket.send_to(&link.senders[path].seal(&packet), link.addresses[path]);
                     }
                 }
@@ -297,13 +299,13 @@ impl Speech {
         }
     }
 
-    /// Tells the programs that monitor an application of another host that it has certainly failed. The desk, which is told after that, finds it on the board.
+    /// Tells the programs that monitor an application of another host that it has certainly failed. The desk is told afterwards, and finds it on the board.
     fn tell(&mut self, host: HostId, life: AppLife, secret: Secret) {
         let Some(Watched { slot, mut told }) = self.watched.remove(&(host, life)) else { return };
         if !self.board.end(slot, &End::failure(Evidence::Certificate, crate::now_ns(), secret)) {
             return;
         }
-        // A program of which an order speaks that has come since may have found it alive still.
+        // An order may have arrived meanwhile for a program that still found the application alive.
         while let Ok(order) = self.orders.try_recv() {
             if let Order::Subscribe(_, _, of, seat) = &order
                 && *of == slot

@@ -1,5 +1,6 @@
-//! What a warden concludes from packets, whoever wrote them: another warden, of any of its lives, or a network that has kept packets and brings them again. Kept
-//! beside it is what the other host has proven, by the rules of [`wardens`](martlet_protocol::detector::wardens); all that the warden tells and sends is held against that.
+//! Checks what a warden concludes from packets, whatever their origin: another warden in any of its lives, or a network that has kept packets and delivers them
+//! again. A model keeps beside it what the other host has proven, by the rules of [`wardens`](martlet_protocol::detector::wardens). Everything that the warden
+//! reports and sends is compared with that model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +19,10 @@ const INTERVAL_NS: u64 = 1_000_000;
 const TIMEOUT_NS: u64 = 3_000_000;
 /// The unit of an input's times.
 const STEP_NS: u64 = 50_000;
-/// For so many timeouts a restarted warden may leave it open which applications live on.
+/// For how many timeouts a restarted warden may leave it open which applications are still alive.
 const RESTART_TIMEOUTS: u64 = 100;
 
-/// Runs a script of packets, of time, and of what applications of this host do.
+/// Runs a script of packets, of passing time, and of what applications of this host do.
 pub(super) fn check(script: &[u8]) {
     let config = Config { life: LIFE, interval_ns: INTERVAL_NS, paths: 2, digest: crate::digest };
     let mut world = World {
@@ -44,35 +45,35 @@ pub(super) fn check(script: &[u8]) {
     }
 }
 
-/// What the other host has said in packets that repeat the challenge.
+/// What the other host has said in packets that answer the challenge.
 #[derive(Default)]
 struct Proven {
-    /// Of which life its newest warden is. 0: none has been met.
+    /// The newest known life of its warden; 0: none has been met.
     life: u64,
-    /// How many have been met.
+    /// How many lives have been met.
     meetings: u64,
     met: Time,
     /// The number of its newest packet.
     newest: u64,
-    /// Since when it has been quiet, as far as this warden was awake.
+    /// Since when it has been silent, counting only the time that this warden was awake.
     quiet_since: Time,
     has_left: bool,
-    /// Up to which change of its roll it has told, without a gap.
+    /// Up to which change of its roll it has reported, without a gap.
     covered: u64,
     /// Up to which change of our roll it has heard.
     heard: u64,
-    /// By what the certificates of its applications are recognised that it has told of.
+    /// For each application it has reported, the digest by which a certificate of its failure is recognised.
     digests: BTreeMap<AppLife, Digest>,
 }
 
-/// The ends of lives, each with the secret that proves that it has failed, if it has.
+/// The ends of lives. If a life has failed, with the secret that proves it.
 type Ends = BTreeMap<AppLife, Option<Secret>>;
 
-/// What goes on while the warden tells something.
+/// What the warden is doing while it reports something.
 enum During<'a> {
-    /// It takes a packet that is believed. Whether that is newer than those before, and the ends that it tells of.
+    /// It handles a packet that is believed: whether that packet is newer than all before, and the ends that it reports.
     Packet(&'a Packet, bool, Ends),
-    /// It takes one that is not.
+    /// It handles a packet that is not believed.
     Disbelieved,
     Poll,
 }
@@ -85,14 +86,14 @@ struct World {
     change: u64,
     /// The number of the newest packet that was sent.
     last_seq: u64,
-    /// The challenges that have been sent, in their order.
+    /// The challenges that have been sent, in order.
     challenges: Vec<u64>,
-    /// All packets that have come.
+    /// All packets that have arrived.
     kept: Vec<(u8, Packet)>,
     proven: Proven,
-    /// The lives that have been told of as alive, and whether they are presumed dead.
+    /// The lives that have been reported as alive, and whether they are presumed dead.
     told: BTreeMap<AppLife, bool>,
-    /// The life of each application whose end was told last.
+    /// For each application, the life whose end was reported last.
     over: BTreeMap<u32, u64>,
     is_silent: bool,
     is_path_lost: [bool; 2],
@@ -157,7 +158,7 @@ impl World {
         }
     }
 
-    /// What the other warden may say, and much that it may not.
+    /// Something that the other warden may say, or, often, may not.
     fn packet(&self, input: &mut Input<'_>) -> Packet {
         let proven = &self.proven;
         let (from_life, which) = (1 + u64::from(input.u8() % 3), input.u8());
@@ -177,7 +178,7 @@ impl World {
         let mut entries = Vec::new();
         for _ in 0..input.u8() % 5 {
             let entry = entry(input);
-            // A roll has one entry an application.
+            // A roll has one entry for each application.
             if apps.insert(entry.life.app) {
                 entries.push(entry);
             }
@@ -217,7 +218,7 @@ impl World {
         assert!(self.warden.wake_at() > self.now, "it would never sleep");
     }
 
-    /// What the warden says is so.
+    /// Compares what the warden reports and sends with the model.
     fn hold_to(&mut self, during: &During<'_>) {
         while let Some(output) = self.warden.take_output() {
             match output {
@@ -313,10 +314,10 @@ impl World {
 }
 
 impl Proven {
-    /// Takes a packet by the rules: whether it is believed, and what follows.
+    /// Judges a packet by the rules: whether it is believed, and what follows from it.
     fn take<'a>(&mut self, now: Time, packet: &'a Packet, our_changes: u64) -> (Result<(), Disbelief>, During<'a>) {
         let is_fresh = packet.repeats == LIFE + self.meetings;
-        // The life that was met last repeats what it was met by, until it learns what is next.
+        // The life that was met last keeps answering the challenge by which it was met, until it learns the next one.
         let is_known = self.meetings > 0 && packet.from_life == self.life && packet.repeats == LIFE + self.meetings - 1;
         if !is_fresh && !is_known {
             return (Err(Disbelief::NotFresh), During::Disbelieved);
@@ -376,11 +377,11 @@ fn own_secret(life: AppLife) -> Secret {
     secret
 }
 
-/// An entry of the other's roll, of few applications, lives and secrets, so that one often has to do with another.
+/// An entry of the other host's roll. There are only few applications, lives and secrets, so that entries are often related.
 fn entry(input: &mut Input<'_>) -> Entry {
     let (who, how) = (input.u8(), input.u8());
     let life = AppLife { app: 1 + u32::from(who % 3), incarnation: 1 + u64::from(who / 3 % 2) };
-    // Mostly its own.
+    // Mostly the application's own.
     let secret = |choice: u8| [if choice & 3 == 3 { 0 } else { who % 6 + 1 }; 16];
     let standing = match how % 4 {
         0 => Standing::Left,

@@ -1,4 +1,4 @@
-//! What must hold of a desk whatever programs ask of it, in whatever order, for the fuzz targets.
+//! For the fuzz targets: what must hold of a desk, whatever programs ask of it and in whatever order.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,10 +21,10 @@ use crate::wire::{Answer, Request, VERSION};
 use crate::words::PAGE_WORDS;
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
-/// Programs of a script.
+/// How many programs a script has.
 const PROGRAMS: usize = 3;
 
-/// Runs a script of messages from a few programs, of which most make sense.
+/// Runs a script of messages from a few programs; most of the messages make sense.
 pub(crate) fn check(script: &[u8]) {
     let (sender, tasks) = channel();
     let heard = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
@@ -42,14 +42,14 @@ pub(crate) fn check(script: &[u8]) {
 
 struct World {
     desk: Desk,
-    /// What the eye is told, which nobody hears here.
+    /// What the eye would be told; it is not running here.
     tasks: Receiver<Task>,
     page: Page,
-    /// Each one's end of its socket, and which program it is to the desk.
+    /// Each program's end of its socket, and its number at the desk.
     programs: [Option<(OwnedFd, ProgramId)>; PROGRAMS],
     /// The slots that the desk has named.
     slots: Vec<Slot>,
-    /// The largest message that any of them has asked for.
+    /// The largest message that any program has asked for.
     asked_pbsize: u32,
     number: u32,
 }
@@ -96,7 +96,7 @@ impl World {
         self.send(at, &message, with);
     }
 
-    /// Sends a message with a page, a process's descriptor, or nothing.
+    /// Sends a message, together with a page, a process's descriptor, or nothing.
     fn send(&mut self, at: usize, message: &[u8], with: u8) {
         let Some((socket, id)) = &self.programs[at] else { return };
         let fd = match with % 4 {
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// What a program is told can be read, and answers what was asked.
+    /// What a program receives can be decoded, and answers what it asked.
     fn hear(&mut self, at: usize) {
         let mut buffer = Box::new([0; MAX_MESSAGE]);
         while let Some((socket, _)) = &self.programs[at] {

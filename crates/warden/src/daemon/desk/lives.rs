@@ -1,4 +1,4 @@
-//! Lives of applications, and the slots of the board that they stand in.
+//! Lives of applications, and their slots on the board.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,25 +23,25 @@ pub(super) struct Life {
     pub(super) state: State,
     pub(super) evidence: Option<Evidence>,
     pub(super) incarnation: u64,
-    /// What is revealed when it has certainly failed. Of one of another host it is known from then on only.
+    /// The secret that is revealed when it has certainly failed. For a life on another host it is not known before then.
     pub(super) secret: Secret,
-    /// 0: this host.
+    /// The number of its host; 0: this host.
     pub(super) host: u32,
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) name: String,
-    /// By what marks know its process, while it lives.
+    /// How marks identify its process, while it is alive.
     pub(super) marked_as: Option<MarkedAs>,
-    /// Of its process, once it lives.
+    /// The descriptor of its process, once it is alive.
     pub(super) pidfd: Option<Arc<OwnedFd>>,
-    /// Whether the descriptor is watched for this life alone, as no program of ours is behind it.
+    /// Whether the descriptor is watched for this life alone, because its process is not a connected program.
     pub(super) is_from_outside: bool,
-    /// The program that joined as it.
+    /// The program that has joined as this life.
     pub(super) program: Option<ProgramId>,
     pub(super) monitors: BTreeMap<ProgramId, Resources>,
     /// The number of the last message that it sent.
     pub(super) seq: u64,
-    /// How large these may be.
+    /// How large its messages may be.
     pub(super) pbsize: u32,
     pub(super) at_ns: u64,
 }
@@ -70,7 +70,7 @@ impl Life {
         }
     }
 
-    /// With the monitors that the slot has had while it was awaited.
+    /// This life, with the monitors that its slot has had while the application was awaited.
     pub(super) fn monitored_as(mut self, awaited: &mut Life) -> Life {
         self.monitors = std::mem::take(&mut awaited.monitors);
         self
@@ -80,14 +80,14 @@ impl Life {
         matches!(self.state, State::Failed | State::Left)
     }
 
-    /// How large a message its monitors ask for.
+    /// How large a message its monitors have asked for.
     pub(super) fn asked_pbsize(&self) -> u32 {
         self.monitors.values().map(|want| want.pbsize).max().unwrap_or(0)
     }
 }
 
 impl Desk {
-    /// The slot of an application's newest life, after a look whether it still lives: the next one must not be refused for the sake of a dead one.
+    /// The slot of an application's newest life. First checks whether that life is still alive: a new one must not be refused because of a dead one.
     pub(super) fn current(&mut self, app: AppId) -> Option<u16> {
         let index = *self.current.get(&app)?;
         self.learn(index);
@@ -98,10 +98,10 @@ impl Desk {
         self.current.get(&app).copied()
     }
 
-    /// A slot for a new life of an application, which counts from now on.
+    /// A slot for a new life of an application, which becomes its current one.
     pub(super) fn new_slot(&mut self, app: AppId) -> Result<Slot, String> {
         if self.lives.len() == MAX_SLOTS {
-            // The oldest that is over and that nobody asks for.
+            // If there is no room, reuses the slot of the oldest life that has ended and has no monitors.
             let over = self.lives.values().filter(|life| life.is_over() && life.monitors.is_empty());
             let oldest = over.min_by_key(|life| life.at_ns).map(|life| life.slot.index);
             let oldest = oldest.ok_or_else(|| format!("{MAX_SLOTS} applications are known, as many as there is room for"))?;
@@ -119,7 +119,7 @@ impl Desk {
         Ok(slot)
     }
 
-    /// The slot in which a life of an application that is not alive may begin: where it is awaited, or a new one.
+    /// The slot in which a new life may begin of an application that is not alive: the one in which it is awaited, or a new one.
     pub(super) fn slot_to_begin(&mut self, app: AppId) -> Result<Slot, String> {
         match self.current(app).map(|index| &self.lives[&index]) {
             Some(life) if life.state == State::Awaited => Ok(life.slot),
@@ -131,10 +131,10 @@ impl Desk {
         }
     }
 
-    /// A process that need not know of wardens is this application from now on.
+    /// From now on a process is this application, and need not know about wardens.
     pub(super) fn begin_from_outside(&mut self, slot: Slot, app: AppId, incarnation: u64, pidfd: OwnedFd) -> Result<(), String> {
         let pid = pid_of(&pidfd).map_err(|error| format!("the process cannot be watched: {error}"))?;
-        // The watch comes first: a process that has ended already is seen by it.
+        // Watch first: then even a process that has ended already is noticed.
         self.watch(&pidfd, OUTSIDE | u64::from(slot.index)).map_err(|error| format!("the process cannot be watched: {error}"))?;
         let secret = martlet_fabric::host::random().map_err(|error| format!("no secret for the application: {error}"))?;
         let uid = std::fs::metadata(format!("/proc/{pid}")).map_or(0, |data| std::os::unix::fs::MetadataExt::uid(&data));
@@ -174,14 +174,14 @@ impl Desk {
         }
     }
 
-    /// The eye has ended a life.
+    /// The eye has ended a life: takes note of it.
     pub(super) fn take_end(&mut self, slot: Slot) {
         if self.lives.get(&slot.index).is_some_and(|life| life.slot == slot) {
             self.learn(slot.index);
         }
     }
 
-    /// Takes from the board what the eye may have told there.
+    /// Takes from the board what the eye may have written there.
     fn learn(&mut self, index: u16) {
         let Some(life) = self.lives.get_mut(&index).filter(|life| life.state == State::Alive) else { return };
         if let Some(seen) = self.board.look(life.slot).filter(|seen| seen.state != State::Alive) {
@@ -190,7 +190,7 @@ impl Desk {
         }
     }
 
-    /// Ends a life, unless the eye has, and tells its monitors.
+    /// Ends a life, unless the eye has done so, and tells its monitors.
     pub(super) fn end(&mut self, index: u16, state: State, evidence: Option<Evidence>) {
         let Some(life) = self.lives.get_mut(&index).filter(|life| life.state == State::Alive) else { return };
         let now = crate::now_ns();
@@ -203,7 +203,7 @@ impl Desk {
         }
     }
 
-    /// Neither eye nor pulse tells of this life any more.
+    /// Neither eye nor pulse reports on this life any more.
     fn forget(&self, slot: Slot, host: u32) {
         self.eye.send(Task::Forget(slot));
         if let Some(others) = self.others.as_ref().filter(|_| host != 0) {
@@ -227,7 +227,8 @@ impl Desk {
         self.free_if_idle(index);
     }
 
-    /// Frees a slot that nobody asks for: one that is awaited by nobody any more, one of an earlier life, and a process that only its monitors knew.
+    /// Frees a slot that is of no interest any more: one whose application is no longer awaited, one of an earlier life, or one of a process that only its
+    /// monitors knew.
     pub(super) fn free_if_idle(&mut self, index: u16) {
         let Some(life) = self.lives.get(&index).filter(|life| life.monitors.is_empty()) else { return };
         let is_current = self.current.get(&life.app) == Some(&index);
@@ -253,9 +254,9 @@ impl Desk {
         }
     }
 
-    /// A process that is watched from outside has ended.
+    /// A process that is watched without its help has ended.
     pub(super) fn outside_ended(&mut self, index: u16) {
-        // The word may be of an earlier life in this slot, which has been replaced in the same turn.
+        // The event may be about an earlier life in this slot, which has been replaced in the same turn.
         let life = self.lives.get(&index).filter(|life| life.is_from_outside);
         if life.and_then(|life| life.pidfd.as_ref()).is_some_and(|pidfd| has_ended(&**pidfd)) {
             self.end(index, State::Failed, Some(Evidence::Process));

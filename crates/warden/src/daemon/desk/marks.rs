@@ -1,4 +1,4 @@
-//! What the kernel's programs have marked of whole processes: their ends, and that nothing of them runs any more while they dump core.
+//! What the kernel's programs have marked about whole processes: that they have ended, and that none of their threads runs any more while they dump core.
 
 use martlet_fabric::host::marks::{Marks, Moment, Wish};
 use rustix::time::Timespec;
@@ -8,21 +8,21 @@ use super::lives::Life;
 use crate::board::{Evidence, State};
 use crate::process::{is_over, numbers_of};
 
-/// How soon to look again where some thread of a process was found dead and another one not: it may be about to die.
+/// When to look again after some thread of a process was found dead and another one was not: that one may be about to die.
 pub(super) const LOOKS_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How often.
+/// How often to look again.
 const LOOKS: u8 = 20;
 
-/// By what marks know a process, and for what the bell rings.
+/// How marks identify a process, and what the bell rings for.
 #[derive(Debug)]
 pub(super) struct MarkedAs {
     process: u32,
-    /// When it was known by that number already.
+    /// A moment at which the process already had that number.
     since: Moment,
     wishes: Vec<Wish>,
 }
 
-/// What marks say of a process.
+/// What the marks say about a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Nothing,
@@ -39,7 +39,7 @@ fn judge(marks: &Marks, life: &Life) -> Verdict {
         return Verdict::Over;
     }
     match marks.has_died(*process, *since) {
-        // What has been looked at is its own, or it has ended: either way it is over.
+        // Either the number is still this process's own, or this process has ended: in both cases it is over.
         true if is_over(*process) => Verdict::Over,
         true => Verdict::Partial,
         false => Verdict::Nothing,
@@ -47,7 +47,7 @@ fn judge(marks: &Marks, life: &Life) -> Verdict {
 }
 
 impl Desk {
-    /// Has the bell ring for a life of this host as it should now: for its process's end where no words say that its threads have died, and for what delays its words.
+    /// Sets what the bell rings for in a life of this host: the end of its process if no words tell that its threads have died, and whatever delays its words.
     pub(super) fn suit_wishes(&mut self, index: u16) {
         let (Some(marker), Some(life)) = (self.marker.clone(), self.lives.get_mut(&index)) else { return };
         let program = life.program.and_then(|program| self.programs.get(&program));
@@ -75,7 +75,7 @@ impl Desk {
         }
     }
 
-    /// Has the bell ring for a slot's life no more.
+    /// The bell no longer rings for a slot's life.
     pub(super) fn unwish(&mut self, index: u16) {
         let (Some(marker), Some(life)) = (&self.marker, self.lives.get_mut(&index)) else { return };
         if let Some(known) = life.marked_as.take() {
@@ -83,7 +83,7 @@ impl Desk {
         }
     }
 
-    /// Ends the lives of which the marks say so. `heard`: the bell may have rung.
+    /// Ends the lives that have ended according to the marks. `heard`: the bell may have rung.
     pub(super) fn look_at_marks(&mut self, heard: bool) {
         let Some(marker) = self.marker.clone().filter(|_| heard || self.looks > 0) else { return };
         let verdicts: Vec<(u16, Verdict)> = self.lives.iter().map(|(index, life)| (*index, judge(marker.marks(), life))).collect();
@@ -93,7 +93,7 @@ impl Desk {
             false => 0,
         };
         if self.looks == 0 {
-            // Its first thread has ended alone, or the process runs another program: it is watched anew.
+            // Its first thread alone has ended, or the process runs another program: it is watched again from the beginning.
             for (index, _) in verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Partial) {
                 if let Some(known) = self.lives.get_mut(index).and_then(|life| life.marked_as.as_mut()) {
                     known.since = marker.marks().now();
@@ -102,7 +102,7 @@ impl Desk {
         }
         for (index, _) in verdicts.into_iter().filter(|(_, verdict)| *verdict == Verdict::Over) {
             match self.lives.get(&index).and_then(|life| life.program) {
-                // What it sent last is taken before.
+                // What it sent last has to be taken first.
                 Some(program) => self.process_ended(program, Evidence::Marks),
                 None => self.end(index, State::Failed, Some(Evidence::Marks)),
             }

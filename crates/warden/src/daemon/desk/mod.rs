@@ -1,13 +1,13 @@
-//! The desk: serves programs, and watches processes by descriptor.
+//! The desk: serves programs, and watches processes through their descriptors.
 //!
-//! | file | what stands there |
+//! | file | what it contains |
 //! |---|---|
 //! | `mod` | what the desk waits for; connections |
 //! | `requests` | what programs ask |
 //! | `lives` | lives of applications, and the board's slots |
 //! | `marks` | what the kernel's programs have marked |
 //! | `program` | a program that has connected |
-//! | `remote` | what wardens of other hosts tell |
+//! | `remote` | what wardens of other hosts report |
 //! | `fuzz` | what must hold whatever programs ask |
 
 #[cfg(feature = "fuzzing")]
@@ -42,7 +42,7 @@ use crate::place::Listener;
 use crate::process::numbers_of;
 use crate::wire::{Answer, Request};
 
-/// What epoll names a descriptor by: the kind in the top byte, and which one below.
+/// How a descriptor is identified in epoll: its kind in the top byte, and its number below.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const HEARD: u64 = 2;
@@ -51,10 +51,10 @@ const PROCESS: u64 = 4 << 56;
 const OUTSIDE: u64 = 5 << 56;
 const KIND: u64 = 0xff << 56;
 
-/// A connected program, or one that was.
+/// The number of a program that is or was connected.
 type ProgramId = u32;
 
-/// What a request comes to: an answer, perhaps with descriptors, or a reason why not.
+/// The result of a request: an answer, perhaps with descriptors, or the reason for a refusal.
 type Outcome = Result<(Answer, Vec<Arc<OwnedFd>>), String>;
 
 pub(super) struct Desk {
@@ -70,13 +70,13 @@ pub(super) struct Desk {
     free_seats: Vec<u8>,
     lives: BTreeMap<u16, Life>,
     generations: Vec<u32>,
-    /// The life of each application that counts: the newest.
+    /// The current life of each application: the newest.
     current: BTreeMap<AppId, u16>,
-    /// The last number that the warden gave.
+    /// The last number that the warden has given to an application.
     given: u32,
-    /// Where there are marks.
+    /// The marks, if there are any.
     marker: Option<Arc<Marker>>,
-    /// How often to look at the marks again, though nothing says so.
+    /// How many more times to look at the marks without being woken for them.
     looks: u8,
 }
 
@@ -118,7 +118,7 @@ impl Desk {
     }
 
     fn watch_no_more(&self, fd: impl AsFd) {
-        // Programs have duplicates of descriptors of processes, so closing ours would not end the watch.
+        // Programs have duplicates of the processes' descriptors, so closing ours would not end the watch.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -135,7 +135,7 @@ impl Desk {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(system("cannot wait for descriptors")(error)),
             }
-            // Ends before requests: a program that joins again is told apart from its last life.
+            // Ends before requests, so that a program which joins again is distinguished from its last life.
             let whats: Vec<u64> = events.iter().map(|event: &epoll::Event| event.data.u64()).collect();
             if whats.contains(&STOP) {
                 if let Some(others) = &self.others {
@@ -149,7 +149,7 @@ impl Desk {
                 let (ended, told): (Vec<Slot>, Vec<Event>) = (ends.try_iter().collect(), news.try_iter().collect());
                 let is_death = |event: &Event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)));
                 if !ended.is_empty() || told.iter().any(is_death) {
-                    // Those who had to be told have been.
+                    // Everyone who had to be told at once has been told by now.
                     std::thread::sleep(LULL);
                 }
                 ended.into_iter().for_each(|slot| self.take_end(slot));
@@ -178,7 +178,7 @@ impl Desk {
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "a program cannot connect");
-                // It stays readable; this is no reason to take a core for as long as descriptors are short.
+                // The socket stays readable; do not spin on it while descriptors are short.
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
@@ -226,7 +226,7 @@ impl Desk {
     }
 
     fn serve(&mut self, id: ProgramId, buffer: &mut [u8; MAX_MESSAGE]) {
-        // A few messages, so that one program does not keep others waiting.
+        // Only a few messages, so that one program does not keep the others waiting.
         for _ in 0..16 {
             let Some(program) = self.programs.get(&id).filter(|program| program.is_connected) else { return };
             match socket::receive(&program.seat.socket, buffer) {
@@ -279,7 +279,8 @@ impl Desk {
         program.seat.send(&self.board, number, &answer, &fds);
     }
 
-    /// A program has closed its socket. What it joined as lives on while its process does: it has not quit. Unless another program runs there now.
+    /// A program has closed its socket. The application that it joined as stays alive while its process does, since it has not quit; unless another program
+    /// runs in that process now.
     fn hang_up(&mut self, id: ProgramId) {
         let joined = self.programs.get(&id).filter(|program| program.is_connected && program.life.is_some() && program.is_another());
         if let Some(index) = joined.and_then(|program| program.life) {
@@ -316,7 +317,7 @@ impl Desk {
 
     /// The process of a program has ended.
     fn process_ended(&mut self, id: ProgramId, evidence: Evidence) {
-        // A Quit that it sent last is in its socket: it is taken before.
+        // If the last thing it sent was a Quit, that is still in its socket, and has to be taken first.
         let mut buffer = Box::new([0; MAX_MESSAGE]);
         self.serve(id, &mut buffer);
         if let Some(index) = self.programs.get(&id).and_then(|program| program.life) {

@@ -1,4 +1,4 @@
-//! A program that has connected, as the desk knows it.
+//! A connected program, as the desk knows it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,17 +14,17 @@ use crate::words::death_word;
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) seat: Arc<Seat>,
-    /// Whether it still has its end of the socket.
+    /// Whether its end of the socket is still open.
     pub(super) is_connected: bool,
     pub(super) pidfd: Arc<OwnedFd>,
     pub(super) pid: u32,
-    /// Whether its threads have the numbers for themselves that they have here: it is in our PID namespace, and in none below.
+    /// Whether its threads have the same numbers for themselves as here: it is in our PID namespace, and in none below.
     pub(super) has_our_numbers: bool,
     pub(super) uid: u32,
     pub(super) name: String,
-    /// What it brought with its Hello; before, it may ask nothing.
+    /// The page that came with its Hello. Before that, it may ask nothing.
     pub(super) page: Option<Page>,
-    /// Words of it that threads hold.
+    /// The words on its page that threads hold.
     pub(super) words: BTreeSet<u16>,
     /// The slot of the life that it has joined as.
     pub(super) life: Option<u16>,
@@ -33,10 +33,10 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Whether none of the threads whose words it holds is a thread of its process any more: another program runs there since an exec.
+    /// Whether none of the threads whose words it holds belongs to its process any more: since an exec, another program runs there.
     ///
-    /// The kernel marks the words of all threads that an exec ends. But the thread that calls exec takes the number of the process before its words are walked, and
-    /// where that is not its own already, they are found to be another's and are left as they were.
+    /// The kernel marks the words of all threads that an exec ends. But the thread that calls exec takes over the number of the process before its words are
+    /// walked. Where that is not its number already, the words seem to belong to another thread, and are left as they were.
     pub(super) fn is_another(&self) -> bool {
         let Some(page) = &self.page else { return false };
         if !self.has_our_numbers {

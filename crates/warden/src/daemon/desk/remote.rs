@@ -1,4 +1,4 @@
-//! The desk's part in what other hosts' wardens tell.
+//! How the desk deals with what the wardens of other hosts report.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,17 +38,17 @@ impl OtherHosts {
         self.orders.send(Order::Leave);
     }
 
-    /// An application of this host is alive: others may monitor it.
+    /// An application of this host has begun: other hosts may monitor it.
     pub(super) fn begin(&self, life: &Life) {
         self.orders.send(Order::Begin(AppLife { app: life.app.get(), incarnation: life.incarnation }, life.secret));
     }
 
-    /// It is over.
+    /// It has ended.
     pub(super) fn end(&self, life: &Life) {
         self.orders.send(Order::End(AppLife { app: life.app.get(), incarnation: life.incarnation }, life.state == State::Failed));
     }
 
-    /// A program monitors a life of another host.
+    /// A program monitors a life on another host.
     pub(super) fn subscribe(&self, life: &Life, seat: &Arc<Seat>) {
         let host = HostId(u16::try_from(life.host).expect("of a host"));
         self.orders.send(Order::Subscribe(
@@ -78,7 +78,7 @@ impl OtherHosts {
 }
 
 impl Desk {
-    /// For how long the host of an application may be silent; 0 for one of this host, and for one that has not been heard of.
+    /// How long the host of an application may be silent; 0 for an application of this host, and for one that has not been heard of.
     pub(super) fn timeout_of(&self, life: &Life) -> u64 {
         if life.host == 0 { 0 } else { self.others.as_ref().map_or(0, |others| others.timeout_ns) }
     }
@@ -110,7 +110,7 @@ impl Desk {
         }
     }
 
-    /// Has a program told of the end of a life at once, by the thread that hears of it first.
+    /// Lets the thread that hears of the end of a life first tell a program at once.
     pub(super) fn watch_for(&self, life: &Life, seat: &Arc<Seat>) {
         match &self.others {
             Some(others) if life.host != 0 => others.subscribe(life, seat),
@@ -118,7 +118,7 @@ impl Desk {
         }
     }
 
-    /// Has it told no more.
+    /// Ends that.
     pub(super) fn watch_no_more_for(&self, life: &Life, seat: u8) {
         match &self.others {
             Some(others) if life.host != 0 => others.unsubscribe(life.slot, seat),
@@ -141,7 +141,7 @@ impl Desk {
         }
     }
 
-    /// A slot for a life of an application of another host, unless it stands there as alive already, or is not taken.
+    /// A slot for a life of an application on another host, unless that life is on the board as alive already, or is not accepted.
     fn remote_slot(&mut self, host: HostId, life: AppLife) -> Option<(AppId, Slot)> {
         let app = AppId::new(i64::from(life.app)).ok()?;
         let host = u32::from(host.0);
@@ -151,7 +151,7 @@ impl Desk {
                 return None;
             }
             if known.state == State::Alive && known.host == host {
-                // Its warden has told of the end of the earlier life, or cannot.
+                // That host's warden has reported the end of the earlier life, or can no longer do so.
                 self.end(index, State::Failed, Some(Evidence::Silence));
             } else if known.state == State::Alive {
                 tracing::error!(%app, here = known.host, there = host, "an application is alive on two hosts; the second one is not taken");
@@ -187,11 +187,11 @@ impl Desk {
             return self.end(index, end.state, end.evidence);
         }
         let mut known = self.lives.values().filter(|known| is_it(known));
-        // Told before; but a presumption is made certain.
+        // This was reported before; but a presumption is now made certain.
         if known.any(|known| known.evidence != Some(Evidence::Silence)) {
             return;
         }
-        // It was over before this host heard of it. Programs that wait for it are told all the same.
+        // It had ended before this host heard of it. Programs that wait for it are told nevertheless.
         let Some((app, slot)) = self.remote_slot(host, life) else { return };
         let host = u32::from(host.0);
         let known = self.lives.get_mut(&slot.index).expect("its slot is taken");

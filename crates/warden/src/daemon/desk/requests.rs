@@ -1,4 +1,4 @@
-//! What programs ask of their warden.
+//! What programs ask their warden.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,20 +18,21 @@ use crate::words::{MAX_ACTING, PAGE_WORDS};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 const DONE: Outcome = Ok((Answer::Done, Vec::new()));
-/// How many applications are told of at a time: a socket by default has room for more than four times as many messages.
+/// How many applications one answer reports at most: with its default size, a socket has room for more than four times as many messages.
 const STATUS_APPS: usize = 64;
 
-/// Of which ends of an application a program has been told.
+/// The ends of an application that a program has been told of.
 #[derive(Clone, Copy)]
 struct Heard {
-    /// The life that is over.
+    /// The life that has ended.
     after: u64,
-    /// The life that is presumed to be.
+    /// The life that is presumed to have ended.
     presumed: u64,
 }
 
 impl Heard {
-    /// Whether a life has ended and it is still to be told of that. Of a life that has quit it is told only if it had heard of one before: else it waits for the next one.
+    /// Whether a life has ended of whose end it has yet to be told. It is told of a life that has quit only if it had heard of an end before; otherwise it
+    /// waits for the next life.
     fn misses_end_of(self, life: &Life) -> bool {
         let is_presumed = || life.incarnation == self.presumed && life.evidence.is_some_and(|evidence| !evidence.is_certain());
         match life.state {
@@ -71,7 +72,7 @@ impl Desk {
         }
     }
 
-    /// Says what is known of some applications, and after the last of them of all other hosts.
+    /// Reports what is known of some applications and, after the last application, of all other hosts.
     fn status(&self, id: ProgramId, number: u32, from: u16) -> Outcome {
         let seat = &self.programs[&id].seat;
         for life in self.lives.range(from..).map(|(_, life)| life).take(STATUS_APPS) {
@@ -123,7 +124,8 @@ impl Desk {
             return no(format!("the program is application {} already: it has to quit first", own.app));
         }
         let pid = self.programs[&id].pid;
-        // The same process may be known as this application already: by a monitor that saw it under an earlier warden, or by a connection that it has given up.
+        // The same process may be known as this application already: because a monitor saw it under an earlier warden, or by an earlier connection of its own
+        // that it has given up.
         let known = self.current(app).filter(|index| {
             let life = &self.lives[index];
             let is_given_up = life.program.and_then(|program| self.programs.get(&program)).is_none_or(|program| !program.is_connected);
@@ -132,7 +134,7 @@ impl Desk {
         let slot = match known {
             Some(index) if self.lives[&index].incarnation == incarnation => self.lives[&index].slot,
             Some(index) => {
-                // It has quit while no warden was there to be told.
+                // It has quit while no warden was there to hear of it.
                 self.end(index, State::Left, None);
                 self.new_slot(app)?
             }
@@ -164,7 +166,7 @@ impl Desk {
         self.suit_wishes(slot.index);
         self.board.begin(slot, app, 0, incarnation, pid, State::Alive);
         self.tell_others(slot.index);
-        // Nothing of what the eye knew of an earlier connection counts.
+        // Nothing that the eye knew from an earlier connection counts any more.
         self.eye.send(Task::Forget(slot));
         for word in words {
             self.eye.send(Task::Watch(slot, page.clone(), word, secret, has_our_numbers));
@@ -221,13 +223,14 @@ impl Desk {
         }
         let index = match self.current(app) {
             Some(index) if heard.misses_end_of(&self.lives[&index]) => index,
-            // The program may not have seen yet that the life is over of which it asks again, for the process's descriptor say: it is not to miss that end.
+            // The program may ask again about a life, to get the process's descriptor for example, and not have noticed yet that the life has ended. It must
+            // not miss that end.
             Some(index) if !self.lives[&index].is_over() || self.lives[&index].monitors.contains_key(&id) => index,
             _ if !app.is_chosen() => return no(format!("application {app} is not known")),
             _ => {
                 let slot = self.new_slot(app)?;
                 match fd.filter(|_| known != 0) {
-                    // Seen alive under an earlier warden: its end must not go unseen because it has not come back yet.
+                    // The program saw it alive under an earlier warden. If it ends before it has registered here again, that must not go unnoticed.
                     Some(pidfd) => self.begin_from_outside(slot, app, known, pidfd).inspect_err(|_| self.free(slot.index))?,
                     None => self.board.begin(slot, app, 0, 0, 0, State::Awaited),
                 }
@@ -236,7 +239,7 @@ impl Desk {
         };
         self.subscribe(id, index, want);
         let life = &self.lives[&index];
-        // Messages do not cross hosts.
+        // Messages are not sent between hosts.
         let pbsize = if life.host == 0 { want.pbsize } else { 0 };
         let granted = Resources { pbsize, timeout_ns: self.timeout_of(life) };
         Ok((Answer::Watching { app, slot: life.slot, granted }, self.descriptors(life)))
@@ -271,10 +274,11 @@ impl Desk {
         Ok((Answer::Watching { app, slot, granted: Resources::default() }, self.descriptors(&self.lives[&slot.index])))
     }
 
-    /// By which a monitor sees the end of a life of this host itself: its process, and the page on which its threads have their death words.
+    /// The descriptors by which a monitor can see the end of a life of this host itself: of its process, and of the page on which its threads have their death
+    /// words.
     fn descriptors(&self, life: &Life) -> Vec<Arc<OwnedFd>> {
         let page = life.program.and_then(|program| self.programs.get(&program)?.page.as_ref());
-        // Where there are not enough descriptors, it does without the words.
+        // If descriptors are short, the monitor does without the words.
         let words = page.and_then(|page| page.for_readers().ok()).map(Arc::new);
         life.pidfd.iter().cloned().chain(words).collect()
     }
@@ -288,7 +292,7 @@ impl Desk {
         if is_new && !life.is_over() {
             self.watch_for(life, &seat);
         }
-        // A monitor that asks again for what it has, for the process's descriptor say, is nothing new to the application.
+        // If a monitor asks again for the same, to get the process's descriptor for example, that is no news for the application.
         if before != Some(want) {
             self.tell_of_monitor(index, id, want);
         }
@@ -317,7 +321,7 @@ impl Desk {
         }
     }
 
-    /// Says how large an application's messages may be, when that is not what it was.
+    /// Tells an application how large its messages may be, if that has changed.
     pub(super) fn suit_pbsize(&mut self, index: u16) {
         let Some(life) = self.lives.get_mut(&index).filter(|life| life.state == State::Alive) else { return };
         let pbsize = life.asked_pbsize();
