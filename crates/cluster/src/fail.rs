@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well.
+//! How a command ends when it fails.
 
 use std::any::Any;
 use std::fmt;
@@ -12,18 +12,18 @@ use martlet_fabric::limits;
 pub struct Fail {
     kind: Kind,
     message: String,
-    /// The exit code, where it is not the kind's.
+    /// The exit code, if it is not that of the kind.
     own_code: Option<u8>,
 }
 
-/// What went wrong, as a script tells it apart by the exit code.
+/// What kind of failure it is; a script recognises it by the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Something failed.
     Failed = 1,
-    /// The command was called wrongly. clap's own errors have this code too.
+    /// The command was used wrongly. clap's own errors have this code too.
     Usage = 2,
-    /// What was asked for is not there: a key, a node, a cluster.
+    /// Something that was asked for does not exist: a key, a node, a cluster.
     Absent = 3,
     /// A check found the store to be wrong.
     Wrong = 4,
@@ -46,7 +46,7 @@ impl Fail {
         Fail { kind, message: message.to_string(), own_code: None }
     }
 
-    /// A program that was run for the user has ended with this exit code, which is to be the command's.
+    /// A program that was run for the user has ended with this exit code, which becomes the command's.
     pub fn ended(code: u8, message: impl fmt::Display) -> Fail {
         Fail { own_code: Some(code), ..Fail::of(Kind::Failed, message) }
     }
@@ -56,12 +56,12 @@ impl Fail {
         Fail::of(Kind::Failed, message)
     }
 
-    /// The command was called wrongly.
+    /// The command was used wrongly.
     pub fn usage(message: impl fmt::Display) -> Fail {
         Fail::of(Kind::Usage, message)
     }
 
-    /// What was asked for is not there.
+    /// Something that was asked for does not exist.
     pub fn absent(message: impl fmt::Display) -> Fail {
         Fail::of(Kind::Absent, message)
     }
@@ -76,7 +76,7 @@ impl Fail {
         Fail::of(Kind::Interrupted, "interrupted")
     }
 
-    /// What kind it is.
+    /// The kind of failure.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -98,9 +98,9 @@ impl std::error::Error for Fail {}
 /// What a command returns.
 pub type Outcome<T = ()> = Result<T, Fail>;
 
-/// Says what was being done when something failed.
+/// Adds to an error what was being done.
 pub trait Context<T> {
-    /// Puts `doing` before the error's own words, and behind them the limits of this process that it may come of.
+    /// Puts `doing` before the error's own text, and after it any limits of this process that may be the cause.
     fn context(self, doing: impl fmt::Display) -> Outcome<T>;
 }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C: a flag that long commands look at, so that they can clean up.
+//! Ctrl-C: a flag that long-running commands check, so that they can clean up.
 
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
@@ -11,44 +11,45 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGT
 use crate::fail::{Fail, Kind, Outcome};
 use crate::scratch;
 
-/// The flag of the command that runs; there is one in a process.
+/// The flag of the running command; a process has only one.
 static SIGNALLED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Whether a signal has asked the command that runs to end.
+/// Whether a signal has asked the running command to end.
 pub fn was_signalled() -> bool {
     SIGNALLED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Whether the user wants us to end.
+/// Whether the user wants the command to end.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
-    /// A signal has come that nobody has [taken](Interrupt::take).
+    /// A signal has arrived that has not been [taken](Interrupt::take) yet.
     again: Arc<AtomicBool>,
-    /// The command does nothing but tell, until there is nobody to be told.
+    /// The command does nothing but print, so it may end when its output is no longer read.
     is_watching: bool,
 }
 
-/// The signals that a user ends a command by. Of a terminal that is closed it is to know nothing where SIGHUP is ignored as it starts, as `nohup` has it.
+/// The signals with which a user ends a command. SIGHUP, from a terminal that is closed, is not among them if it is ignored when the command starts, as under
+/// `nohup`.
 fn asking() -> impl Iterator<Item = i32> {
     let is_ignored = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, SIGHUP));
     [SIGINT, SIGTERM].into_iter().chain((!is_ignored).then_some(SIGHUP))
 }
 
-/// Whether a process of this status, as /proc has it, ignores a signal.
+/// Whether a process with this status, as in /proc, ignores a signal.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 impl Interrupt {
-    /// From now on Ctrl-C, SIGTERM and SIGHUP, unless that is ignored, raise the flag. A second one ends the process as soon as what would outlive it is put away: its
-    /// [directories](scratch::Scratch), and the processes that have to do with them. A third one does not wait for that.
+    /// From now on Ctrl-C, SIGTERM, and SIGHUP unless that is ignored, raise the flag. A second signal ends the process as soon as everything that would
+    /// outlive it is cleaned up: its [directories](scratch::Scratch), and the processes that use them. A third signal does not wait for that.
     pub fn install() -> io::Result<Interrupt> {
         let (flag, hurries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (came, comes) = UnixStream::pair()?;
         for signal in asking() {
-            // In this order: the one that has the process hurry finds it in no hurry.
+            // The order matters: the signal that makes the process hurry must not yet find it in a hurry.
             signal_hook::flag::register_conditional_shutdown(signal, Kind::Interrupted as i32, Arc::clone(&hurries))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, comes.try_clone()?)?;
@@ -58,8 +59,9 @@ impl Interrupt {
         Ok(Interrupt { flag, again: Arc::default(), is_watching: false })
     }
 
-    /// The same for every signal that ends a process and can be caught, and none of them does, however often it comes: for a command that has to put something back first, such
-    /// as the terminal, or leaves processes behind. What ends commands often signals them more than once, as `timeout` does: the command, and then its group.
+    /// The same for every signal that ends a process and can be caught, but none of them ends this one, however often it arrives. This is for a command that
+    /// has to restore something first, such as the terminal, or that leaves processes behind. What ends commands often signals them more than once: `timeout`,
+    /// for example, signals the command and then its group.
     pub fn install_without_end() -> io::Result<Interrupt> {
         let (flag, again) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];
@@ -71,27 +73,28 @@ impl Interrupt {
         Ok(Interrupt { flag, again, is_watching: false })
     }
 
-    /// The same for a command that only shows what it sees: it is raised, too, as soon as nobody reads that any more, though nothing has changed that it could print.
+    /// The same for a command that only shows what it observes: the flag is also raised as soon as the output is no longer read, even if there is nothing new
+    /// to print.
     pub fn for_watching(self) -> Interrupt {
         Interrupt { is_watching: true, ..self }
     }
 
-    /// Whether a signal has come since it was last asked: for a command that [no signal ends](Interrupt::install_without_end), and that passes each on.
+    /// Whether a signal has arrived since the last call: for a command that [no signal ends](Interrupt::install_without_end), and that passes each signal on.
     pub fn take(&self) -> bool {
         self.again.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether it is up, or standard output takes nothing more.
+    /// Whether the flag is raised, or standard output takes no more.
     pub fn is_raised(&self) -> bool {
         self.flag.load(Ordering::Relaxed) || crate::output::is_broken() || self.is_watching && crate::output::has_lost_reader()
     }
 
-    /// An error once it is up.
+    /// An error once the flag is raised.
     pub fn check(&self) -> Outcome {
         if self.is_raised() { Err(Fail::interrupted()) } else { Ok(()) }
     }
 
-    /// Waits, and ends early with an error when it is raised.
+    /// Waits; ends early, with an error, if the flag is raised.
     pub fn sleep(&self, duration: Duration) -> Outcome {
         let until = Instant::now() + duration;
         loop {
@@ -105,7 +108,8 @@ impl Interrupt {
     }
 }
 
-/// Waits for a second signal, of each of which one byte comes, and ends the process then. The thread that puts things away after the first may be held up by anything.
+/// Waits for a second signal (each signal sends one byte), and then ends the process. The thread that cleans up after the first signal may be blocked by
+/// anything.
 fn hurry(mut came: UnixStream, hurries: &AtomicBool) {
     if came.read_exact(&mut [0; 2]).is_ok() {
         hurries.store(true, Ordering::Relaxed);

@@ -1,10 +1,11 @@
-//! A node's log: lines on standard error, which a thread writes that lives for as long as there are some.
+//! A node's log: lines on standard error, written by a thread that lives only as long as there are lines.
 //!
-//! Nothing that becomes of the log stops or delays the node. A thread that logs puts its line into a queue and goes on; it never writes, and never waits for one
-//! that does. When standard error takes no more (the disk is full, the reader of a pipe has gone) or takes it too slowly, lines are dropped and counted, and as soon
-//! as lines can be written again a line in their place says how many are missing and why.
+//! Whatever happens to the log, it never stops or delays the node. A thread that logs puts its line into a queue and continues; it never writes, and never
+//! waits for a thread that does. If standard error takes no more (the disk is full, or the reader of a pipe has gone), or takes it too slowly, lines are
+//! dropped and counted. As soon as lines can be written again, a line in their place says how many are missing and why.
 //!
-//! A process that is killed takes with it the lines that still wait, usually none: the first one has the [writer started](martlet_fabric::host::errand).
+//! If a process is killed, lines that still wait are lost. Usually there are none, because the first line gets the [writer
+//! started](martlet_fabric::host::errand).
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write};
@@ -28,12 +29,12 @@ use crate::fail::{Fail, Outcome};
 /// How many lines may wait to be written, and how many bytes in all.
 const MOST_LINES: usize = 4096;
 const MOST_BYTES: usize = 1 << 20;
-/// For how long the end of the process waits for lines to be written while none is.
+/// How long the end of the process waits for lines to be written while no progress is made.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same when a thread has panicked: others wait for this process to be gone.
+/// The same when a thread has panicked: other processes wait for this one to be gone.
 const PATIENCE_IN_PANIC: Duration = Duration::from_millis(50);
 
-/// For how long the writer waits for another line before its thread ends.
+/// How long the writer waits for another line before its thread ends.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// The log of this process, once it has one.
@@ -41,16 +42,16 @@ static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 
 struct Log {
     queue: Queue,
-    /// What the thread that writes has while it does.
+    /// What the writing thread holds while it writes.
     pen: Mutex<(Writer<StandardError>, Receiver<Line>)>,
-    /// There is such a thread, or it has been asked for.
+    /// There is a writing thread, or it has been asked for.
     writes: AtomicBool,
 }
 
 impl Log {
     fn put(self: &Arc<Log>, text: &[u8]) {
         self.queue.put(text);
-        // AcqRel, as below: the thread that finds this `true` taken back by it finds the line as well.
+        // AcqRel, as in `write`: the writer whose `false` replaces this `true` finds the line as well.
         if !self.writes.swap(true, Ordering::AcqRel) {
             let log = Arc::clone(self);
             if !errand::send("martlet-log", Arc::new(move || log.write())) {
@@ -60,7 +61,8 @@ impl Log {
         }
     }
 
-    /// Writes what waits on the calling thread, which is about to end and can have no other, unless that would have to wait.
+    /// Writes the waiting lines on the calling thread, which is about to end the process and can have no writer thread. Does nothing if it would have to wait
+    /// for one.
     fn write_here(&self) {
         let stderr = io::stderr();
         let stderr = stderr.as_fd();
@@ -72,7 +74,7 @@ impl Log {
         }
     }
 
-    /// Until no line has come for a while.
+    /// Writes until no line has come for a while.
     fn write(&self) {
         let mut pen = self.pen.lock().unwrap_or_else(PoisonError::into_inner);
         let (writer, lines) = &mut *pen;
@@ -86,10 +88,10 @@ impl Log {
     }
 }
 
-/// From here on what this process logs goes to standard error, as far as RUST_LOG says, and so does what a panic says.
+/// From here on what this process logs goes to standard error, as far as RUST_LOG says, and so do the messages of panics.
 ///
 /// # Errors
-/// When RUST_LOG makes no sense.
+/// When RUST_LOG cannot be understood.
 pub fn start() -> Outcome {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) if !text.trim().is_empty() => EnvFilter::builder().parse(&text).map_err(|error| {
@@ -106,7 +108,7 @@ pub fn start() -> Outcome {
         .with_env_filter(filter)
         .with_writer(Lines(Arc::clone(&log)))
         .with_ansi(io::stderr().is_terminal())
-        // It would be by `eprintln!`, which panics where nothing can be written.
+        // Internal errors would be printed with `eprintln!`, which panics when nothing can be written.
         .log_internal_errors(false);
     if LOG.set(log).is_ok() {
         subscriber.init();
@@ -121,12 +123,12 @@ pub fn start() -> Outcome {
     Ok(())
 }
 
-/// Puts a text behind what has been logged. Returns whether this process has a log.
+/// Appends a text to what has been logged. Returns whether this process has a log.
 pub fn say(text: &str) -> bool {
     LOG.get().map(|log| log.put(text.as_bytes())).is_some()
 }
 
-/// Waits until all that has been logged is written, for as long as any of it is.
+/// Waits until everything logged has been written, for as long as progress is made.
 pub fn finish() {
     finish_within(PATIENCE);
 }
@@ -145,20 +147,20 @@ fn finish_within(patience: Duration) {
 /// A line on its way.
 struct Line {
     text: Box<[u8]>,
-    /// How many before it found no room.
+    /// How many lines before it were dropped.
     dropped_before: u64,
 }
 
-/// Between the threads that log and the one that writes.
+/// The queue from the threads that log to the one that writes.
 struct Queue {
     lines: SyncSender<Line>,
     /// Bytes that wait or are being written.
     waiting: AtomicUsize,
-    /// Lines that found no room, and that nobody has told of yet.
+    /// Lines that were dropped, and that have not been reported yet.
     dropped: AtomicU64,
-    /// How many lines have been taken care of.
+    /// How many lines have been written or lost.
     done: Mutex<u64>,
-    /// One more has been.
+    /// Notified when that number grows.
     progress: Condvar,
 }
 
@@ -173,12 +175,12 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes a line, or counts that there was no room for it.
+    /// Takes a line, or counts it as dropped if there is no room.
     fn put(&self, text: &[u8]) {
         let before = self.waiting.fetch_add(text.len(), Ordering::Relaxed);
         let dropped_before = self.dropped.swap(0, Ordering::Relaxed);
         let line = Line { text: text.into(), dropped_before };
-        // A single line that is longer is no reason to have none.
+        // A single line is taken even if it alone is longer.
         let fits = before == 0 || before.saturating_add(text.len()) <= MOST_BYTES;
         if !fits || self.lines.try_send(line).is_err() {
             self.waiting.fetch_sub(text.len(), Ordering::Relaxed);
@@ -206,7 +208,7 @@ impl Queue {
     }
 }
 
-/// How the subscriber writes: a call for each event.
+/// The interface to the subscriber: one call for each event.
 struct Lines(Arc<Log>);
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -230,7 +232,7 @@ impl Write for OneLine<'_> {
     }
 }
 
-/// Standard error without the lock that other threads of this process may hold, and waited for where it does not block.
+/// Standard error without the lock that other threads of this process may hold. If it does not block, this waits for it.
 struct StandardError;
 
 impl Write for StandardError {
@@ -252,14 +254,14 @@ impl Write for StandardError {
     }
 }
 
-/// Writes lines, whole ones as far as it depends on it, and says where some are missing.
+/// Writes lines, only whole ones as far as that is up to it, and says where some are missing.
 struct Writer<W> {
     out: W,
     /// Lines lost since the last one that was written.
     lost: u64,
-    /// Why, where it was not that they came too fast.
+    /// Why they were lost, unless they came too fast.
     error: Option<io::Error>,
-    /// The last thing written is the beginning of a line.
+    /// The last thing written is an incomplete line.
     torn: bool,
 }
 
@@ -268,14 +270,14 @@ impl<W: Write> Writer<W> {
         Writer { out, lost: 0, error: None, torn: false }
     }
 
-    /// Until nobody has logged for a while.
+    /// Writes until no thread has logged for a while.
     fn write_all_of(&mut self, lines: &Receiver<Line>, queue: &Queue) {
         loop {
             let line = match lines.try_recv() {
                 Ok(line) => line,
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
-                    // Nobody may log for long, and what is missing is to be known now.
+                    // The next line may not come for long, and what is missing should be known now.
                     self.lost += queue.dropped.swap(0, Ordering::Relaxed);
                     self.tell_what_is_missing();
                     match lines.recv_timeout(LINGER) {
@@ -296,13 +298,13 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Returns whether nothing is missing that has not been told of.
+    /// Reports what is missing. Returns whether everything has been reported.
     fn tell_what_is_missing(&mut self) -> bool {
         if self.lost == 0 {
             return true;
         }
         let mut note = String::new();
-        // What time it is can always be written into a string.
+        // Writing the time to a string cannot fail.
         let _ = SystemTime.format_time(&mut format::Writer::new(&mut note));
         let what = if self.lost == 1 { "a line is missing here".to_owned() } else { format!("{} lines are missing here", self.lost) };
         let why = match &self.error {
@@ -316,7 +318,7 @@ impl<W: Write> Writer<W> {
         self.lost == 0
     }
 
-    /// Returns whether all of it was written.
+    /// Writes a line. Returns whether all of it was written.
     fn put(&mut self, line: &[u8]) -> bool {
         let end: &[u8] = if self.torn { b"\n" } else { b"" };
         for mut rest in [end, line] {
@@ -345,7 +347,7 @@ impl<W: Write> Writer<W> {
 mod tests {
     use super::*;
 
-    /// A disk on which there is room for so many bytes more.
+    /// A disk that has room for this many more bytes.
     #[derive(Default)]
     struct Disk {
         room: usize,
@@ -368,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Set for the process that the next test lets panic.
+    /// Set for the process that the next test makes panic.
     const VICTIM: &str = "MARTLET_TEST_PANIC";
 
     #[test]
@@ -425,13 +427,13 @@ mod tests {
             queue.put(format!("{number}\n").as_bytes());
         }
         assert_eq!(queue.dropped.load(Ordering::Relaxed), 5);
-        // Room for one more, which comes after those that found none.
+        // Makes room for one more line, which comes after the dropped ones.
         let first = receiver.recv().expect("a line");
         queue.note_done(first.text.len());
         queue.put(b"late\n");
         queue.put(b"none\n");
         let mut writer = Writer::new(Disk { room: usize::MAX, ..Disk::default() });
-        // Once the last sender has gone, it ends.
+        // Drops the last sender, which ends the writer.
         queue.lines = mpsc::sync_channel(1).0;
         writer.write_all_of(&receiver, &queue);
         let lines = lines(&writer);

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::ops::{Bound, RangeBounds};
 
-/// A parser of whole numbers within a range, for `value_parser`. What it refuses is refused with what is allowed.
+/// A parser for whole numbers within a range, for `value_parser`. Its errors say what is allowed.
 ///
 /// # Panics
-/// The parser, when the range leaves nothing.
+/// The parser panics when the range is empty.
 pub fn number<T: TryFrom<u64> + Display>(
     allowed: impl RangeBounds<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {

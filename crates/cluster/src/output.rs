@@ -1,4 +1,4 @@
-//! What commands print: text for people, with colours on a terminal, or one JSON object a line.
+//! What commands print: text for people, with colours on a terminal, or one JSON object per line.
 
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::fail::{Fail, Outcome};
 use crate::log;
 
-/// Why standard output takes nothing more.
+/// Why standard output takes no more.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Whether standard output takes nothing more: its reader has gone (`martlet ... | head`), or the disk is full. Commands that go on for ever end then.
+/// Whether standard output takes no more: its reader has gone (`martlet ... | head`), or the disk is full. A command that would run forever ends then.
 pub fn is_broken() -> bool {
     BROKEN.get().is_some()
 }
 
-/// Whether standard output is a pipe or a socket that nobody reads any more, or a terminal that is gone: that is known before anything is written to it. Once it is so,
-/// nothing more is.
+/// Whether standard output is a pipe or a socket that is no longer read, or a terminal that is gone. This is found out without writing to it. From then on
+/// nothing more is written.
 pub fn has_lost_reader() -> bool {
     let stdout = io::stdout();
     let mut look = [PollFd::new(&stdout, PollFlags::empty())];
@@ -31,10 +31,10 @@ pub fn has_lost_reader() -> bool {
     is_broken()
 }
 
-/// Whether all that was to be printed could be. That nobody reads it any more is no error of the command.
+/// Whether everything that was to be printed could be. It is no error of the command if its reader has gone.
 ///
 /// # Errors
-/// When some of it is missing for another reason.
+/// When output is missing for another reason.
 pub fn check() -> Outcome {
     match BROKEN.get() {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -44,7 +44,7 @@ pub fn check() -> Outcome {
     }
 }
 
-/// Writes bytes as they are; nothing any more once that has failed. The command's end [tells](check).
+/// Writes bytes as they are, and nothing more once that has failed. At the end of the command, [`check`] reports it.
 pub fn raw(bytes: &[u8]) {
     if is_broken() {
         return;
@@ -55,10 +55,10 @@ pub fn raw(bytes: &[u8]) {
     }
 }
 
-/// Writes to standard error, as far as that goes: there is nobody left to be told otherwise.
+/// Writes to standard error. If that fails there is nowhere else to report it.
 pub fn complain(text: impl std::fmt::Display) {
     let text = format!("{text}\n");
-    // Behind what it has logged; and a log that is not read must not keep the process from ending.
+    // The text goes behind what has been logged; and a log that is not read must not keep the process from ending.
     let logged = if io::IsTerminal::is_terminal(&io::stderr()) { log::say(&text) } else { log::say(&plain(&text)) };
     if !logged {
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
@@ -74,12 +74,12 @@ fn line(text: impl std::fmt::Display) {
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Format {
-    /// Prints `text` for people, or the object for programs.
+    /// Prints `text` for people, or `object` for programs.
     pub fn print(self, text: impl std::fmt::Display, object: impl FnOnce() -> Value) {
         match self {
             Format::Text => line(text),
@@ -87,14 +87,14 @@ impl Format {
         }
     }
 
-    /// Prints something that only people want to see.
+    /// Prints something that is only for people.
     pub fn say(self, text: impl std::fmt::Display) {
         if self == Format::Text {
             line(text);
         }
     }
 
-    /// Prints an object that only programs want to see.
+    /// Prints an object that is only for programs.
     pub fn object(self, object: impl FnOnce() -> Value) {
         if self == Format::Json {
             line(object());
@@ -110,7 +110,7 @@ pub const WARN: Style = AnsiColor::Yellow.on_default();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 /// A heading.
 pub const HEAD: Style = Style::new().bold();
-/// What matters less.
+/// Something less important.
 pub const DIM: Style = Style::new().dimmed();
 
 /// A text in a style.
@@ -118,7 +118,7 @@ pub fn styled(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Rows in aligned columns, numbers to the right.
+/// Rows in aligned columns; numbers are aligned to the right.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -177,7 +177,7 @@ fn shown_width(text: &str) -> usize {
     plain(text).chars().count()
 }
 
-/// Nanoseconds, for people.
+/// Nanoseconds, formatted for people.
 pub fn duration(ns: u64) -> String {
     let fraction = |unit_ns: u64, unit: &str| format!("{:.1} {unit}", ns as f64 / unit_ns as f64);
     let two = |unit_s: u64, unit: &str, part_s: u64, part: &str| {

@@ -1,4 +1,4 @@
-//! Other processes, named so that a recycled number is never taken for the process that had it before.
+//! Other processes, named so that another process with a reused number is never taken for the earlier one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,25 +11,25 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A process of this host: its number, when it started, and which boot of the host that counts from. No two processes share all three.
+/// A process of this host: its number, its start time, and the boot of the host that this time counts from. No two processes share all three.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessName {
     /// Its number.
     pub pid: u32,
     /// When it started, in clock ticks since the host's boot.
     started: u64,
-    /// The host's boot, as the kernel names it.
+    /// The kernel's name for the host's boot.
     boot: String,
 }
 
 /// What a process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It runs, or could.
+    /// It runs, or is able to.
     Running,
     /// It is stopped by a signal.
     Stopped,
-    /// It is gone, or only waits to be reaped.
+    /// It is gone, or waits only to be reaped.
     Gone,
 }
 
@@ -40,13 +40,13 @@ impl ProcessName {
         Ok(ProcessName { pid, started: stat.started, boot: boot()? })
     }
 
-    /// The process of ours that runs this program with these arguments and, as the one after them, that file, whatever path of it was given.
+    /// The process of ours that runs this program with these arguments followed by that file, whatever path was given for the file.
     pub fn of_command(arguments: &[&str], file: &Path) -> io::Result<Option<ProcessName>> {
         let Ok(wanted) = file.canonicalize() else { return Ok(None) };
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // A process that ends meanwhile, or is not ours to look at, is not the one. A node's second processes have its command line, and other names.
+            // If a process ends meanwhile, or we may not look at it, it is not the one. A node's second processes have the same command line, but other names.
             let about = |what: &str| fs::read(entry.path().join(what)).unwrap_or_default();
             let line = about("cmdline");
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
@@ -65,7 +65,7 @@ impl ProcessName {
         Ok(None)
     }
 
-    /// The files and directories that its command line names, as far as they are there. `None`: it cannot be looked at.
+    /// The existing files and directories that its command line names. `None`: the command line cannot be read.
     pub fn files_named(&self) -> Option<Vec<PathBuf>> {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).ok().filter(|line| !line.is_empty())?;
         let cwd = fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()?;
@@ -74,8 +74,8 @@ impl ProcessName {
         Some(files.collect())
     }
 
-    /// Reads what [`ProcessName::write`] wrote; `None` when there is no such file, or nothing that makes sense stands in it (it was cut
-    /// short by a crash: whoever wrote it never got to rely on it).
+    /// Reads what [`ProcessName::write`] wrote. Returns `None` when there is no such file, or its content makes no sense: then a crash cut it short, and the
+    /// command that wrote it never came to rely on it.
     pub fn read(file: &Path) -> io::Result<Option<ProcessName>> {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
@@ -90,7 +90,7 @@ impl ProcessName {
         Ok(name)
     }
 
-    /// Writes it, so that a reader finds all of it or the file before it.
+    /// Writes it in such a way that a reader finds either the whole of it or the previous file.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         let fresh = file.with_extension("pid.new");
         fs::write(&fresh, format!("{} {} {}\n", self.pid, self.started, self.boot))?;
@@ -109,30 +109,30 @@ impl ProcessName {
         }
     }
 
-    /// Waits until the kernel has taken back all that it held, at most so long. Returns whether that is so. A process counts as gone as soon
-    /// as its first thread is; its ports are free only when its last one is.
+    /// Waits until the kernel has taken back everything that the process held, but no longer than `patience`. Returns whether it has. A process counts as gone
+    /// as soon as its first thread is, but its ports are free only when its last thread is gone.
     pub fn await_release(&self, patience: Duration) -> io::Result<bool> {
         let Some(fd) = self.pidfd()? else { return Ok(true) };
         let is_it = matches!((Stat::read(self.pid), boot()), (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot);
         if is_it { Handle { fd }.wait_gone(patience) } else { Ok(true) }
     }
 
-    /// A descriptor of whoever has the number now, if that is a process.
+    /// A descriptor of the process that has the number now, if one has.
     fn pidfd(&self) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
-            // The latter, where a number is no process's any more, but still that of a group of processes: a node's second process is of its
-            // group, and may outlive it for a moment.
+            // INVAL comes when the number no longer belongs to a process, but still to a group of processes: a node's second process is in the node's group,
+            // and may outlive the node for a moment.
             Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// A handle on it, or `None` when it is gone.
+    /// A handle on the process, or `None` when it is gone.
     pub fn open(&self) -> io::Result<Option<Handle>> {
         let Some(fd) = self.pidfd()? else { return Ok(None) };
-        // Only now: the handle is on whoever has the number, and the check says who that is.
+        // Only now: the handle is on the process that has the number, whichever that is, and this checks that it is the right one.
         Ok((self.activity() != Activity::Gone).then_some(Handle { fd }))
     }
 }
@@ -144,7 +144,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Sends it a signal. `false`: it is gone.
+    /// Sends it a signal. Returns `false` if it is gone.
     pub fn signal(&self, signal: Signal) -> io::Result<bool> {
         match pidfd_send_signal(&self.fd, signal) {
             Ok(()) => Ok(true),
@@ -153,7 +153,7 @@ impl Handle {
         }
     }
 
-    /// Waits until it is gone, at most so long. Returns whether it is.
+    /// Waits until it is gone, but no longer than `patience`. Returns whether it is.
     pub fn wait_gone(&self, patience: Duration) -> io::Result<bool> {
         let until = std::time::Instant::now() + patience;
         loop {
@@ -169,9 +169,10 @@ impl Handle {
     }
 }
 
-/// Kills this process's children, and whom they leave behind, until there are none. Nobody is waited for but to be dead: that is for those who wait for them.
+/// Kills this process's children, and the children that they leave behind, until there are none. It only waits until each is dead, and does not reap it: other
+/// threads may be waiting for that.
 pub(crate) fn end_children() {
-    // What a child leaves is this process's child then, and else would live on: a node's second process is to outlive it.
+    // So what a child leaves behind becomes this process's child. It would otherwise live on, since a node's second process is meant to outlive the node.
     let _ = rustix::process::set_child_subreaper(Pid::from_raw(1));
     let mut ended = 0;
     loop {
@@ -181,26 +182,26 @@ pub(crate) fn end_children() {
         }
         for child in living {
             let _ = child.signal(Signal::KILL);
-            // One that the kernel does not get to its end is left to it.
+            // If the kernel does not manage to end it, it is left to the kernel.
             let _ = child.wait_gone(DEATH);
             ended += 1;
         }
     }
 }
 
-/// More than any command has; what makes new ones faster than they can be ended is not waited for.
+/// More children than any command has. If something creates new ones faster than they can be ended, this gives up.
 const MOST_CHILDREN: u32 = 10_000;
-/// How long one that was killed may take to be dead.
+/// How long a killed process may take to be dead.
 const DEATH: Duration = Duration::from_secs(2);
 
-/// This process's children that live.
+/// This process's living children.
 fn children() -> Vec<Handle> {
     let own = std::process::id();
     let pids = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let is_ours = |pid: u32| Stat::read(pid).is_ok_and(|stat| stat.parent == own);
     let handles = pids.filter(|pid| is_ours(*pid)).filter_map(|pid| {
         let fd = pidfd_open(i32::try_from(pid).ok().and_then(Pid::from_raw)?, PidfdFlags::empty()).ok()?;
-        // Another thread may have waited for it in between, and its number be another one's.
+        // Another thread may have reaped it meanwhile, and its number may have been reused.
         is_ours(pid).then_some(Handle { fd })
     });
     handles.filter(|child| !child.wait_gone(Duration::ZERO).unwrap_or(true)).collect()
@@ -218,12 +219,12 @@ impl Stat {
         Stat::parse(&text).ok_or_else(|| io::Error::other(format!("cannot read /proc/{pid}/stat")))
     }
 
-    /// The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+    /// The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
     fn parse(text: &str) -> Option<Stat> {
         let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
-        // Field 22 of the whole; the parent is the fourth.
+        // Field 22 of all fields; the parent is field 4.
         let started = fields.nth(17)?.parse().ok()?;
         Some(Stat { state, parent, started })
     }
@@ -310,7 +311,7 @@ mod tests {
                 .stdout(std::process::Stdio::null())
                 .spawn()
                 .expect("tail is there");
-            // It has its command line a moment after it has begun.
+            // Its command line appears a moment after it has started.
             while fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.is_empty()) {
                 std::thread::yield_now();
             }

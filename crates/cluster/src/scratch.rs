@@ -1,4 +1,4 @@
-//! Directories that go away.
+//! Temporary directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,47 +7,47 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::process;
 
-/// Those of this process.
+/// The temporary directories of this process.
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often a directory is removed in which somebody makes files meanwhile.
+/// How often to try to remove a directory in which files are still being created.
 const ATTEMPTS: u32 = 100;
 
-/// Removes all directories of this process that are to go away, and kills its children before, which work in them, and theirs: for a process that ends next, whatever its threads are at.
-/// While what this returns is held no other one is made.
+/// Removes all temporary directories of this process. Before that, kills the process's children, which work in these directories, and their children. This is
+/// for a process that is about to end, whatever its threads are doing. While the returned value is held, no other temporary directory is created.
 pub(crate) fn put_away() -> impl Sized {
     let live = live();
     if !live.is_empty() {
         process::end_children();
     }
     for path in &*live {
-        // A thread may be about to write a file there.
+        // A thread may be about to create a file there.
         let _ = (0..ATTEMPTS).find(|_| !matches!(std::fs::remove_dir_all(path), Err(error) if error.kind() != io::ErrorKind::NotFound));
     }
     live
 }
 
-/// A fresh directory. It goes away, with all in it, when the value is dropped.
+/// A new directory. It is removed, with everything in it, when the value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// One among the system's temporary ones, whose name tells what it is for.
+    /// Creates one among the system's temporary directories; its name says what it is for.
     pub fn new(purpose: &str) -> io::Result<Scratch> {
         Scratch::within(&std::env::temp_dir(), purpose)
     }
 
-    /// The same in that directory, and not among the system's temporary ones.
+    /// Creates one in that directory instead.
     pub fn within(parent: &Path, purpose: &str) -> io::Result<Scratch> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("martlet-{purpose}-{}-{number}", std::process::id()));
         let mut live = live();
-        // One of that name was left by a process of our number that was killed.
+        // A directory with that name was left by a killed process that had our number.
         match std::fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -57,7 +57,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -66,7 +66,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let mut live = live();
-        // What cannot be removed here cannot be reported either.
+        // If this fails, there is no way to report it.
         let _ = std::fs::remove_dir_all(&self.0);
         live.retain(|path| *path != self.0);
     }

@@ -1,4 +1,4 @@
-//! The process that started this one and wants to hear how it is, as systemd does of a service of `Type=notify`.
+//! The process that started this one and wants to hear about its state, as systemd does for a service of `Type=notify`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -7,25 +7,25 @@ use std::path::Path;
 
 use crate::fail::{Context as _, Outcome};
 
-/// By this variable systemd says where it hears a service.
+/// The variable in which systemd gives the socket at which it listens to a service.
 pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Where it hears, if there is one.
+/// The socket at which it listens, if there is one.
 #[derive(Debug)]
 pub struct Starter(Option<SocketAddr>);
 
 impl Starter {
-    /// As the environment says it.
+    /// The one that the environment names.
     ///
     /// # Errors
-    /// When what it says is no address.
+    /// When what the environment says is no address.
     pub fn from_environment() -> Outcome<Starter> {
         let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Ok(Starter(None)) };
         let address = address(Path::new(&name)).context(format_args!("cannot understand {NOTIFY_SOCKET}={}", name.display()))?;
         Ok(Starter(Some(address)))
     }
 
-    /// Tells it, and does not wait. That it does not listen any more is no error: the service does not depend on it.
+    /// Tells it something, without waiting. It is no error if it no longer listens: the service does not depend on it.
     pub fn tell(&self, text: &str) {
         let Some(address) = &self.0 else { return };
         let told = UnixDatagram::unbound().and_then(|socket| {
@@ -38,7 +38,7 @@ impl Starter {
     }
 }
 
-/// An address, which is abstract where it begins with an @.
+/// The address with that name, which is abstract if it begins with an @.
 fn address(name: &Path) -> io::Result<SocketAddr> {
     match name.as_os_str().as_encoded_bytes() {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),

@@ -14,7 +14,7 @@ use martlet_protocol::basics::Time;
 
 use crate::fail::{Fail, Outcome};
 
-/// The longest sleep of a client: a lost wake-up would cost this much and no more.
+/// The longest sleep of a client: a lost wake-up costs this much and no more.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// What a client does while it waits for a reply.
@@ -31,7 +31,7 @@ impl Waiting {
     pub const SPINNING: Waiting = Waiting { spin: Duration::MAX };
 }
 
-/// A client on the fabric. Which backend that is, is decided once a request; while a reply is awaited nothing is looked up.
+/// A client on the fabric. The backend is decided once per request; while a reply is awaited there is no dynamic dispatch.
 pub struct FabricClient(Box<dyn Asking>);
 
 impl FabricClient {
@@ -46,28 +46,28 @@ impl FabricClient {
         open().map(FabricClient)
     }
 
-    /// Makes one request. `None`: no reply came in time; whether it takes effect is unknown, unless it [was not sent](FabricClient::was_sent).
+    /// Makes one request. `None`: no reply came in time; whether the request takes effect is unknown, unless it [was not sent](FabricClient::was_sent).
     ///
     /// # Errors
-    /// When the request cannot be sent at all: it is too long, say.
+    /// When the request cannot be sent at all, because it is too long, for example.
     pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
         let (mut reply, mut made) = (Some(reply), None);
         self.0.request(args, &mut |answer| made = reply.take().map(|reply| reply(answer)))?;
         Ok(made)
     }
 
-    /// Makes one request and does not wait for its reply: [`receive`](FabricClient::receive) takes it.
+    /// Makes one request without waiting for its reply: [`receive`](FabricClient::receive) takes that.
     ///
     /// # Errors
-    /// When the request cannot be sent at all: it is too long, say.
+    /// When the request cannot be sent at all, because it is too long, for example.
     pub fn send(&mut self, args: &[&[u8]]) -> Outcome {
         self.0.send(args)
     }
 
-    /// Takes the next reply that has come, if there is one, and sees to it that what is under way finds the node that leads. To be called again and again.
+    /// Takes the next reply that has arrived, if there is one, and makes sure that outstanding requests reach the leader. Must be called again and again.
     ///
     /// # Errors
-    /// When the reply is an error: says which.
+    /// When the reply is an error, which is included.
     pub fn receive(&mut self) -> Outcome<bool> {
         self.0.receive()
     }
@@ -77,15 +77,15 @@ impl FabricClient {
         self.0.was_sent()
     }
 
-    /// When a request that waited last turned to another node, which had said that it leads.
+    /// When a waiting request last turned to another node because that node had said that it leads.
     pub fn turned_at(&mut self) -> Time {
         self.0.turned_at()
     }
 
-    /// Waits until this many nodes are connected. To be called while no reply is awaited.
+    /// Waits until this many nodes are connected. Call it while no reply is awaited.
     ///
     /// # Errors
-    /// When they are not in time.
+    /// When they do not connect in time.
     pub fn await_nodes(&mut self, count: usize) -> Outcome {
         self.0.await_nodes(count)
     }
@@ -99,9 +99,9 @@ impl FabricClient {
     }
 }
 
-/// A client on whatever backend; see [`FabricClient`].
+/// A client on any backend; see [`FabricClient`].
 trait Asking: Send {
-    /// Calls `reply` once when there is an answer; not at all when none came in time.
+    /// Calls `reply` once if there is an answer, and not at all if none came in time.
     fn request(&mut self, args: &[&[u8]], reply: &mut dyn FnMut(&Answer<'_>)) -> Outcome;
     fn send(&mut self, args: &[&[u8]]) -> Outcome;
     fn receive(&mut self) -> Outcome<bool>;
@@ -115,7 +115,7 @@ trait Asking: Send {
 struct ClientOn<F: Backend> {
     client: Client<F>,
     waiting: Waiting,
-    /// How many looks are worth a look at the clock.
+    /// After how many looks to read the clock.
     looks: u32,
     patience: Duration,
     /// The number of the last request; 0 before the first.
@@ -127,7 +127,7 @@ impl<F: Backend> ClientOn<F> {
     fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
         let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
-        // Where others have to answer, a look is a system call.
+        // Where other processes have to answer, each look is a system call anyway.
         let looks = if cluster.config().fabric.traits().answers_in_turns { 1 } else { 64 };
         Ok(ClientOn { client: Client::new(fabric, config), waiting, looks, patience, last: 0, turned_at: Time(0) })
     }
@@ -179,7 +179,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                 if self.client.connected().next().is_none()
                     && let Some(why) = self.client.fabric().misfit(Duration::from_secs(2))
                 {
-                    // It has reached no node, and that is why.
+                    // The request has reached no node, and this is the reason.
                     return Err(Fail::failed(why));
                 }
                 return Ok(());
@@ -187,7 +187,7 @@ impl<F: Backend> Asking for ClientOn<F> {
             if waited < self.waiting.spin {
                 continue;
             }
-            // The look between the announcement and the sleep is the client's own.
+            // Between the announcement and the sleep, the client itself looks once more.
             self.client.fabric().announce();
             if let Some(answer) = self.client.poll(clock::now()) {
                 reply(&answer);
@@ -201,7 +201,7 @@ impl<F: Backend> Asking for ClientOn<F> {
     fn await_nodes(&mut self, count: usize) -> Outcome {
         let start = Instant::now();
         loop {
-            // It awaits no reply, and takes note of who came and went.
+            // No reply is awaited; this only notices which nodes came and went.
             let unasked = self.client.poll(clock::now()).is_some();
             martlet_fabric::invariant!(!unasked, "a reply to no request");
             let connected = self.client.connected().count();
@@ -235,7 +235,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                     self.client.abandon();
                     return Err(Fail::failed(format_args!("no reply within {} s", self.patience.as_secs())));
                 }
-                // The node that is to answer may need this core.
+                // The node that has to answer may need this core.
                 std::thread::yield_now();
             }
             std::hint::spin_loop();

@@ -19,7 +19,7 @@ pub enum Value {
     Array(Option<Vec<Value>>),
 }
 
-/// The longest bulk or array that we take for one.
+/// The longest bulk or array that is accepted.
 const MAX_LENGTH: i64 = 64 << 20;
 
 /// A connection.

@@ -1,4 +1,4 @@
-//! The lock of a directory, and what is made for the one that has it.
+//! The lock of a directory, and the directories that are created for it.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use super::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 
-/// Directories that have been made for something that may come to nothing. Those that are empty then are removed.
+/// Directories that were created for something that may fail. Those that are empty then are removed.
 #[derive(Debug)]
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// Makes the directory at that path, and those above it that are not there.
+    /// Creates the directory at that path, and any missing parents.
     ///
     /// # Errors
-    /// When one of them cannot be made; then those that were are removed again.
+    /// When one of them cannot be created; those that were are then removed again.
     fn all(path: &Path) -> Outcome<Made> {
         let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
         let mut made = Made(Vec::new());
         for next in missing.into_iter().rev() {
             match fs::create_dir(next) {
                 Ok(()) => made.0.push(next.to_path_buf()),
-                // Somebody else has just made it.
+                // Another command has just created it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).context(format_args!("cannot make {}", path.display())),
             }
@@ -34,7 +34,7 @@ impl Made {
         }
     }
 
-    /// Whether the last of them has been made.
+    /// Whether the last of them was created.
     fn is_new(&self) -> bool {
         !self.0.is_empty()
     }
@@ -43,24 +43,25 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
-            // One that holds anything is somebody's.
+            // A directory that holds anything is not removed.
             let _ = fs::remove_dir(path);
         }
     }
 }
 
-/// While it lives, no other command changes the directory. Where nothing else has been made there by its end, it leaves nothing there itself, nor the directories that were made for it.
+/// While this exists, no other command changes the directory. If nothing else has been created there when it is dropped, it removes its own file and the
+/// directories that were created for it.
 #[derive(Debug)]
 pub struct Lock {
     /// Locked for as long as it is open.
     _file: OwnedFd,
     directory: Directory,
-    /// What has been made for it.
+    /// The directories that were created for it.
     made: Made,
 }
 
 impl Lock {
-    /// Whether the directory was not there before.
+    /// Whether the directory did not exist before.
     pub fn is_new(&self) -> bool {
         self.made.is_new()
     }
@@ -72,22 +73,22 @@ impl Drop for Lock {
         let is_alone =
             fs::read_dir(path).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock")));
         if is_alone {
-            // It has no other end than this one.
+            // Only here is the lock's file removed.
             let _ = fs::remove_file(path.join("lock"));
         }
     }
 }
 
 impl Directory {
-    /// Makes the directory, if it is not there, and waits for its lock.
+    /// Creates the directory, if it does not exist, and waits for its lock.
     ///
     /// # Errors
-    /// As [`lock`](Directory::lock), and when it cannot be made.
+    /// As for [`lock`](Directory::lock), and when it cannot be created.
     pub fn make(&self) -> Outcome<Lock> {
         loop {
             let made = Made::all(&self.0)?;
             match self.lock() {
-                // The command that had the lock has removed it.
+                // The command that had the lock has removed the directory.
                 Err(_) if !self.0.exists() => {}
                 Ok(mut lock) => {
                     lock.made = made;
@@ -101,7 +102,7 @@ impl Directory {
     /// Waits for the directory's lock.
     ///
     /// # Errors
-    /// When `martlet run` has it, which gives it back when its server ends, and not before.
+    /// When `martlet run` has the lock: it releases it only when its server ends.
     pub fn lock(&self) -> Outcome<Lock> {
         loop {
             match self.lock_if_free()? {
@@ -122,7 +123,7 @@ impl Directory {
         }
     }
 
-    /// The directory's lock, without waiting: for one that others wait for.
+    /// Takes the directory's lock without waiting, for a caller that others wait for.
     ///
     /// # Errors
     /// When another command has it.
@@ -140,7 +141,7 @@ impl Directory {
         format!("cannot lock {}", self.lock_file().display())
     }
 
-    /// The lock, or what another one has locked.
+    /// The lock, or the file that another command has locked.
     fn lock_if_free(&self) -> Outcome<Result<Lock, OwnedFd>> {
         loop {
             let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.lock_file()).context(self.locking())?;
@@ -154,7 +155,7 @@ impl Directory {
         }
     }
 
-    /// The lock, by this file, which is locked; `None`: whoever had it before has removed the file, and another one may be locked by now.
+    /// Turns this file, which is locked, into the lock. `None`: the previous holder has removed the file, and another file may be locked by now.
     fn locked(&self, file: OwnedFd) -> Option<Lock> {
         let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let is_there =
@@ -189,7 +190,7 @@ mod tests {
                 assert!(directory.try_lock().is_err(), "the file that it has locked is the one that others find");
                 lock
             });
-            // A waiter shows in the kernel's list, behind the lock that it waits for.
+            // The kernel's list shows a waiter after the lock that it waits for.
             let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.lock_file()).expect("there"));
             let is_waited_for = || {
                 let locks = fs::read_to_string("/proc/locks").expect("the kernel lists them");

@@ -3,14 +3,14 @@
 //! ```text
 //! DIR/cluster.toml   what all nodes agree on; written last, so that its presence says that the rest is complete
 //! DIR/cluster.key    the secret that admits a process
-//! DIR/node-N.toml    what node N does
-//! DIR/node-N.log     what it said
-//! DIR/node-N.change  what is under way with node N: it is being added, or begins anew
-//! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
+//! DIR/node-N.toml    the configuration of node N
+//! DIR/node-N.log     the log of node N
+//! DIR/node-N.change  what is under way with node N: it is being added, or starts afresh
+//! DIR/node-N.pid     the process of node N, named so that another process with a reused number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
-//! DIR/server         which server `martlet run` runs, where this is its directory
-//! DIR/runner.pid     which process that is
-//! DIR/invitations/I  an invitation to another host, where this is a host's own directory (module `hosts`)
+//! DIR/server         which server `martlet run` runs, if this is its directory
+//! DIR/runner.pid     the process of that `martlet run`
+//! DIR/invitations/I  an invitation to another host, if this is a host's own directory (module `hosts`)
 //! DIR/lock           held by the one command that changes something
 //! ```
 
@@ -43,57 +43,58 @@ pub use nodes::{Change, Ports};
 use ports::FreePorts;
 pub use service::{Runner, running_replicas};
 
-/// What a cluster to be made looks like.
+/// The plan for a new cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its name; clusters of one host need different ones.
+    /// Its name; clusters on one host need different ones.
     pub name: String,
     /// How many nodes hold the state.
     pub replicas: u16,
     /// How many nodes keep consensus slots.
     pub coordinators: u16,
-    /// Node `i` serves the Redis protocol on this port plus `i`; 0: on one that is free now; `None`: nowhere.
+    /// Node `i` serves the Redis protocol on this port plus `i`; 0: on a port that is free now; `None`: not at all.
     pub redis_port: Option<u16>,
-    /// Whichever node leads serves the Redis protocol on this port, and connections there outlive nodes; 0: on one that is free now; `None`: nowhere.
+    /// The leader, whichever node that is, serves the Redis protocol on this port, and connections there outlive nodes; 0: on a port that is free now; `None`:
+    /// not at all.
     pub service_port: Option<u16>,
-    /// Whether the nodes look like a Redis Cluster to Redis clients.
+    /// Whether Redis clients see the nodes as a Redis Cluster.
     pub redis_cluster: bool,
     /// How requests are replicated.
     pub engine: EngineKind,
     /// What an acknowledgement means.
     pub durability: DurabilityKind,
-    /// How closely leaders are watched, where it is not as the detector would.
+    /// How closely leaders are watched, if not by the detector's defaults.
     pub election: Option<ElectionConfig>,
-    /// Which threads a node has, and where they run.
+    /// Which threads a node has, and on which cores they run.
     pub threads: ThreadsConfig,
-    /// What the nodes reach each other's memory by.
+    /// How the nodes reach each other's memory.
     pub fabric: FabricPlan,
-    /// A directory in which `N.sock` is the socket of the warden of node N's host; `None`: where wardens are usually found.
+    /// A directory in which `N.sock` is the socket of the warden of node N's host; `None`: the usual place.
     pub wardens: Option<PathBuf>,
 }
 
-/// What the nodes of a cluster to be made reach each other's memory by, although all run on this host.
+/// How the nodes of a new cluster reach each other's memory, although all of them run on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricPlan {
     /// Which fabric.
     pub kind: FabricKind,
-    /// Where each node needs an address: node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
+    /// If each node needs an address: node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
     pub port: Option<u16>,
-    /// Where the fabric has devices: those that the nodes take in turn; none: each the first with an active port.
+    /// If the fabric has devices: the nodes take these in turn; if none are given, each takes the first one with an active port.
     pub devices: Vec<String>,
-    /// Where the fabric has multicast: where what a node tells all others goes; `None`: as is usual.
+    /// If the fabric has multicast: where a node sends what it tells all others; `None`: the default.
     pub multicast: Option<Multicast>,
 }
 
 impl FabricPlan {
-    /// That fabric, with everything as is usual.
+    /// That fabric, with all defaults.
     pub fn new(kind: FabricKind) -> FabricPlan {
         FabricPlan { kind, port: None, devices: Vec::new(), multicast: None }
     }
 }
 
 impl Plan {
-    /// So many nodes, all of which hold the state and keep consensus slots, on shared memory; what can be left to a default is.
+    /// This many nodes on shared memory, each of which holds the state and keeps consensus slots; everything else has its default.
     pub fn new(name: impl Into<String>, nodes: u16) -> Plan {
         Plan {
             name: name.into(),
@@ -111,18 +112,18 @@ impl Plan {
         }
     }
 
-    /// How many nodes that takes: replicas are coordinators too as far as there are both.
+    /// How many nodes that takes: as far as possible, the same nodes are replicas and coordinators.
     pub fn nodes(&self) -> u16 {
         self.replicas.max(self.coordinators)
     }
 
-    /// Ports that are named and that two would have.
+    /// Checks that no two things have been given the same port.
     ///
     /// # Errors
-    /// When there are some, with both.
+    /// When two have; names both.
     fn check_ports(&self) -> Outcome {
         let Some(redis) = self.redis_port.filter(|first| *first != 0) else { return Ok(()) };
-        // The node whose Redis port that is.
+        // The node that has that Redis port.
         let node_at = |port: u16| port.checked_sub(redis).filter(|node| *node < self.nodes());
         if let Some(service) = self.service_port.filter(|port| *port != 0)
             && let Some(node) = node_at(service)
@@ -146,10 +147,10 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a cluster can be made so, before anything is.
+    /// Checks, before anything is created, that a cluster can be created like this.
     ///
     /// # Errors
-    /// When it cannot, and why.
+    /// Why it cannot.
     pub fn check(&self) -> Outcome {
         self.config().map(drop)
     }
@@ -210,7 +211,7 @@ fn next_port(flag: &str, first: u16, number: u16) -> Outcome<u16> {
     })
 }
 
-/// How long a process that was killed may take to give back what it held.
+/// How long a killed process may take to release what it held.
 const RELEASE: Duration = Duration::from_secs(20);
 
 /// A cluster's directory.
@@ -223,7 +224,7 @@ impl Directory {
         Directory(path.to_path_buf())
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -247,7 +248,7 @@ impl Directory {
         self.0.join(format!("node-{number}.pid"))
     }
 
-    /// The cluster, or `None` when none has been made here.
+    /// The cluster, or `None` if none has been created here.
     pub fn cluster(&self) -> Outcome<Option<Cluster>> {
         let file = self.cluster_file();
         if !file.exists() {
@@ -263,7 +264,7 @@ impl Directory {
         })
     }
 
-    /// The cluster, if that node is one of its.
+    /// The cluster, if that node belongs to it.
     pub fn existing_node(&self, number: u16) -> Outcome<Cluster> {
         let cluster = self.existing_cluster()?;
         let numbers: Vec<String> = cluster.config().nodes.iter().map(|node| node.number.to_string()).collect();
@@ -273,7 +274,7 @@ impl Directory {
         }
     }
 
-    /// The nodes that have been started from here and not been forgotten, whether or not they still run.
+    /// The nodes that have been started from here and not been forgotten, whether or not they are still running.
     pub fn nodes_with_processes(&self) -> Outcome<Vec<u16>> {
         let doing = format!("cannot list {}", self.0.display());
         let mut nodes = Vec::new();
@@ -286,7 +287,7 @@ impl Directory {
         Ok(nodes)
     }
 
-    /// Makes everything a cluster needs, in the directory. Under the lock.
+    /// Creates everything that a cluster needs in the directory. Under the lock.
     pub fn create(&self, plan: &Plan) -> Outcome<Cluster> {
         let config = plan.config()?;
         let key = Key::generate().context("cannot draw a key")?;
@@ -306,21 +307,21 @@ impl Directory {
         self.existing_cluster()
     }
 
-    /// Makes a host's own directory: the cluster's file and key, and the file of the one node that runs on this host. Under the lock.
+    /// Creates a host's own directory: the cluster's file and key, and the file of the only node that runs on this host. Under the lock.
     ///
     /// # Errors
-    /// When there is a cluster.
+    /// When there is a cluster already.
     pub fn create_host(&self, config: &ClusterConfig, key: &Key, own: &NodeConfig) -> Outcome<Cluster> {
         self.refuse_a_second_cluster()?;
         write_private(&self.0.join("cluster.key"), &format!("{}\n", key.to_hex()))?;
-        // It may hold a password.
+        // It may contain a password.
         write_private(&self.node_file(own.number), &own.to_toml())?;
         write_whole(&self.cluster_file(), &config.to_toml())?;
         self.existing_cluster()
     }
 
     /// # Errors
-    /// When there is a cluster.
+    /// When there is a cluster already.
     pub fn refuse_a_second_cluster(&self) -> Outcome {
         match self.cluster()? {
             None => Ok(()),
@@ -352,7 +353,7 @@ impl Directory {
         entries.filter_map(|entry| entry.map(name).transpose()).collect::<Result<_, _>>().context(&doing)
     }
 
-    /// An invitation's text, if it is there. `id` becomes part of a path.
+    /// The text of an invitation, if it exists. `id` becomes part of a path.
     pub fn invitation(&self, id: &str) -> Option<String> {
         fs::read_to_string(self.invitation_file(id)).ok()
     }
@@ -369,8 +370,8 @@ impl Directory {
         remove(&self.invitation_file(id))
     }
 
-    /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
-    /// is none of ours.
+    /// The process of a node, if one has been started from here; it may be gone. A living process that belongs to the directory of which this one is a copy
+    /// does not count.
     pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
         let file = self.pid_file(number);
         let process = ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))?;
@@ -395,10 +396,10 @@ impl Directory {
         self.start_by(number, command)
     }
 
-    /// Starts a node by another command of this executable, which is given its file. Its output goes to the node's log. Under the lock.
+    /// Starts a node with another command of this executable, which gets the node's file. Its output goes to the node's log. Under the lock.
     pub fn start_by(&self, number: u16, mut command: Command) -> Outcome<(ProcessName, Child)> {
         self.refuse_processes_of_elsewhere()?;
-        // One that was killed a moment ago may still hold its port.
+        // A process that was killed a moment ago may still hold its port.
         if let Some(before) = self.process(number)?
             && !before.await_release(RELEASE).context(format_args!("cannot wait for node {number}'s earlier process"))?
         {
@@ -407,7 +408,7 @@ impl Directory {
         let log = self.log_file(number);
         let out = File::options().create(true).append(true).open(&log).context(format_args!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot duplicate a descriptor")?;
-        // A group of its own: Ctrl-C at our terminal is not meant for it.
+        // In a process group of its own, so that Ctrl-C at our terminal does not reach it.
         command.process_group(0).stdout(out).stderr(err);
         let child = command.spawn().context(format_args!("cannot start node {number}"))?;
         let name = ProcessName::of(child.id()).context(format_args!("cannot look at node {number}'s process"))?;
@@ -416,7 +417,8 @@ impl Directory {
         Ok((name, child))
     }
 
-    /// Forgets a node's process, which must be gone. One of the directory that this was copied from is not ours to forget: it says that this is a copy. Under the lock.
+    /// Forgets a node's process, which must be gone. A process that belongs to the directory of which this one is a copy is not forgotten: it shows that this
+    /// is a copy. Under the lock.
     pub fn forget_process(&self, number: u16) -> Outcome {
         if self.elsewhere(number)?.is_some() {
             return Ok(());
@@ -431,20 +433,21 @@ impl Directory {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock. Returns whether anything of a cluster was there.
+    /// Removes everything that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock. Returns whether there was
+    /// anything of a cluster.
     pub fn purge(&self) -> Outcome<bool> {
         self.remove_all(&[], true)
     }
 
-    /// The same but for the nodes' logs, which say why a cluster has come to nothing, and for data that may be of another one before. Under the lock.
+    /// The same, but keeps the nodes' logs, which say why a cluster failed to start, and data that may belong to an earlier cluster. Under the lock.
     pub fn unmake(&self, with_data: bool) -> Outcome {
         self.remove_all(&["log"], with_data).map(|_| ())
     }
 
-    /// Removes a cluster's files, but for those of its nodes of these kinds. Returns whether there were any.
+    /// Removes a cluster's files, except its nodes' files of these kinds. Returns whether there were any.
     fn remove_all(&self, kept: &[&str], with_data: bool) -> Outcome<bool> {
         let mut found = self.cluster_file().exists();
-        // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
+        // The cluster's file first: without it there is no cluster, whatever a crash may leave behind.
         remove(&self.cluster_file())?;
         let data = self.0.join("data");
         if data.is_dir() && with_data {
@@ -456,7 +459,7 @@ impl Directory {
                     fs::remove_dir_all(&path).context(format_args!("cannot remove {}", path.display()))?;
                 }
             }
-            // Whatever else is in it is not ours.
+            // Anything else in it is not ours.
             let _ = fs::remove_dir(&data);
         }
         for id in self.invitations()? {
@@ -489,7 +492,7 @@ impl Directory {
     }
 }
 
-/// This executable, to be run again with other arguments.
+/// This executable, for running it again with other arguments.
 ///
 /// # Errors
 /// When it cannot be found.
@@ -497,7 +500,7 @@ pub fn own_command() -> Outcome<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this command's own executable")?))
 }
 
-/// How long a node lives.
+/// How long a started node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Until it is told to end.
@@ -515,13 +518,13 @@ fn remove(path: &Path) -> Outcome {
     }
 }
 
-/// A reader finds all of it or the file before it, also after a loss of power.
+/// Writes a file in such a way that a reader finds either the whole of it or the previous one, even after a loss of power.
 fn write_whole(path: &Path, text: &str) -> Outcome {
     let doing = format!("cannot write {}", path.display());
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let mut file = File::create(&fresh).context(&doing)?;
-    // Those who may read the one before, and nobody else.
+    // The new file can be read by the same users as the previous one.
     if let Ok(before) = fs::metadata(path) {
         file.set_permissions(before.permissions()).context(&doing)?;
     }
@@ -530,7 +533,7 @@ fn write_whole(path: &Path, text: &str) -> Outcome {
     File::open(holder).and_then(|holder| holder.sync_all()).context(&doing)
 }
 
-/// Readable by its owner only.
+/// Writes a file that only its owner can read.
 fn write_private(path: &Path, text: &str) -> Outcome {
     remove(path)?;
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -615,7 +618,7 @@ mod tests {
         let why = refused(meeting(7709));
         assert!(why.contains("node 2 would meet the others on the port on which node 0 serves the Redis protocol, 7711"), "{why}");
         assert!(meeting(7708).config().is_ok() && meeting(7714).config().is_ok());
-        // By hand, or by a service at every address.
+        // Set by hand, or by a service at every address.
         let mut config = service(7720).config().expect("no two have one");
         config.key_file = None;
         config.key = Some(Key::generate().expect("drawn").to_hex().into());

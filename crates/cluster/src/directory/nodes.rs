@@ -1,6 +1,6 @@
-//! Nodes that come and go: what changes in the directory, so that whoever is killed in the middle can begin again.
+//! Nodes that come and go: changes in the directory, made so that a command which is killed halfway can be repeated.
 //!
-//! `node-N.change` says what is under way with a node. It is made before anything else of a change, and goes when the node is whole.
+//! `node-N.change` says what is under way with a node. It is written before any other step of a change, and removed when the node is complete.
 
 use std::fmt;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::process::{Activity, ProcessName};
 pub enum Change {
     /// It is being added.
     Adding,
-    /// What it held has been given up, and it begins anew.
+    /// Its data has been given up, and it starts afresh.
     Replacing,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Where a node to be added is reached, as far as somebody has said.
+/// The ports of a node to be added, as far as they were given.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ports {
     /// For the Redis protocol.
@@ -61,12 +61,12 @@ impl Directory {
         remove(&self.change_file(number))
     }
 
-    /// The node of which an earlier command has begun to add, and not come to the end.
+    /// The node that an earlier command began to add, without finishing.
     pub fn half_added(&self) -> Option<u16> {
         (0..MAX_MEMBERS as u16).find(|number| self.change(*number) == Some(Change::Adding))
     }
 
-    /// A number for one node more: above all others, so that nobody makes way for it, and one of which nothing is left here.
+    /// A number for a new node: above all others, so that no node makes way for it, and one of which nothing is left here.
     pub fn free_number(&self, cluster: &Cluster) -> Outcome<u16> {
         let listed = |number: u16| cluster.config().nodes.iter().any(|node| node.number == number);
         let left: Vec<u16> = (0..MAX_MEMBERS as u16).filter(|number| !listed(*number) && self.has_left(cluster, *number)).collect();
@@ -83,12 +83,12 @@ impl Directory {
         })
     }
 
-    /// Whether there are files of a node, which the cluster may not list.
+    /// Whether there are files of a node that the cluster may not list.
     pub fn has_left(&self, cluster: &Cluster, number: u16) -> bool {
         self.node_file(number).exists() || cluster.data_directory().join(format!("node-{number}")).exists()
     }
 
-    /// The entry of a node to be added: like the cluster's first node, on ports as far from its as the numbers are.
+    /// The entry for a node to be added: like the cluster's first node, with ports that differ from that node's by as much as the numbers do.
     pub fn entry_for(&self, cluster: &Cluster, number: u16, ports: Ports) -> Outcome<NodeEntry> {
         let config = cluster.config();
         let known = config.nodes.iter().find(|node| node.number == number);
@@ -127,8 +127,8 @@ impl Directory {
         Ok(NodeEntry { number, redis, address, roles })
     }
 
-    /// Makes a node one of the cluster's, or changes where it is reached: its own file, unless it is there from before, and then its entry in the cluster's. Under the
-    /// lock.
+    /// Adds a node to the cluster, or changes where it is reached: first writes its own file, unless there is one already, and then its entry in the cluster's
+    /// file. Under the lock.
     pub fn list_node(&self, cluster: &Cluster, entry: &NodeEntry) -> Outcome<Cluster> {
         if !self.node_file(entry.number).exists() {
             write_whole(&self.node_file(entry.number), &self.node_like_others(cluster, entry.number)?.to_toml())?;
@@ -136,7 +136,7 @@ impl Directory {
         self.list_entry(cluster, entry)
     }
 
-    /// The same without a file of its own here: it is one of another host. Under the lock.
+    /// The same for a node of another host, which has no file of its own here. Under the lock.
     pub fn list_entry(&self, cluster: &Cluster, entry: &NodeEntry) -> Outcome<Cluster> {
         let mut nodes = cluster.config().nodes.clone();
         nodes.retain(|node| node.number != entry.number);
@@ -144,18 +144,18 @@ impl Directory {
         self.rewrite(cluster, nodes, None, |text| ClusterConfig::list(text, entry))
     }
 
-    /// A node is none of the cluster's any more. Its files stay. Under the lock.
+    /// Takes a node off the cluster's list. Its files stay. Under the lock.
     pub fn unlist_node(&self, cluster: &Cluster, number: u16) -> Outcome<Cluster> {
         let nodes = cluster.config().nodes.iter().filter(|node| node.number != number).cloned().collect();
         self.rewrite(cluster, nodes, None, |text| ClusterConfig::unlist(text, number))
     }
 
-    /// The cluster's nodes are these from now on, as the host has them that keeps the list, which has numbered it so. Under the lock.
+    /// From now on these are the cluster's nodes, as listed by the host that keeps the list, which has given the list this number. Under the lock.
     pub fn take_list(&self, cluster: &Cluster, list: &[NodeEntry], number: ListConfig) -> Outcome<Cluster> {
         self.rewrite(cluster, list.to_vec(), Some(number), |text| {
             let before = ClusterConfig::from_toml(text)?.nodes;
             let mut changed = text.to_owned();
-            // Their order is of weight, so that all from the first difference on are written again.
+            // Their order matters, so all entries from the first difference on are written again.
             let same = before.iter().zip(list).take_while(|(before, now)| before == now).count();
             for node in &before[same..] {
                 changed = ClusterConfig::unlist(&changed, node.number)?;
@@ -164,19 +164,19 @@ impl Directory {
         })
     }
 
-    /// The cluster's nodes that are started from here: all, or on a fabric of several hosts those that have a file here.
+    /// The cluster's nodes that are started from here: all of them or, on a fabric of several hosts, those that have a file here.
     pub fn nodes_here(&self, cluster: &Cluster) -> Vec<u16> {
         let everywhere = !cluster.config().fabric.traits().spans_hosts;
         let numbers = cluster.config().nodes.iter().map(|node| node.number);
         numbers.filter(|number| everywhere || self.node_file(*number).exists()).collect()
     }
 
-    /// Whether the cluster would be one with these nodes.
+    /// Checks that a cluster with these nodes would be valid.
     pub fn check_nodes(cluster: &Cluster, nodes: Vec<NodeEntry>) -> Outcome {
         cluster.with(|config| config.nodes = nodes).map(|_| ()).map_err(Fail::usage)
     }
 
-    /// The number of the list with these nodes, where hosts have a list each.
+    /// The number for a list with these nodes, where hosts have lists of their own.
     fn next_list(cluster: &Cluster, nodes: &[NodeEntry]) -> ListConfig {
         let config = cluster.config();
         if !config.fabric.traits().spans_hosts || config.nodes == nodes {
@@ -186,7 +186,7 @@ impl Directory {
         config.list.next(keeper(&config.nodes) == keeper(nodes))
     }
 
-    /// The node whose host keeps the list of these nodes: the first that may found their cluster.
+    /// The node whose host keeps the list of these nodes: the first one that may found the cluster.
     pub fn keeper(nodes: &[NodeEntry]) -> Option<&NodeEntry> {
         nodes.iter().find(|node| node.may_found())
     }
@@ -199,7 +199,7 @@ impl Directory {
         change: impl Fn(&str) -> Result<String, String>,
     ) -> Outcome<Cluster> {
         let number = number.unwrap_or_else(|| Directory::next_list(cluster, &nodes));
-        // What it would be is looked at before it is written: whoever reads it must find something good.
+        // Check the result before it is written: readers must find a valid file.
         Directory::check_nodes(cluster, nodes)?;
         let file = self.cluster_file();
         let doing = format!("cannot change {}", file.display());
@@ -212,12 +212,12 @@ impl Directory {
         self.existing_cluster()
     }
 
-    /// Replaces the cluster's file by this text. Under the lock.
+    /// Replaces the cluster's file with this text. Under the lock.
     pub fn write_cluster(&self, text: &str) -> Outcome {
         write_whole(&self.cluster_file(), text)
     }
 
-    /// What a node to be added does: as the first one that has a file here.
+    /// The configuration of a node to be added: like the first node that has a file here.
     ///
     /// # Errors
     /// When that file cannot be read.
@@ -226,13 +226,13 @@ impl Directory {
         let Some(model) = others.find(|other| self.node_file(*other).exists()) else { return Ok(NodeConfig::new(number, "cluster.toml")) };
         let mut own = Settings::load(&self.node_file(model)).map_err(Fail::failed)?.node().clone();
         (own.number, own.cluster, own.directory) = (number, "cluster.toml".into(), None);
-        // What only one process can have.
+        // Leave out what only one process can have.
         (own.redis.port, own.redis.unix_socket) = (None, None);
         own.listens_elsewhere();
         Ok(own)
     }
 
-    /// Removes what a node keeps on disk, wherever that is. Its process must be gone. Under the lock.
+    /// Removes a node's data on disk, wherever that is. Its process must be gone. Under the lock.
     pub fn clear_data(&self, number: u16) -> Outcome {
         let Some(data) = Settings::load(&self.node_file(number)).map_err(Fail::failed)?.data_directory() else { return Ok(()) };
         let hint = format!("is its disk gone? `directory` in {} names another one", self.node_file(number).display());
@@ -253,7 +253,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes all files of a node that the cluster does not list. Data that its own file names elsewhere stay. Under the lock.
+    /// Removes all files of a node that the cluster does not list. Data that the node's file places elsewhere stays. Under the lock.
     pub fn purge_node(&self, cluster: &Cluster, number: u16) -> Outcome {
         let data = cluster.data_directory().join(format!("node-{number}"));
         if data.is_dir() {
@@ -265,7 +265,7 @@ impl Directory {
         Ok(())
     }
 
-    /// A node that was started from here by a command that was killed before it could note that is noted now. Under the lock.
+    /// Notes the process of a node that was started from here by a command that was killed before it could do so. Under the lock.
     pub fn adopt(&self, number: u16) -> Outcome {
         if self.activity(number)? != Activity::Gone {
             return Ok(());
@@ -274,7 +274,7 @@ impl Directory {
         let of = |named: &Path| ProcessName::of_command(&["node", "--config"], named).context(&doing);
         let file = self.node_file(number);
         let mut found = of(&file)?;
-        // A service manager may name the directory, in which one node has a file.
+        // A service manager may have started the node with the directory's name, if only one node has a file in it.
         if found.is_none() && file.exists() && (0..MAX_MEMBERS as u16).all(|other| other == number || !self.node_file(other).exists()) {
             found = of(&self.0)?;
         }

@@ -1,7 +1,7 @@
-//! Whether what runs under a cluster's name belongs to this directory, or to the one that this was copied from.
+//! Whether what runs under a cluster's name belongs to this directory, or to the one that this directory is a copy of.
 //!
-//! A copy of a running cluster's directory has the cluster's name, its key, and the numbers of the processes of the original's nodes. A command that believed those would
-//! take them for its own: `up` would start a second node beside the others of the original, and `down` would end the original.
+//! A copy of a running cluster's directory has the cluster's name, its key, and the numbers of the processes of the original's nodes. A command that believed
+//! those numbers would take the processes for its own: `up` would start a second node beside the others of the original, and `down` would end the original.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,13 +15,13 @@ use super::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
-/// How long the name of a process that was killed may outlast it, and how often it is looked for meanwhile.
+/// How long the name of a killed process may outlast it, and how often to check meanwhile.
 const RELEASE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Directory {
-    /// Whether a process that a file of this directory names was started from here: it was given this node's file or the directory, or writes this node's log (the
-    /// directory may have been moved since). What cannot be looked at is believed.
+    /// Whether a process that a file of this directory names was started from here: it was given this node's file or this directory, or it writes this node's
+    /// log (the directory may have been moved since). If that cannot be checked, it is assumed.
     pub(super) fn is_of_here(&self, number: u16, process: &ProcessName) -> bool {
         let Some(files) = process.files_named() else { return true };
         let same = |one: &PathBuf, other: &PathBuf| match (fs::metadata(one), fs::metadata(other)) {
@@ -32,14 +32,14 @@ impl Directory {
         files.iter().any(|file| same(file, &self.node_file(number)) || same(file, &self.0)) || same(&log, &self.log_file(number))
     }
 
-    /// The process of a node that runs, by a file of this directory, and was not started from here.
+    /// The running process of a node that a file of this directory names, but that was not started from here.
     pub(super) fn elsewhere(&self, number: u16) -> Outcome<Option<ProcessName>> {
         let file = self.pid_file(number);
         let noted = ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))?;
         Ok(noted.filter(|process| process.activity() != Activity::Gone && !self.is_of_here(number, process)))
     }
 
-    /// Refuses to start a node where files of this directory name processes of another one. Under the lock.
+    /// Refuses to start a node if files of this directory name processes that belong to another one. Under the lock.
     pub(super) fn refuse_processes_of_elsewhere(&self) -> Outcome {
         for node in self.nodes_with_processes()? {
             if let Some(process) = self.elsewhere(node)? {
@@ -51,7 +51,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Refuses to start a cluster whose nodes run already, but not from here. Under the lock.
+    /// Refuses to start a cluster whose nodes are running already, but not from here. Under the lock.
     pub fn refuse_a_copy(&self, cluster: &Cluster) -> Outcome {
         self.refuse_processes_of_elsewhere()?;
         for node in cluster.config().nodes.iter().map(|node| node.number) {
@@ -77,7 +77,7 @@ impl Directory {
             return Ok(false);
         }
         let until = Instant::now() + RELEASE;
-        // One that was killed a moment ago may still have it.
+        // A process that was killed a moment ago may still have it.
         while cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see which nodes are running")? {
             if Instant::now() >= until {
                 return Ok(true);

@@ -1,4 +1,4 @@
-//! Ports for nodes that are all started on this host, where nobody has named any.
+//! Ports for nodes that are all started on this host, if none were given.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 
 use crate::fail::{Fail, Outcome};
 
-/// Where they are looked for, as far as the system does not give them to programs that ask for any port.
+/// Where ports are looked for, leaving out those that the system gives to programs which ask for any port.
 const RANGE: RangeInclusive<u16> = 26_000..=65_535;
 
-/// Ports that nobody uses now, each held until all are known, so that they differ. None of them is one that the system gives to a program that asks for any: a
-/// connection that another program opens before the node listens, or while it is dead, cannot take it.
+/// Ports that are free now. Each is held until all are known, so that they differ. None of them is a port that the system gives to a program which asks for any
+/// port. So a connection that another program opens before the node listens, or while the node is dead, cannot take it.
 #[derive(Debug)]
 pub(super) struct FreePorts {
     candidates: Vec<u16>,
@@ -18,18 +18,18 @@ pub(super) struct FreePorts {
 }
 
 impl FreePorts {
-    /// `reserved` are somebody's, who does not use them yet.
+    /// `reserved` ports have owners that do not use them yet.
     pub(super) fn new(reserved: &[u16]) -> FreePorts {
         let given = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok().and_then(|text| range(&text));
         let mut candidates = candidates(given, reserved);
-        // Processes that look at the same time begin at different ports.
+        // Processes that look at the same time start at different ports.
         let first = std::process::id() as usize * 61 % candidates.len().max(1);
         candidates.rotate_left(first);
         candidates.reverse();
         FreePorts { candidates, held: Vec::new() }
     }
 
-    /// The next one, free for TCP and for UDP.
+    /// The next port that is free for TCP and for UDP.
     pub(super) fn take(&mut self) -> Outcome<u16> {
         while let Some(port) = self.candidates.pop() {
             if let (Ok(tcp), Ok(udp)) = (TcpListener::bind(("127.0.0.1", port)), UdpSocket::bind(("127.0.0.1", port))) {
@@ -49,7 +49,7 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
 fn candidates(given: Option<RangeInclusive<u16>>, reserved: &[u16]) -> Vec<u16> {
     let free = |port: &u16| !reserved.contains(port);
     let ours: Vec<u16> = RANGE.filter(free).filter(|port| !given.as_ref().is_some_and(|given| given.contains(port))).collect();
-    // Where the system gives them all away, there are no others.
+    // If the system gives all of them away, there are no others.
     if ours.is_empty() { RANGE.filter(free).collect() } else { ours }
 }
 

@@ -15,12 +15,12 @@ use crate::process::{Activity, ProcessName};
 pub struct Runner {
     /// Its number, if that is known here.
     pub pid: Option<u32>,
-    /// What it does. Replicas go on without it, and none is started in the place of one that dies.
+    /// What it is doing. If it is gone, the replicas continue without it, but one that dies is not replaced.
     pub activity: Activity,
 }
 
 impl Runner {
-    /// What follows where it does not run; `None`: it does.
+    /// The consequence if it does not run; `None` if it runs.
     pub fn lack(&self) -> Option<String> {
         let of = |pid: &Option<u32>| pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
         match self.activity {
@@ -38,10 +38,10 @@ impl Runner {
     }
 }
 
-/// The replicas of a server that run, as `martlet run` has started them.
+/// The running replicas of a server, as `martlet run` has started them.
 ///
 /// # Errors
-/// When the system does not say who runs.
+/// When the system does not say which processes run.
 pub fn running_replicas(cluster: &Cluster) -> Outcome<Vec<u16>> {
     let mut running = Vec::new();
     for node in &cluster.config().nodes {
@@ -53,10 +53,11 @@ pub fn running_replicas(cluster: &Cluster) -> Outcome<Vec<u16>> {
 }
 
 impl Directory {
-    /// Makes what shows a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. What an earlier one has left is replaced.
+    /// Writes what describes a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. Replaces what an earlier `martlet run`
+    /// has left.
     ///
     /// # Errors
-    /// When a cluster is there that is none of those, or one of those that runs.
+    /// When there is a cluster of another kind, or one whose server is running.
     pub fn create_run(&self, config: &ClusterConfig, server: &str) -> Outcome {
         if let Some(cluster) = self.cluster()? {
             let path = self.0.display();
@@ -70,7 +71,7 @@ impl Directory {
         write_whole(&self.server_file(), &format!("{server}\n"))?;
         let own = ProcessName::of(std::process::id()).and_then(|own| own.write(&self.runner_file()));
         own.context(format_args!("cannot write {}", self.runner_file().display()))?;
-        // It holds the key.
+        // It contains the key.
         write_private(&self.cluster_file(), &config.to_toml())
     }
 
@@ -78,7 +79,7 @@ impl Directory {
         self.0.join("server")
     }
 
-    /// Which server `martlet run` runs here, or has run, if this is such a directory.
+    /// The server that `martlet run` runs here, or has run, if this is such a directory.
     pub fn server(&self) -> Option<String> {
         fs::read_to_string(self.server_file()).ok().map(|server| server.trim_end().to_owned())
     }
@@ -87,14 +88,14 @@ impl Directory {
         self.0.join("runner.pid")
     }
 
-    /// What the `martlet run` does whose directory this is, or was.
+    /// What the `martlet run` of this directory is doing.
     pub fn runner(&self) -> Runner {
         let named = ProcessName::read(&self.runner_file()).ok().flatten();
         let pid = named.as_ref().map(|name| name.pid);
         match named.map_or(Activity::Gone, |name| name.activity()) {
             Activity::Running => Runner { pid, activity: Activity::Running },
             Activity::Stopped => Runner { pid, activity: Activity::Stopped },
-            // It has the lock for as long as it lives, also where its number means nothing here, as to one in another container.
+            // It holds the lock as long as it is alive. That works even if its number means nothing here, because it is in another container.
             Activity::Gone => {
                 let locked = File::open(self.lock_file())
                     .is_ok_and(|lock| rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_err());
@@ -103,10 +104,10 @@ impl Directory {
         }
     }
 
-    /// Of a command about a cluster's nodes: those of a server that `martlet run` runs are none. `instead`: what does what was meant.
+    /// For a command about a cluster's nodes: the replicas of a server that `martlet run` runs are no such nodes. `instead` names what to do instead.
     ///
     /// # Errors
-    /// When this is the directory of one.
+    /// When this is the directory of such a server.
     pub fn refuse_a_service(&self, instead: &str) -> Outcome {
         let Some(server) = self.server() else { return Ok(()) };
         let runner = self.runner();

@@ -13,7 +13,7 @@ use super::{Answer, NodeList, Request, TalkError, answers_at, keeper, list};
 use crate::directory::Directory;
 use crate::fail::{Fail, Outcome};
 
-/// Why a host has not done what it was asked for.
+/// Why a host has not done what it was asked.
 #[derive(Debug)]
 pub(super) struct Unanswered {
     at: Option<SocketAddr>,
@@ -30,7 +30,7 @@ impl std::fmt::Display for Unanswered {
 }
 
 impl Unanswered {
-    /// Whether nothing was heard of it.
+    /// Whether the host did not answer at all.
     pub(super) fn is_silence(&self) -> bool {
         matches!(self.why, TalkError::Broken(_))
     }
@@ -54,7 +54,7 @@ fn other(node: &NodeEntry, answer: Answer) -> Unanswered {
     Unanswered { at: answers_at(node), why: unexpected(answer) }
 }
 
-/// The list of nodes as a node's host has it.
+/// The list of nodes, as another node's host has it.
 pub(super) fn list(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Result<NodeList, Unanswered> {
     match ask(cluster, node, &Request::List, patience)? {
         Answer::List(list) => Ok(list),
@@ -62,7 +62,7 @@ pub(super) fn list(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> R
     }
 }
 
-/// Whether a node's process answers other hosts, at that patience.
+/// Checks that a node's process answers other hosts, within that patience.
 ///
 /// # Errors
 /// Why it does not.
@@ -72,7 +72,7 @@ pub fn answers(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Outco
         .map_err(|why| Fail::failed(format_args!("node {} does not answer other hosts {why}", node.number)))
 }
 
-/// Has a node end in order and begin again, on whatever host it is. It has begun to end when this returns.
+/// Makes a node end in an orderly way and start again, on whichever host it is. It has begun to end when this returns.
 ///
 /// # Errors
 /// Why it does not.
@@ -88,10 +88,10 @@ pub(super) fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, pati
     }
 }
 
-/// An invitation, of the host that keeps the list of nodes.
+/// Gets an invitation from the host that keeps the list of nodes.
 ///
 /// # Errors
-/// Why there is none, and what is to be done when that host is lost.
+/// Why there is none, and what to do if that host is lost.
 pub fn invited(cluster: &Cluster, valid: Duration, patience: Duration) -> Outcome<String> {
     let first = keeper(cluster);
     match ask(cluster, first, &Request::Invite { valid_s: valid.as_secs() }, patience) {
@@ -106,7 +106,7 @@ pub fn invited(cluster: &Cluster, valid: Duration, patience: Duration) -> Outcom
     }
 }
 
-/// What can be done when the host is lost that keeps the list.
+/// What can be done if the host that keeps the list is lost.
 fn when_lost(cluster: &Cluster) -> String {
     let first = keeper(cluster).number;
     let rest: Vec<NodeEntry> = cluster.config().nodes.iter().filter(|node| node.number != first).cloned().collect();
@@ -119,30 +119,30 @@ fn when_lost(cluster: &Cluster) -> String {
     }
 }
 
-/// How a node came off the list.
+/// The result of taking a node off the list.
 #[derive(Debug)]
 pub struct Unlisted {
     /// The cluster without it.
     pub cluster: Cluster,
-    /// Hosts that have not heard of it; they ask for the list themselves.
+    /// Hosts that have not been told; they ask for the list by themselves.
     pub unaware: Vec<u16>,
 }
 
-/// Takes a node, which has left the cluster, off the list of all hosts. Under the lock.
+/// Takes a node that has left the cluster off the list of all hosts. Under the lock.
 ///
 /// # Errors
-/// When the host is not reached that keeps the list, where that is not the one of this node.
+/// When the host that keeps the list is not reached, unless it is the host of this node.
 pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: Duration) -> Outcome<Unlisted> {
     let first = keeper(cluster).clone();
     let here = directory.nodes_here(cluster);
     let cluster = if here.contains(&first.number) {
         directory.unlist_node(cluster, number)?
     } else if first.number == number {
-        // The list that follows from this host's has to have all that others have heard of: a node that is not on it would end.
+        // The new list is made from this host's list, so that one must include everything other hosts have heard of: a node that is not on it would end.
         let own = here.first().copied().unwrap_or(number);
         match list::newer(cluster, own, patience) {
             Ok(Some(newer)) => directory.unlist_node(&directory.take_list(cluster, &newer.nodes, newer.number)?, number)?,
-            // That the keeper itself says nothing is why it is removed.
+            // If the keeper itself does not answer, that is why it is being removed.
             Ok(None) | Err(_) => directory.unlist_node(cluster, number)?,
         }
     } else {

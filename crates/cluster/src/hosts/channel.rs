@@ -1,4 +1,4 @@
-//! A sealed conversation over TCP between two hosts that share a secret: an invitation's, or the cluster's key.
+//! A sealed conversation over TCP between two hosts that share a secret: that of an invitation, or the cluster's key.
 //!
 //! ```text
 //! asker     Hello: version, which secret, its share of the keys, its build        in the clear
@@ -6,9 +6,9 @@
 //! both      messages, each in chunks that are sealed one after another
 //! ```
 //!
-//! The keys come of the secret, of what X25519 makes of the shares, and of both first messages; so a recorded conversation stays closed when the secret is lost later,
-//! and no message of it can be used in another. Nothing proves the secret by itself: the first message that opens does. Each chunk carries its number, so none can be left
-//! out or moved.
+//! The keys derive from the secret, from what X25519 makes of both shares, and from both first messages. So a recorded conversation stays unreadable even if
+//! the secret is lost later, and no message of it can be used in another conversation. There is no separate proof of the secret: the first message that opens
+//! is the proof. Each chunk carries its number, so no chunk can be left out or moved.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -20,49 +20,49 @@ use serde::{Deserialize, Serialize};
 
 use super::{VERSION, hex};
 
-/// The longest message, in bytes, and the longest packet or first message.
+/// The maximum length of a message, and of a packet or a first message, in bytes.
 const MAX_MESSAGE: usize = 1 << 20;
 const MAX_FRAME: usize = 4096;
 
-/// Why a conversation has come to nothing.
+/// Why a conversation has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TalkError {
-    /// Nobody answers there, or the connection ended.
+    /// Nothing answers there, or the connection ended.
     #[error("{0}")]
     Broken(#[from] io::Error),
-    /// The other end does not want to, in its words.
+    /// The other end refuses, for the reason that it gives.
     #[error("it says: {0}")]
     Refused(String),
-    /// What came is not what the secret seals.
+    /// What arrived was not sealed with the secret.
     #[error(
         "its answer cannot be opened with the secret: it is not the host that has the secret, or somebody on the way alters what is sent"
     )]
     Forged,
-    /// What came is nothing that a host says.
+    /// What arrived is no valid message.
     #[error("its answer makes no sense ({0}); is another service listening there?")]
     Senseless(String),
 }
 
-/// The first message of the asker.
+/// The asker's first message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
-    /// Of the conversation: [`VERSION`].
+    /// The version of the conversation: [`VERSION`].
     pub(super) version: u32,
-    /// Which invitation's secret; `None`: the cluster's key.
+    /// The invitation whose secret is used; `None`: the cluster's key is.
     pub(super) invitation: Option<String>,
     share: String,
-    /// What the program is called.
+    /// The name of the program's build.
     pub(super) build: String,
 }
 
-/// The answer to it.
+/// The answer to a Hello.
 #[derive(Debug, Serialize, Deserialize)]
 enum Greeting {
     Share(String),
     Refused(String),
 }
 
-/// One end.
+/// One end of the conversation.
 #[derive(Debug)]
 pub(super) struct Channel {
     wire: Wire,
@@ -72,11 +72,11 @@ pub(super) struct Channel {
     received: u32,
 }
 
-/// Frames of bytes over TCP, each with its length before it.
+/// Frames of bytes over TCP, each preceded by its length.
 #[derive(Debug)]
 struct Wire {
     stream: TcpStream,
-    /// When all has to be said.
+    /// When the conversation has to be over.
     until: Instant,
 }
 
@@ -123,7 +123,7 @@ impl Wire {
     }
 }
 
-/// What the system says of a timeout of a socket, in other words.
+/// Rewords the system's error for a socket's timeout.
 fn timely(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "it takes too long to answer"),
@@ -140,7 +140,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TalkError> {
 }
 
 impl Channel {
-    /// Begins a conversation under a secret. All of it takes no longer than `patience`.
+    /// Begins a conversation under a secret. The whole conversation takes no longer than `patience`.
     pub(super) fn ask(
         at: SocketAddr,
         invitation: Option<&[u8; 8]>,
@@ -161,7 +161,7 @@ impl Channel {
         }
     }
 
-    /// Hears one out. `secret` names the secret that the asker means, or says why there is none.
+    /// Answers a conversation. `secret` returns the secret that the asker means, or says why there is none.
     pub(super) fn answer(
         stream: TcpStream,
         patience: Duration,
@@ -195,18 +195,18 @@ impl Channel {
         let none = || TalkError::Senseless("its share of the keys is none".into());
         let shared = hex::decode(theirs).and_then(|theirs| ours.with(theirs)).ok_or_else(none)?;
         let key = [secret, &shared].concat();
-        // The lengths keep one from being taken for the other's part.
+        // The lengths keep the two messages apart, so that no part of one can be taken for a part of the other.
         let direction = |name: &[u8]| [&b"martlet hosts "[..], name, &(hello.len() as u64).to_le_bytes(), hello, greeting].concat();
         let (sealing, opening) = (Sealing::new(&key, &direction(sends)), Opening::new(&key, &direction(receives)));
         Ok(Channel { wire, sealing, opening, sent: 0, received: 0 })
     }
 
-    /// The address of this host that the conversation goes out from.
+    /// The address of this host from which the conversation goes out.
     pub(super) fn local_ip(&self) -> io::Result<IpAddr> {
         Ok(self.wire.stream.local_addr()?.ip().to_canonical())
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), TalkError> {
         let bytes = json(message);
         let mut chunks = bytes.chunks(MAX_SEALED_BYTES - CHUNK_HEAD).peekable();
@@ -220,7 +220,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Hears what is said next.
+    /// Receives the next message.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, TalkError> {
         let mut message = Vec::new();
         loop {
@@ -255,7 +255,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// What the asker and the answerer come to, where what passes in each direction goes through `alter`.
+    /// The results for asker and answerer if what passes in each direction goes through `alter`.
     fn talk(secrets: [&[u8]; 2], alter: fn(usize, &mut Vec<u8>)) -> [Result<String, TalkError>; 2] {
         let (inner, outer) = (TcpListener::bind("127.0.0.1:0").expect("a port"), TcpListener::bind("127.0.0.1:0").expect("a port"));
         let (inner_at, outer_at) = (inner.local_addr().expect("bound"), outer.local_addr().expect("bound"));
@@ -271,7 +271,7 @@ mod tests {
                 Ok(heard)
             }
         });
-        // Somebody on the way, who passes frames on.
+        // An attacker on the way, who passes frames on.
         thread::spawn(move || {
             let (asker, _) = outer.accept().expect("a connection");
             let answerer = TcpStream::connect(inner_at).expect("it listens");

@@ -1,11 +1,11 @@
 //! Hexadecimal digits.
 
-/// Two digits a byte.
+/// Encodes each byte as two digits.
 pub(super) fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// So many bytes, if that is what the text is.
+/// Decodes a text that has exactly this many bytes.
 pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;

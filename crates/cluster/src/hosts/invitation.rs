@@ -1,4 +1,4 @@
-//! Invitations, as they stand in the directory of the host that has given them: `DIR/invitations/NUMBER.toml`, readable by its owner only.
+//! Invitations, as they are kept in the directory of the host that has given them: `DIR/invitations/NUMBER.toml`, readable only by its owner.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Token, answers_at, hex, keeper, now_s};
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 
-/// For how long one that has run out is still told apart from one that never was, in seconds.
+/// How long an expired invitation can still be told apart from one that never existed, in seconds.
 const REMEMBERED_S: u64 = 7 * 24 * 3600;
 
 /// One invitation.
@@ -18,9 +18,9 @@ const REMEMBERED_S: u64 = 7 * 24 * 3600;
 #[serde(deny_unknown_fields)]
 pub(super) struct Invitation {
     secret: Secret,
-    /// Until when it can be taken, in seconds of the wall clock.
+    /// When it expires, in seconds of the wall clock.
     expires_s: u64,
-    /// By which host it has been taken.
+    /// The host that has taken it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken: Option<Taken>,
 }
@@ -31,18 +31,18 @@ pub(super) struct Invitation {
 pub(super) struct Taken {
     pub(super) address: SocketAddr,
     pub(super) number: u16,
-    /// Whether it has said that it has everything.
+    /// Whether the newcomer has said that it has everything.
     pub(super) complete: bool,
 }
 
 impl Invitation {
-    /// Reads one, if it is there.
+    /// Reads an invitation, if there is one.
     ///
     /// # Errors
-    /// Why there is none that can be taken, for the one that asks with it.
+    /// Why there is none that can be taken, for the host that asks with it.
     pub(super) fn find(directory: &Directory, id: &str) -> Result<Invitation, String> {
         let unknown = || "it has no such invitation, or gave it long ago; `martlet host invite` there gives a new one".to_owned();
-        // It becomes part of a path.
+        // It becomes part of a path, so it must be hexadecimal.
         hex::decode::<8>(id).ok_or_else(unknown)?;
         let text = directory.invitation(id).ok_or_else(unknown)?;
         toml::from_str(&text).map_err(|error| format!("the invitation's file there cannot be read: {}", error.to_string().trim_end()))
@@ -52,7 +52,7 @@ impl Invitation {
         hex::decode(&self.secret.0).ok_or_else(|| "the invitation's file there holds no secret".to_owned())
     }
 
-    /// Whether a host at this address may take it now; one that has begun may go on.
+    /// Whether a host at this address may take it now; a host that has begun to take it may continue.
     ///
     /// # Errors
     /// Why not.
@@ -77,7 +77,7 @@ impl Invitation {
     }
 }
 
-/// Makes an invitation that one host can take within that time. Under no lock: it changes no file that is there.
+/// Makes an invitation that one host can take within that time. Needs no lock, since it changes no existing file.
 ///
 /// # Errors
 /// When this host is not the one that keeps the list of nodes, or its node does not answer other hosts.
@@ -93,7 +93,7 @@ pub fn invite(directory: &Directory, cluster: &Cluster, own: u16, valid: Duratio
         )));
     }
     for id in directory.invitations()? {
-        // What cannot be read is left to whoever wrote it.
+        // A file that cannot be read is not ours to remove.
         if Invitation::find(directory, &id).is_ok_and(|invitation| invitation.expires_s + REMEMBERED_S < now_s()) {
             directory.forget_invitation(&id)?;
         }

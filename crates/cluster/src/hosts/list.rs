@@ -1,4 +1,4 @@
-//! How a host comes to have the newest list of nodes.
+//! How a host gets the newest list of nodes.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use martlet_node::config::{Cluster, NodeEntry};
 use super::{NodeList, asking, keeper};
 use crate::directory::Directory;
 
-/// The newest list that other hosts have, if it is newer than this one's: that of the one that keeps it, and where that is this one, or is not reached, that of any.
+/// The newest list that other hosts have, if it is newer than this host's. It comes from the host that keeps the list; if that is this host, or is not reached,
+/// from any host.
 ///
 /// # Errors
-/// Why none was to be had.
+/// Why none could be got.
 pub(super) fn newer(cluster: &Cluster, own: u16, patience: Duration) -> Result<Option<NodeList>, String> {
     let first = keeper(cluster);
     let is_newer = |list: &NodeList| list.number > cluster.config().list;
@@ -30,11 +31,11 @@ pub(super) fn newer(cluster: &Cluster, own: u16, patience: Duration) -> Result<O
     }
 }
 
-/// What has become of this host's own node with a list.
+/// What a list says about this host's own node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Own {
     Listed,
-    /// Another host's node has its number.
+    /// A node of another host has its number.
     Elsewhere(String),
     Removed,
 }

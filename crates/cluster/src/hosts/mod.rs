@@ -1,22 +1,23 @@
-//! Hosts of a cluster that spans several: how one of them founds it, others are invited and join, and all keep the same list of nodes.
+//! Clusters that span several hosts: how one host founds the cluster, how others are invited and join, and how all of them keep the same list of nodes.
 //!
-//! Each host has a directory like that of `martlet cluster up` (module [`directory`](crate::directory)) with the file of its own node only. The node's process answers
-//! other hosts at the TCP port after the one of its `address`, where its file says `answers_hosts = true`.
+//! Each host has a directory like that of `martlet cluster up` (module [`directory`](crate::directory)), with only the file of its own node. If that file says
+//! `answers_hosts = true`, the node's process answers other hosts at the TCP port after the one of its `address`.
 //!
 //! | who asks | under which secret | what for |
 //! |---|---|---|
 //! | a newcomer | of an invitation, which `martlet host invite` has written into the directory and printed as a [`Token`] | a number, the cluster's file and key |
-//! | any host of the cluster | the cluster's key | the list of nodes; an invitation; that a node is on it no more; that the node of the host that is asked begins again |
+//! | any host of the cluster | the cluster's key | the list of nodes; an invitation; to take a node off the list; to restart the node of the host that is asked |
 //!
-//! **One host keeps the list**: that of the first node in it that may found the cluster. It alone changes it and invites, so no number is given twice; the others ask it for
-//! the list every few seconds and write it into their files. It founds the cluster too, so the list by which the cluster is founded is never an old one.
+//! **One host keeps the list**: the host of the first listed node that may found the cluster. Only this host changes the list and invites, so no number is
+//! given twice. The other hosts ask it for the list every few seconds, and write the list into their files. It also founds the cluster, so a cluster is never
+//! founded by an outdated list.
 //!
-//! **When that host is lost for good**, `martlet cluster remove` on another one takes its node off the list, and so the next one keeps it. Lists are numbered
-//! ([`ListConfig`]), and one that another host keeps is newer than any that the one before could still make. Where the keeper is not reached, hosts ask all others; the
-//! keeper always does, and so one that was lost and comes back learns that it is on the list no more, and ends its node.
+//! **When that host is lost for good**, `martlet cluster remove` on another host takes the lost host's node off the list, and so the next host keeps it. Lists
+//! are numbered ([`ListConfig`]), and a list of the new keeper is newer than any that the old one could still make. If the keeper is not reached, hosts ask all
+//! others. The keeper always asks all others, so a keeper that was lost and comes back learns that it is no longer on the list, and ends its node.
 //!
-//! **A newcomer is listed before it is answered**, under the number that stands in the invitation by then. When the answer is lost, the same host asks again with the
-//! same token and gets the same number, until it has said that it has everything.
+//! **A newcomer is listed before it is answered**, under a number that has been written into the invitation by then. If the answer is lost, the same host asks
+//! again with the same token and gets the same number, until it has said that it has everything.
 
 mod asking;
 mod channel;
@@ -45,31 +46,31 @@ pub use service::Service;
 pub use token::Token;
 pub use turn::Turn;
 
-/// Of the conversation between hosts. Another one is refused.
+/// The version of the conversation between hosts. Other versions are refused.
 const VERSION: u32 = 2;
 
-/// What is asked.
+/// What a host asks of another.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// To become a node of the cluster, reached at `address` by the others and at `redis` by clients, where that is not to be as on the host that is asked.
+    /// To become a node of the cluster that the others reach at `address` and clients at `redis`. If `redis` is `None`, that is as on the host that is asked.
     Join { address: SocketAddr, redis: Option<String>, version: u32, least_level: u8, most_level: u8 },
     /// The newcomer has everything.
     Joined,
     /// The list of nodes.
     List,
-    /// An invitation that is good for so many seconds.
+    /// For an invitation that is valid for this many seconds.
     Invite { valid_s: u64 },
-    /// That a node, which has left the cluster, is on the list no more.
+    /// To take a node that has left the cluster off the list.
     Unlist { number: u16 },
     /// To take a list that is newer than its own.
     Take(NodeList),
-    /// That the node of the host that is asked ends in order and begins again.
+    /// To restart the node of the host that is asked, in an orderly way.
     Restart,
-    /// That for so many seconds no other command than this one restarts nodes; 0: no longer. `by`: what the others are told.
+    /// To let only this command restart nodes, for this many seconds; 0: to stop doing so. `by`: its name, for other commands that are refused.
     Turn { id: String, by: String, valid_s: u64 },
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Welcome(Box<Welcome>),
@@ -79,7 +80,7 @@ enum Answer {
     Refused(String),
 }
 
-/// The nodes of a cluster, as a host has them.
+/// The nodes of a cluster, as one host knows them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct NodeList {
     number: ListConfig,
@@ -92,7 +93,7 @@ impl NodeList {
     }
 }
 
-/// Where a node's process answers other hosts: the TCP port after the one at which nodes meet.
+/// The address at which a node's process answers other hosts: the TCP port after the one at which nodes meet.
 pub fn answers_at(entry: &NodeEntry) -> Option<SocketAddr> {
     let meeting = entry.meeting_point()?;
     Some(SocketAddr::new(meeting.ip(), meeting.port().checked_add(1)?))

@@ -1,4 +1,4 @@
-//! What a newcomer asks of the host that keeps the list.
+//! What a newcomer asks the host that keeps the list.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Welcome {
     /// The cluster's file, its key, and the newcomer's own file.
     ///
     /// # Errors
-    /// When what was given is none of that.
+    /// When what was given is not valid.
     pub fn files(&self) -> Outcome<(ClusterConfig, Key, NodeConfig)> {
         let senseless = |what: &str, why: &str| Fail::failed(format_args!("the host sent {what} that makes no sense: {why}"));
         let cluster = ClusterConfig::from_toml(&self.cluster).map_err(|why| senseless("a cluster's file", &why))?;
@@ -50,7 +50,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Reaches the host that has given the token.
+    /// Connects to the host that has given the token.
     ///
     /// # Errors
     /// When it cannot be reached, or refuses the token.
@@ -62,12 +62,12 @@ impl Joining {
         Ok(Joining { channel, at: token.at, from })
     }
 
-    /// The address of this host from which that one is reached.
+    /// The address from which this host reaches the other one.
     pub fn own_ip(&self) -> IpAddr {
         self.from
     }
 
-    /// Asks to become a node that is reached at `address` by the others and at `redis` by clients, where that is not to be as on the host that is asked.
+    /// Asks to become a node that the others reach at `address` and clients at `redis`. If `redis` is `None`, that is as on the host that is asked.
     ///
     /// # Errors
     /// When it refuses.
@@ -80,10 +80,10 @@ impl Joining {
         }
     }
 
-    /// Says that everything is there and written: from now on the token is of no use to anybody.
+    /// Says that everything has arrived and been written: from now on the token is useless.
     ///
     /// # Errors
-    /// When it is not heard.
+    /// When the other host does not hear this.
     pub fn complete(mut self) -> Outcome {
         match self.ask(&Request::Joined)? {
             Answer::Noted => Ok(()),

@@ -1,5 +1,5 @@
-//! A node's process that begins again in place, for who asks it over the network: its host's service manager goes on with the process that it knows, and where there is
-//! none, nobody else is needed.
+//! Restarts a node's process in place when this is asked for over the network. The host's service manager keeps the process that it knows, and where there is
+//! no service manager, none is needed.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -15,12 +15,12 @@ use martlet_node::stop::Stop;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::log;
 
-/// For a thread that only waits, and then replaces the process.
+/// The stack of a thread that only waits, and then replaces the process.
 const STACK: usize = 64 << 10;
-/// What one start of a node is told of its surroundings, and is not true for ever: the cluster may have nodes on other hosts by now.
+/// An argument that describes the surroundings of a single start of a node, and need not stay true: the cluster may have nodes on other hosts by now.
 const OF_ONE_START: &str = "--all-here";
 
-/// By which another host asks this node to begin again.
+/// The handle through which another host asks this node to restart.
 #[derive(Clone, Debug)]
 pub struct Restart {
     executable: PathBuf,
@@ -28,7 +28,8 @@ pub struct Restart {
     asked: Arc<AtomicBool>,
 }
 
-/// The other end, for the process itself. The thread is as the process was when it began: what the node's own thread gets, such as a core of its own, is not passed on.
+/// The other end, for the process itself. Its thread keeps the settings that the process had when it began: what the node's own thread gets later, such as a
+/// core of its own, is not passed on.
 #[derive(Debug)]
 pub struct Successor {
     restart: Restart,
@@ -37,12 +38,12 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Before the calling thread is given anything. `stop`: by which the node ends.
+    /// Call this before the calling thread is given anything. `stop` ends the node.
     ///
     /// # Errors
-    /// When this executable cannot be found, or no thread be started.
+    /// When this executable cannot be found, or no thread can be started.
     pub fn prepare(stop: &Stop) -> Outcome<Successor> {
-        // Now: once another build has been put in its place, the system names the one that is gone.
+        // Find it now: once another build has replaced the file, the system names the one that is gone.
         let executable = std::env::current_exe().context("cannot find this command's own executable")?;
         let restart = Restart { executable, stop: stop.clone(), asked: Arc::default() };
         let (go, told) = channel();
@@ -59,12 +60,12 @@ impl Successor {
         Ok(Successor { restart, go, thread: thread.context("cannot start the thread that restarts the node")? })
     }
 
-    /// What others ask by.
+    /// The handle through which others ask for a restart.
     pub fn handle(&self) -> Restart {
         self.restart.clone()
     }
 
-    /// The node has ended in order: begins again, if that is what it was asked for, and for nothing else since.
+    /// The node has ended in an orderly way: starts it again, if the restart is what it was asked to end for, and nothing else since.
     ///
     /// # Errors
     /// When the executable cannot be run.
@@ -72,13 +73,13 @@ impl Successor {
         if !self.restart.is_under_way() {
             return Ok(());
         }
-        // A signal that nobody would look at any more has to end the process.
+        // From here on nothing would look at a signal, so a signal has to end the process.
         self.restart.stop.give_signals_back().context("cannot give the signals back")?;
         if !self.restart.is_under_way() {
             return Ok(());
         }
         tracing::info!(executable = %self.restart.executable.display(), "restarting");
-        // Nothing that is not written yet outlives what follows.
+        // Log lines that are not written yet would be lost.
         log::finish();
         self.go.send(()).expect("it waits");
         Err(self.thread.join().expect("it does not panic"))
@@ -86,12 +87,12 @@ impl Successor {
 }
 
 impl Restart {
-    /// Whether the node would end in order and begin again.
+    /// Whether the node is able to end and start again.
     ///
     /// # Errors
     /// Why it will not.
     pub(super) fn check(&self) -> Result<(), String> {
-        // One that ended and could not begin again would be missed.
+        // A node that ended and could not start again would be missing.
         std::fs::metadata(&self.executable).map_err(|error| format!("{} cannot be run: {error}", self.executable.display()))?;
         match (self.stop.requests(), self.asked.load(Ordering::Acquire)) {
             (0, _) => Ok(()),
@@ -100,19 +101,19 @@ impl Restart {
         }
     }
 
-    /// Whether the process, when its node has ended, begins again.
+    /// Whether the process will start again when its node has ended.
     pub fn is_under_way(&self) -> bool {
         self.asked.load(Ordering::Acquire) && self.stop.requests() == 1
     }
 
-    /// Has it end in order, and not begin again.
+    /// Makes the node end in an orderly way, and not start again.
     pub(super) fn end(&self) {
         self.stop.request_once();
     }
 
-    /// Has it do so.
+    /// Makes the node end in an orderly way, and start again.
     pub(super) fn ask(&self) {
-        // A signal that came first has asked it to end, and not to begin again.
+        // If a signal came first, it has asked the node to end, and not to start again.
         if !self.asked.swap(true, Ordering::AcqRel) && !self.stop.request_once() {
             self.asked.store(false, Ordering::Release);
         }
@@ -143,7 +144,7 @@ mod tests {
         assert!(twice.contains("asked before"), "{twice}");
         successor.handle().ask();
         assert_eq!(stop.requests(), 1, "a second request would cut its end short");
-        // As by SIGTERM, while it is on its way out.
+        // As SIGTERM does, while the node is already ending.
         stop.request();
         assert!(successor.begin_again().is_ok(), "or this test would begin again");
 
@@ -152,7 +153,7 @@ mod tests {
         stop.request();
         let ends = successor.handle().check().expect_err("it ends");
         assert!(ends.contains("about to end"), "{ends}");
-        // The signal came after the look.
+        // The signal came after that check.
         successor.handle().ask();
         assert_eq!((stop.requests(), successor.handle().is_under_way()), (1, false));
         assert!(successor.begin_again().is_ok());

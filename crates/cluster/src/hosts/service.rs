@@ -1,4 +1,4 @@
-//! What a node's process answers other hosts, on threads of its own that never hold the node up.
+//! How a node's process answers other hosts, on threads of its own that never hold the node up.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -24,12 +24,12 @@ use crate::fail::{Context as _, Fail, Outcome};
 
 /// How long one conversation may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many are held at once; one more is not heard.
+/// How many conversations are held at a time; further ones are not answered.
 const MOST: usize = 8;
 /// How often a host asks for the list of nodes, and how long that may take.
 const LIST_EVERY: Duration = Duration::from_secs(5);
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
-/// How long accepting rests after an error such as a shortage of descriptors.
+/// How long to wait before accepting again after an error, such as a shortage of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
 /// Answers other hosts, from [`Service::start`] to the end of the process.
@@ -38,11 +38,12 @@ pub struct Service {
     directory: Directory,
     /// This host's node, as it was listed when it was started.
     own: NodeEntry,
-    /// By which that begins again.
+    /// The handle that restarts it.
     restart: Restart,
-    /// Held by the thread that changes the directory. Others of this process wait for it; for another command none waits, since that may wait for this host's answer.
+    /// Held by the thread that changes the directory. Other threads of this process wait for it. No thread waits for another command, since that command may be
+    /// waiting for this host's answer.
     changing: Arc<Mutex<()>>,
-    /// What holds off restarts at the word of others.
+    /// The command that has the turn to restart nodes, if any; others are refused.
     turn: Arc<Mutex<Holder>>,
 }
 
@@ -50,10 +51,10 @@ pub struct Service {
 type Changing<'a> = (MutexGuard<'a, ()>, Lock);
 
 impl Service {
-    /// Begins to answer, and to ask for the list of nodes, where this host is not the one that keeps it.
+    /// Begins to answer. If this host is not the one that keeps the list of nodes, also begins to ask for it.
     ///
     /// # Errors
-    /// When the node's files are not those of a host, or nobody can listen there.
+    /// When the node's files are not those of a host, or the address cannot be listened on.
     pub fn start(settings: &Settings, restart: Restart) -> Outcome<SocketAddr> {
         let file = settings.cluster().file().unwrap_or(Path::new("<cluster>"));
         let directory = Directory::new(file.parent().unwrap_or(Path::new(".")));
@@ -120,7 +121,7 @@ impl Service {
         self.directory.existing_cluster().map_err(|error| error.to_string())
     }
 
-    /// The right to change the directory.
+    /// Gets the right to change the directory.
     ///
     /// # Errors
     /// When another command has it.
@@ -129,7 +130,7 @@ impl Service {
         Ok((changing, self.directory.try_lock()?))
     }
 
-    /// One conversation.
+    /// Holds one conversation.
     fn hear(&self, stream: TcpStream) -> Result<(), TalkError> {
         let mut invitation = None;
         let mut channel = Channel::answer(stream, PATIENCE, |hello| self.secret(hello, &mut invitation))?;
@@ -162,7 +163,7 @@ impl Service {
                     taken.map_or_else(Answer::Refused, |()| Answer::Noted)
                 }
                 (Request::Restart, None) => {
-                    // Answered first: the process does not outlive what it is asked for by much.
+                    // Answer first: the process ends soon after it has been asked to restart.
                     let can = self.restart.check();
                     channel.send(&can.clone().map_or_else(Answer::Refused, |()| Answer::Noted))?;
                     if can.is_ok() {
@@ -243,7 +244,7 @@ impl Service {
         let entry = NodeEntry { redis, address: address.to_string(), ..NodeEntry::new(number) };
         let nodes = others().cloned().chain([entry.clone()]).collect();
         Directory::check_nodes(&cluster, nodes).map_err(told)?;
-        // The number first: one that is listed and stands in no invitation would be a node that never comes.
+        // The number first: otherwise a node could be listed that is in no invitation, and that would never come.
         invitation.taken = Some(Taken { address, number, complete: false });
         invitation.write(&self.directory, id).map_err(told)?;
         let listed = cluster.config().nodes.contains(&entry);
@@ -268,7 +269,7 @@ impl Service {
         invitation.write(&self.directory, id).map_err(told)
     }
 
-    /// Keeps this host's list of nodes as the host has it that keeps the list.
+    /// Keeps this host's list of nodes equal to that of the host that keeps the list.
     fn follow_the_list(&self) {
         let mut said = String::new();
         loop {
@@ -289,7 +290,7 @@ impl Service {
         }
     }
 
-    /// Has the list, if it is newer. A node that is on it no more ends.
+    /// Takes the list, if it is newer. A node that is no longer on it ends.
     fn take(&self, list: &NodeList) -> Result<(), String> {
         let numbers: Vec<u16> = list.nodes.iter().map(|node| node.number).collect();
         {
@@ -317,7 +318,7 @@ impl Service {
         Ok(())
     }
 
-    /// Gives an invitation at the word of another host.
+    /// Gives an invitation at the request of another host.
     fn invite(&self, valid_s: u64) -> Result<String, String> {
         let told = |error: Fail| error.to_string();
         let token = invitation::invite(&self.directory, &self.cluster()?, self.own.number, Duration::from_secs(valid_s)).map_err(told)?;
@@ -337,7 +338,7 @@ impl Service {
     }
 }
 
-/// What a stranger has sent, fit for a message.
+/// Makes what a stranger has sent fit for a message.
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(64).collect()
 }

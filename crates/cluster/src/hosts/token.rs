@@ -1,4 +1,4 @@
-//! What a newcomer is given: where to ask, and the secret that opens the answer.
+//! A newcomer's token: where to ask, and the secret that opens the answer.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,21 +6,21 @@ use std::str::FromStr;
 
 use super::hex;
 
-/// What a token of this layout begins with. Another layout has another number.
+/// The beginning of a token of this layout. Another layout has another number.
 const KIND: &str = "martlet1-";
 const BYTES: usize = 16 + 2 + 8 + 16 + 4;
 
-/// An invitation as it is carried from one host to another: a host that has it can join the cluster, once.
+/// An invitation in the form in which it is carried from one host to another: a host that has it can join the cluster, once.
 ///
-/// Behind `martlet1-` stand 92 hexadecimal digits: 16 bytes of address (IPv4 mapped into IPv6) and 2 of port, the invitation's number (8), its secret (16), and a CRC-32
-/// of all that, little-endian, by which a mistake in copying is told from a token that is not known.
+/// `martlet1-` is followed by 92 hexadecimal digits: 16 bytes of address (IPv4 mapped into IPv6) and 2 of port, the invitation's number (8), its secret (16),
+/// and a CRC-32 of all that, little-endian. The CRC distinguishes a mistake in copying from an unknown token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Where the host that has given it answers other hosts.
+    /// The address at which the host that has given it answers other hosts.
     pub at: SocketAddr,
-    /// Which invitation it is.
+    /// The number of the invitation.
     pub invitation: [u8; 8],
-    /// What both ends prove that they have.
+    /// The secret that both ends prove to have.
     pub secret: [u8; 16],
 }
 

@@ -1,8 +1,9 @@
-//! Commands on different hosts that restart nodes take turns: each asks all hosts for the turn, in the order of the list, and has it when none of them has given it to
-//! another one.
+//! Commands on different hosts that restart nodes take turns. A command asks all hosts for the turn, in the order of the list, and has it if none of them has
+//! given it to another command.
 //!
-//! A host keeps in the memory of its node's process who has the turn, and for how long; the command asks anew every few seconds. So a host that has begun again gives it to
-//! the first that asks, and the others still refuse that one; and the turn of a command that was killed is free after [`VALID`].
+//! A host keeps in the memory of its node's process which command has the turn, and until when; the command asks again every few seconds. A host that has been
+//! restarted gives the turn to the first command that asks, but the other hosts still refuse a second command. The turn of a killed command becomes free after
+//! [`VALID`].
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -14,11 +15,11 @@ use super::asking::{self, Unanswered};
 use super::{Request, hex};
 use crate::fail::{Context as _, Fail, Outcome};
 
-/// How long a host keeps it for a command of which it hears nothing.
+/// How long a host keeps the turn for a command that it does not hear from.
 const VALID: Duration = Duration::from_secs(15);
-/// How often it is asked for anew.
+/// How often the command asks for it again.
 const RENEWED: Duration = Duration::from_secs(3);
-/// How long a host may take to answer. One that says nothing does not run.
+/// How long a host may take to answer. A host that does not answer is taken not to run.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The command that has the turn, as one host knows it.
@@ -34,10 +35,10 @@ struct Held {
 }
 
 impl Holder {
-    /// Gives it to a command for so long, or takes it back where that is no time.
+    /// Gives the turn to a command for this long; if `valid` is zero, takes it back.
     ///
     /// # Errors
-    /// That another one has it.
+    /// When another command has it.
     pub(super) fn take(&mut self, id: &str, by: &str, valid: Duration, now: Instant) -> Result<(), String> {
         let held = self.0.take_if(|held| held.id == id || now >= held.until);
         if let Some(other) = &self.0 {
@@ -49,7 +50,7 @@ impl Holder {
         }
         if !valid.is_zero() {
             let since = held.filter(|held| held.id == id).map_or(now, |held| held.since);
-            // Nobody keeps it for longer by asking for more.
+            // A command cannot keep it for longer by asking for more.
             self.0 = Some(Held {
                 id: id.into(),
                 by: by.chars().filter(|c| !c.is_control()).take(96).collect(),
@@ -67,7 +68,7 @@ pub struct Turn {
     asks: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-/// A command that asks for it.
+/// A command that asks for the turn.
 #[derive(Clone)]
 struct Asker {
     cluster: Cluster,
@@ -80,14 +81,14 @@ impl Asker {
         asking::noted(&self.cluster, node, &Request::Turn { id: self.id.clone(), by: self.by.clone(), valid_s: valid.as_secs() }, ANSWER)
     }
 
-    /// Gives back what hosts have given it. What one does not hear is over after [`VALID`].
+    /// Gives the turn back to these hosts. At a host that does not hear this, it ends after [`VALID`].
     fn give_back<'a>(&'a self, nodes: impl Iterator<Item = &'a NodeEntry>) {
         nodes.for_each(|node| _ = self.ask(node, Duration::ZERO));
     }
 }
 
 impl Turn {
-    /// Asks for it. `by`: what the command is called where another one is refused.
+    /// Asks for the turn. `by`: the command's name, shown when another command is refused.
     ///
     /// # Errors
     /// When another command has it, with its name.
@@ -99,7 +100,7 @@ impl Turn {
         for (at, node) in nodes.iter().enumerate() {
             match asker.ask(node, VALID) {
                 Ok(()) => {}
-                // One of before this request hangs up on it, one that does not run says nothing either.
+                // A build that does not know this request closes the connection, and a host that does not run does not answer either.
                 Err(why) if why.is_silence() => {}
                 Err(why) => {
                     asker.give_back(nodes[..at].iter());
@@ -111,7 +112,7 @@ impl Turn {
         let renewing = asker.clone();
         let renew = move || {
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(RENEWED) {
-                // A host that refuses it now has begun again, and has been asked by another one before: that one is refused by the rest.
+                // A host that refuses it now has been restarted, and another command has asked it before this one; the other hosts refuse that command.
                 renewing.cluster.config().nodes.iter().for_each(|node| _ = renewing.ask(node, VALID));
             }
             renewing.give_back(renewing.cluster.config().nodes.iter());

@@ -1,7 +1,7 @@
-//! How likely a *critical compound failure* is: two failures of links, so close together that the trees have not been mended between them, of which one cuts the
-//! first tree and the other the second (FiDe appendix C). Silence then looks like a death.
+//! The probability of a *critical compound failure*: two failures of links, the second before the trees have been repaired, of which one cuts the first tree
+//! and the other cuts the second (FiDe appendix C). Silence then looks like a death.
 
-/// How likely links fail, each within a year.
+/// How likely links are to fail within a year.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probabilities {
     /// A link below the core fails at least once.
@@ -22,14 +22,14 @@ pub struct Links {
 }
 
 impl Links {
-    /// How many links a tree over `processes` hosts has in a fat tree of this height (half its diameter, 1 to 3), where each host is as far from the others as it
-    /// can be: none shares a link with another.
+    /// How many links a tree over `processes` hosts has in a fat tree of this height (half its diameter, 1 to 3), where each host is as far from the others as
+    /// it can be: no host shares a link with another.
     ///
-    /// A host's way to the top has one trunk link at height 1, two at height 2, and two with one core link at height 3. The closed form that appendix C prints has
-    /// `max(H - 1, 0)` trunk links, which is 0 at height 1. Its own example and numbers need `min(H, 2)`, as here.
+    /// A host's path to the top has one trunk link at height 1, two at height 2, and two with one core link at height 3. The closed form in appendix C has
+    /// `max(H - 1, 0)` trunk links, which is 0 at height 1. The paper's own example and numbers need `min(H, 2)`, as here.
     ///
     /// # Panics
-    /// On another height.
+    /// When the height is another one.
     #[must_use]
     pub fn of_fat_tree(height: u64, processes: u64) -> Links {
         assert!((1..=3).contains(&height), "a fat tree of height {height}");
@@ -38,21 +38,21 @@ impl Links {
 }
 
 impl Probabilities {
-    /// As the paper takes them from the study by Gill et al. (SIGCOMM'11, figures 5 and 10).
+    /// The values that the paper takes from the study by Gill et al. (SIGCOMM'11, figures 5 and 10).
     pub const MEASURED: Probabilities = Probabilities { trunk: 0.054, core: 0.095, group: 0.41 };
 
     /// The paper's bound on the probability of a critical compound failure within a year, equation (4): the sum, over the links of one tree, of the probability
-    /// that the link fails and takes another link with it. Whichever of the trees is counted, so the least of them counts.
+    /// that the link fails and takes another link with it. It holds for whichever tree is counted, so the result is the least over the trees.
     ///
-    /// It is a sum of probabilities and so may be above 1, where it says nothing.
+    /// As a sum of probabilities it may exceed 1, and then it says nothing.
     #[must_use]
     pub fn bound(&self, trees: &[Links]) -> f64 {
         let sum = |links: &Links| self.group * (self.trunk * links.trunk as f64 + self.core * links.core as f64);
         trees.iter().map(sum).reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// The same where links fail independently of each other, and where each failure that takes another link with it takes one of the other tree, which is the
-    /// worst it can do: `1 - product of (1 - group * p)`. Never above [`Probabilities::bound`].
+    /// The same where links fail independently of each other, and where each failure that takes another link with it takes one of the other tree. That is the
+    /// worst case: `1 - product of (1 - group * p)`. Never above [`Probabilities::bound`].
     #[must_use]
     pub fn worst_case(&self, trees: &[Links]) -> f64 {
         let spared = |links: &Links| {
@@ -62,7 +62,7 @@ impl Probabilities {
     }
 }
 
-/// One of them in so many years, for a probability within one year; `None` when it is never.
+/// The mean number of years between two such failures, for a probability within one year; `None` if there is never one.
 #[must_use]
 pub fn years(probability: f64) -> Option<f64> {
     (probability > 0.0).then(|| 1.0 / probability)
@@ -95,7 +95,7 @@ mod tests {
         assert!((printed[2] - 0.17).abs() < 0.005, "at height 3 both are the same: {printed:?}");
     }
 
-    /// Every outcome of every link of one tree: it holds, fails alone, or fails with a link of the other tree.
+    /// Sums over every outcome for every link of one tree: it holds, it fails alone, or it fails together with a link of the other tree.
     fn enumerated(p: &Probabilities, links: Links) -> f64 {
         let each: Vec<f64> = (0..links.trunk).map(|_| p.trunk).chain((0..links.core).map(|_| p.core)).collect();
         let outcomes = 3u64.pow(each.len() as u32);

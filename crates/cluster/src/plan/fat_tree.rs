@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// The text of a topology file: a fat tree of this height (half its diameter, 1 to 3), in which so many hosts are as far from each other as they can be. Every
-/// host, and every switch below the top, has two links upward, and each host asks for two trees to all others.
+/// The text of a topology file: a fat tree of this height (half its diameter, 1 to 3), with this many hosts, which are as far from each other as they can be.
+/// Every host, and every switch below the top, has two links upward, and each host asks for two trees to all others.
 ///
-/// Latencies and sizes are those of a small network of 10 Gbit/s; they are there to be replaced by measured ones.
+/// Latencies and sizes are those of a small network of 10 Gbit/s, to be replaced by measured ones.
 ///
 /// # Panics
-/// On another height, or with fewer than two hosts.
+/// When the height is another one, or there are fewer than two hosts.
 pub fn file(height: u64, hosts: u64) -> String {
     assert!((1..=3).contains(&height) && hosts >= 2, "a fat tree of height {height} with {hosts} hosts");
     let mut out = format!("# A fat tree of height {height} with {hosts} hosts (martlet plan example --height {height} --hosts {hosts}).\n");
@@ -22,7 +22,7 @@ pub fn file(height: u64, hosts: u64) -> String {
     for level in 1..=height {
         let names = ["edge", "aggregation", "core"];
         let (name, kind) = (names[level as usize - 1], if level == 3 { "core" } else { "trunk" });
-        // At the top one pair joins all; below it, each host has a pair of its own.
+        // At the top one pair of switches joins all hosts; below it, each host has a pair of its own.
         let groups: Vec<(String, Vec<String>)> = match level == height {
             true => vec![(String::new(), top.iter().flat_map(|(_, below)| below.clone()).collect())],
             false => top.clone(),

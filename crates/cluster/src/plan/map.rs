@@ -1,4 +1,4 @@
-//! Trees on a map of their network, as SVG: hosts at the bottom, and above them switches, by their distance from the nearest host.
+//! Trees on a map of their network, as SVG: hosts at the bottom, and switches above them by their distance from the nearest host.
 
 use std::fmt::Write as _;
 

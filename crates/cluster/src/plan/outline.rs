@@ -3,7 +3,7 @@
 use super::topology::Topology;
 use super::trees::Tree;
 
-/// The lines of a tree, its sender first. `label` says what stands behind a node's name.
+/// The lines of a tree, beginning with its sender. `label` gives the text that follows a node's name.
 pub fn lines(topology: &Topology, sender: usize, tree: &Tree, label: impl Fn(usize) -> String) -> Vec<String> {
     let mut out = vec![format!("{}{}", topology.name(sender), label(sender))];
     below(topology, sender, tree, &label, "", &mut out);

@@ -1,15 +1,16 @@
 //! The parameters of the periodic multicast (FiDe section 3.3 and appendix B): how large packets may be, how often they may be sent, and when they arrive.
 //!
-//! Requests are planned in the order of the file, each beside the trees that are there already. When all trees stand, the parameters of all are computed anew, since
-//! a later request may take from an earlier one.
+//! Requests are planned in the order of the file, each on top of the trees that exist already. When all trees exist, the parameters of all of them are computed
+//! again, since a later request may take something away from an earlier one.
 //!
-//! **Sizes.** A port's queue must hold one packet of each tree that leaves by it, and the burst of whoever shares the queue. Where it cannot, the packets of all
-//! trees there are cut in proportion.
+//! **Sizes.** A port's queue must hold one packet of each tree that leaves by it, and the burst of any other traffic that shares the queue. Where it cannot,
+//! the packets of all trees there are reduced in proportion.
 //!
-//! **Jitter.** A packet waits at a port for at most one packet of each other tree, for the shared burst, and for one frame of lower priority that is already being
-//! sent. One packet of each is enough because no tree sends its next packet before its last has certainly arrived: a period is never shorter than the jitter.
+//! **Jitter.** A packet waits at a port for at most one packet of each other tree, for the shared burst, and for one frame of lower priority that is already
+//! being sent. It is never more than one packet of each, because no tree sends its next packet before its last one has certainly arrived: a period is never
+//! shorter than the jitter.
 //!
-//! **Periods.** Where the trees of a link ask for more bandwidth than there is, the periods of all of them are lengthened in proportion.
+//! **Periods.** If the trees of a link ask for more bandwidth than there is, the periods of all of them are lengthened in proportion.
 
 use martlet_protocol::detector::planned::PathBounds;
 
@@ -20,12 +21,12 @@ use super::trees::{self, Cost, NotFound, Search, Tree};
 /// Why there is no plan. Each message names the file and the request.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// No link leads to a receiver.
+    /// No path leads to a receiver.
     #[error("{file}: request {number}: no usable link leads from {sender} to {receiver}; allowed are receivers that the sender can reach")]
     Unreachable {
         /// The topology's file.
         file: String,
-        /// The request, from 1 on.
+        /// The number of the request, from 1 on.
         number: usize,
         /// The sender's name.
         sender: String,
@@ -69,7 +70,7 @@ pub enum PlanError {
         from: String,
         /// Where the port leads.
         to: String,
-        /// What is left for the plan, in bytes.
+        /// How much is left for the plan, in bytes.
         room: u64,
         /// How many trees leave by it.
         trees: usize,
@@ -92,10 +93,10 @@ pub enum PlanError {
     },
 }
 
-/// A request with what it gets.
+/// A request and what it has been given.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What was asked.
+    /// The request.
     pub request: Request,
     /// Its trees.
     pub trees: Vec<Tree>,
@@ -117,12 +118,12 @@ impl Planned {
         self.packet_bytes - OVERHEAD_BYTES
     }
 
-    /// The bounds to a receiver, by its place in the request, over all trees.
+    /// The bounds to a receiver, by its index in the request, over all trees.
     pub fn bounds(&self, receiver: usize) -> PathBounds {
         PathBounds::of_redundant(&self.paths[receiver]).expect("a request has trees")
     }
 
-    /// The timeout that a receiver may use, by its place in the request, in nanoseconds.
+    /// The timeout that a receiver may use, by its index in the request, in nanoseconds.
     pub fn timeout_ns(&self, receiver: usize) -> u64 {
         self.bounds(receiver).timeout_ns(self.period_ns)
     }
@@ -134,16 +135,16 @@ impl Planned {
     }
 }
 
-/// What the plan puts onto an arc.
+/// What the plan puts on an arc.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The arc, by its number in the topology.
+    /// The arc, as an index into the topology.
     pub arc: usize,
     /// How many trees take it.
     pub trees: usize,
-    /// One packet of each, in bytes.
+    /// The size of one packet of each tree, added up, in bytes.
     pub queued_bytes: u64,
-    /// What the plan may put into the queue there, in bytes; `None` at a host, which sends what it has when it wants.
+    /// How much the plan may put into the queue there, in bytes; `None` at a host, which decides itself when to send.
     pub room_bytes: Option<u64>,
     /// The share of the link's bandwidth that its packets take, in hundredths of a percent, rounded up.
     pub share: u64,
@@ -191,7 +192,7 @@ fn explain(topology: &Topology, number: usize, request: &Request, why: NotFound)
     }
 }
 
-/// The trees that take each arc: the sizes of their packets, one each.
+/// For each arc, the requests of the trees that take it, once for each tree.
 fn packets<'a>(topology: &Topology, planned: &'a [Planned]) -> Vec<Vec<&'a Planned>> {
     let mut takers = vec![Vec::new(); topology.arcs.len()];
     for one in planned {
@@ -205,7 +206,7 @@ fn queueing_ns(topology: &Topology, arc: usize, bytes: u64) -> u64 {
     topology.waiting_ns(arc, bytes + topology.arcs[arc].shared_burst_bytes + topology.frame_bytes)
 }
 
-/// What each arc costs a new request beside the trees that are there.
+/// What each arc costs a new request on top of the existing trees.
 fn costs(topology: &Topology, planned: &[Planned], request: &Request) -> Vec<Cost> {
     let takers = packets(topology, planned);
     let cost = |(number, takers): (usize, &Vec<&Planned>)| {
@@ -225,7 +226,7 @@ fn costs(topology: &Topology, planned: &[Planned], request: &Request) -> Vec<Cos
     takers.iter().enumerate().map(cost).collect()
 }
 
-/// The parameters of all trees, once all of them stand.
+/// Computes the parameters of all trees, once all of them exist.
 fn adjust(topology: &Topology, mut planned: Vec<Planned>) -> Result<Plan, PlanError> {
     let file = || topology.file.display().to_string();
     let name = |node: usize| topology.name(node).to_owned();
@@ -245,7 +246,7 @@ fn adjust(topology: &Topology, mut planned: Vec<Planned>) -> Result<Plan, PlanEr
     let counts: Vec<u64> = takers.iter().map(|takers| takers.len() as u64).collect();
     for one in &mut planned {
         let fits = |&arc: &usize| match rooms[arc] {
-            // The header always fits, as seen above. What is left goes by what is asked beside it.
+            // The header always fits, as checked above. The rest is divided in proportion to what is asked besides the header.
             Some(room) if room < asked[arc] => {
                 let headers = counts[arc] * OVERHEAD_BYTES;
                 OVERHEAD_BYTES + (one.packet_bytes - OVERHEAD_BYTES) * (room - headers) / (asked[arc] - headers)
@@ -256,7 +257,7 @@ fn adjust(topology: &Topology, mut planned: Vec<Planned>) -> Result<Plan, PlanEr
     }
     let takers = packets(topology, &planned);
     let queued: Vec<u64> = takers.iter().map(|takers| takers.iter().map(|one| one.packet_bytes).sum()).collect();
-    // In the same unit as bandwidth: bits in 1,000 ns are megabits a second.
+    // In the same unit as bandwidth: bits per 1,000 ns are megabits per second.
     let rate = |one: &Planned, period_ns: u64| (one.packet_bytes * 8_000) as f64 / period_ns as f64;
     let stretch: Vec<f64> = (0..takers.len())
         .map(|arc| takers[arc].iter().map(|one| rate(one, one.request.period_ns)).sum::<f64>() / bandwidth(topology, arc).max(1) as f64)
@@ -286,13 +287,13 @@ fn adjust(topology: &Topology, mut planned: Vec<Planned>) -> Result<Plan, PlanEr
     Ok(Plan { planned, loads })
 }
 
-/// What the plan may put into the queue of a switch's port, in bytes.
+/// How much the plan may put into the queue of a switch's port, in bytes.
 fn room(topology: &Topology, from: usize, burst: u64) -> Option<u64> {
     let all = topology.nodes[from].queue_bytes?;
     Some((all * topology.queue_percent / 100).saturating_sub(burst))
 }
 
-/// What the plan may take of an arc's bandwidth, in megabits a second.
+/// How much of an arc's bandwidth the plan may take, in megabits per second.
 fn bandwidth(topology: &Topology, arc: usize) -> u64 {
     let arc = &topology.arcs[arc];
     (arc.mbit_per_s * topology.bandwidth_percent / 100).saturating_sub(arc.shared_mbit_per_s)
@@ -307,7 +308,7 @@ fn path_bounds(topology: &Topology, one: &Planned, tree: &Tree, receiver: usize,
         let number = *tree.arcs.iter().find(|&&arc| topology.arcs[arc].to == at).expect("a tree leads to its receivers");
         let (arc, node) = (&topology.arcs[number], &topology.nodes[at]);
         let fastest = topology.transmission_ns(number, OVERHEAD_BYTES);
-        // A packet without payload is the earliest to arrive, and the largest the latest.
+        // The earliest packet to arrive is one without payload, and the latest is the largest.
         bounds.latency_ns += arc.latency_ns + fastest + node.latency_ns;
         bounds.jitter_ns += arc.jitter_ns
             + node.jitter_ns

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::critical::Probabilities;
 
-/// What a packet carries beside its payload: FiDe's header of 54 bytes, UDP, IP, Ethernet, and the gap to the next frame.
+/// What a packet carries besides its payload: FiDe's header of 54 bytes, UDP, IP, Ethernet, and the gap to the next frame.
 pub const OVERHEAD_BYTES: u64 = 120;
 
 /// The largest payload of a packet (section 3.1).
@@ -18,7 +18,7 @@ pub const MAX_PAYLOAD_BYTES: u64 = 1418;
 /// The most receivers of one request.
 pub const MAX_RECEIVERS: usize = 64;
 
-/// A frame of full size on the wire, one of which may be under way already when a packet of higher priority comes.
+/// The size of a full frame on the wire. One may already be on its way when a packet of higher priority comes.
 const FRAME_BYTES: u64 = 1538;
 
 #[derive(Debug, Deserialize)]
@@ -108,11 +108,11 @@ fn yes() -> bool {
     true
 }
 
-/// What kind of link it is, as far as failures go (appendix C).
+/// The kind of a link, as far as failures are concerned (appendix C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// Below the core: of a host to its switch, of that to the next.
+    /// Below the core: from a host to its switch, and from there to the next switch.
     #[default]
     Trunk,
     /// To or from a core switch.
@@ -146,13 +146,13 @@ fn two() -> u64 {
 /// A host or a switch.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its name, alone of all nodes.
+    /// Its name, unique among nodes.
     pub name: String,
-    /// For a switch, how much its queue of the highest priority holds, a port; `None` for a host, which forwards nothing.
+    /// For a switch, the size of its queue of the highest priority, per port; `None` for a host, which forwards nothing.
     pub queue_bytes: Option<u64>,
-    /// How long a packet takes in it at least, in nanoseconds: through a switch, or between an application of a host and its link.
+    /// The least time that a packet takes in it, in nanoseconds: through a switch, or between an application of a host and its link.
     pub latency_ns: u64,
-    /// How much longer it may take there, in nanoseconds, what waiting in queues takes apart.
+    /// How much longer it may take, in nanoseconds, apart from waiting in queues.
     pub jitter_ns: u64,
 }
 
@@ -163,24 +163,24 @@ impl Node {
     }
 }
 
-/// A link, one direction of it.
+/// One direction of a link.
 #[derive(Clone, Debug)]
 pub struct Arc {
     /// From which node.
     pub from: usize,
     /// To which node.
     pub to: usize,
-    /// How fast it is, in megabits a second.
+    /// Its speed, in megabits per second.
     pub mbit_per_s: u64,
-    /// How long a bit is under way, in nanoseconds.
+    /// How long a bit travels, in nanoseconds.
     pub latency_ns: u64,
-    /// By how much that may be longer, in nanoseconds.
+    /// How much longer that may be, in nanoseconds.
     pub jitter_ns: u64,
     /// How it fails.
     pub kind: LinkKind,
-    /// What others of the same priority may put on it at once, in bytes, together.
+    /// The most that other traffic of the same priority puts on it at once, in bytes, added up.
     pub shared_burst_bytes: u64,
-    /// How much they put on it in the long run, in megabits a second, together.
+    /// How much such traffic puts on it in the long run, in megabits per second, added up.
     pub shared_mbit_per_s: u64,
 }
 
@@ -189,46 +189,46 @@ pub struct Arc {
 pub struct Request {
     /// The host that sends.
     pub sender: usize,
-    /// The hosts that receive, each once.
+    /// The hosts that receive, without repetition.
     pub receivers: Vec<usize>,
     /// The largest packet it wants to send, on the wire, in bytes.
     pub packet_bytes: u64,
-    /// How often it wants to send one, in nanoseconds between two.
+    /// The interval at which it wants to send one, in nanoseconds.
     pub period_ns: u64,
-    /// How many trees it wants, none of which shares a switch with another.
+    /// How many trees it wants; no two of them share a switch.
     pub trees: usize,
 }
 
-/// A network, and what is asked of it.
+/// A network, and the requests that are made of it.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// Where it was read from.
     pub file: PathBuf,
     /// Hosts and switches, hosts first.
     pub nodes: Vec<Node>,
-    /// Links, each as its two directions, `2n` and `2n + 1`. Links that may not be used are not there.
+    /// Links, each as its two directions, `2n` and `2n + 1`. Links that may not be used are left out.
     pub arcs: Vec<Arc>,
-    /// The arcs that leave each node, by their numbers in `arcs`.
+    /// The arcs that leave each node, as indices into `arcs`.
     pub leaving: Vec<Vec<usize>>,
-    /// What is asked, in the order of asking.
+    /// The requests, in the order of the file.
     pub requests: Vec<Request>,
-    /// How much of each link's bandwidth and of each queue the plan may take, in percent.
+    /// How much of each link's bandwidth the plan may take, in percent.
     pub bandwidth_percent: u64,
-    /// See `bandwidth_percent`.
+    /// How much of each queue the plan may take, in percent.
     pub queue_percent: u64,
     /// The largest frame of lower priority, in bytes on the wire.
     pub frame_bytes: u64,
-    /// How likely links fail.
+    /// How likely links are to fail.
     pub failures: Probabilities,
 }
 
-/// Looks values up and refuses them, with file and key.
+/// Looks values up, and reports bad ones with their file and key.
 struct Reader<'a> {
     file: &'a Path,
     nodes: BTreeMap<String, usize>,
 }
 
-/// Largest accepted values. With them no sum over a path leaves 64 bits.
+/// The largest accepted values. With them every sum over a path fits into 64 bits.
 const MAX_NS: u64 = 1_000_000_000_000;
 const MAX_BYTES: u64 = 1_000_000_000;
 const MAX_MBIT: u64 = 10_000_000;
@@ -267,13 +267,13 @@ impl Topology {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, is no TOML, or says something that is not allowed. The error names the file, the key, the value and what is allowed.
+    /// When it cannot be read, is not TOML, or has a value that is not allowed. The error names the file, the key, the value and what is allowed.
     pub fn read(file: &Path) -> Result<Topology, ConfigError> {
         let text = fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_owned(), error })?;
         Topology::parse(file, &text)
     }
 
-    /// Takes the text of a file. `file` is for errors.
+    /// Parses the text of a file. `file` is for errors.
     ///
     /// # Errors
     /// As for [`Topology::read`].
@@ -307,7 +307,7 @@ impl Topology {
     /// The same network after a failure: without a switch or a host (`name`), or without a link (`name:name`).
     ///
     /// # Errors
-    /// What is allowed, when there is no such thing.
+    /// When the network has no such thing; says what is allowed.
     pub fn without(mut self, what: &str) -> Result<Topology, String> {
         let find = |name: &str| {
             let found = self.nodes.iter().position(|node| node.name == name);
@@ -342,12 +342,13 @@ impl Topology {
         &self.nodes[node].name
     }
 
-    /// How long a packet of this size takes to leave onto an arc, in nanoseconds, rounded up.
+    /// How long sending a packet of this size on an arc takes, in nanoseconds, rounded up.
     pub fn transmission_ns(&self, arc: usize, bytes: u64) -> u64 {
         (bytes * 8_000).div_ceil(self.arcs[arc].mbit_per_s)
     }
 
-    /// How long such a packet keeps those waiting that come behind it, in nanoseconds, rounded up: others of the same priority may take part of the bandwidth.
+    /// How long such a packet keeps the packets behind it waiting, in nanoseconds, rounded up: other traffic of the same priority may take part of the
+    /// bandwidth.
     pub fn waiting_ns(&self, arc: usize, bytes: u64) -> u64 {
         let Arc { mbit_per_s, shared_mbit_per_s, .. } = self.arcs[arc];
         (bytes * 8_000).div_ceil(mbit_per_s - shared_mbit_per_s)
@@ -385,7 +386,7 @@ fn nodes(reader: &mut Reader<'_>, found: &File) -> Result<Vec<Node>, ConfigError
     Ok(nodes)
 }
 
-/// Both directions of every link, and whether it may be used.
+/// Both directions of every link, and whether each may be used.
 fn arcs(reader: &Reader<'_>, nodes: &[Node], links: &[LinkEntry]) -> Result<Vec<(Arc, bool)>, ConfigError> {
     let mut arcs = Vec::new();
     let mut seen = BTreeSet::new();
@@ -418,7 +419,7 @@ fn arcs(reader: &Reader<'_>, nodes: &[Node], links: &[LinkEntry]) -> Result<Vec<
     Ok(arcs)
 }
 
-/// Notes on each arc what others of the same priority send over it.
+/// Notes on each arc how much other traffic of the same priority it carries.
 fn shared(reader: &Reader<'_>, arcs: &mut [(Arc, bool)], entries: &[SharedEntry]) -> Result<(), ConfigError> {
     for (at, entry) in (1..).zip(entries) {
         let key = |name| format!("shared {at}, {name}");

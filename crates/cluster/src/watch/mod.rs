@@ -1,4 +1,4 @@
-//! What a cluster's nodes show to one who looks from outside, and what it can do without one of them.
+//! What a cluster's nodes show to an outside observer, and what the cluster can do without one of them.
 
 pub mod observer;
 pub mod service;

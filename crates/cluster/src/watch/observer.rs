@@ -1,4 +1,4 @@
-//! Looks at a running cluster from outside: what its nodes show in memory, read one-sidedly, so that no hot thread is asked.
+//! Observes a running cluster from outside: reads what its nodes show in memory one-sidedly, so that no hot thread has to answer.
 
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,13 @@ pub struct Observer {
     endpoint: Box<dyn Looking>,
 }
 
-/// A client's endpoint on whatever backend: nothing here is in a hurry.
+/// A client's endpoint on any backend: nothing here is urgent, so dynamic dispatch is fine.
 trait Looking {
     fn look(&mut self) -> Vec<Sight>;
 
     fn wait(&mut self, timeout: Duration);
 
-    /// Why a node has refused this command of late, if their builds do not understand each other.
+    /// Why a node has recently refused this command, if that is because their builds do not understand each other.
     fn misfit(&self) -> Option<String>;
 }
 
@@ -58,18 +58,18 @@ pub struct Sight {
     pub view: Option<View>,
 }
 
-/// What a node is, as its counters say.
+/// A node's role, according to its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// On its way in.
+    /// It is joining.
     Joining,
     /// It follows.
     Backup,
     /// It leads.
     Primary,
-    /// Out, and about to start over.
+    /// It has been excluded, and is about to start over.
     Excluded,
-    /// On its way out.
+    /// It is leaving.
     Leaving,
 }
 
@@ -92,13 +92,13 @@ impl Sight {
         self.reading.as_ref().map_or(0, |reading| reading.get(counter))
     }
 
-    /// The nodes that it waits for, without which it founds no cluster.
+    /// The nodes that it waits for before it founds a cluster.
     pub fn awaited(&self) -> Vec<u16> {
         let nodes = self.counter(Counter::Awaited);
         (0..64).filter(|node| nodes >> node & 1 == 1).collect()
     }
 
-    /// What the node is.
+    /// The node's role.
     pub fn role(&self) -> Option<Role> {
         let reading = self.reading.as_ref()?;
         match reading.get(Counter::Standing) {
@@ -113,7 +113,7 @@ impl Sight {
 }
 
 impl Observer {
-    /// Begins to connect with all nodes.
+    /// Begins to connect to all nodes.
     pub fn open(cluster: &Cluster) -> Outcome<Observer> {
         let open = || -> Result<Box<dyn Looking>, OpenError> {
             Ok(with_fabric!(cluster.config().fabric, F => Box::new(ClientEndpoint::<F>::open(cluster)?)))
@@ -121,7 +121,7 @@ impl Observer {
         Ok(Observer { endpoint: open().map_err(Fail::failed)? })
     }
 
-    /// Why a node that has refused this command of late cannot be looked at: their builds do not understand each other.
+    /// Why a node that has recently refused this command cannot be observed: their builds do not understand each other.
     pub fn misfit(&self) -> Option<String> {
         self.endpoint.misfit()
     }
@@ -131,7 +131,7 @@ impl Observer {
         self.endpoint.look()
     }
 
-    /// Looks again and again until `enough` is true of what it sees, at most so long. `Err` holds the last look.
+    /// Looks again and again until `enough` is true of what it sees, but no longer than given. `Err` holds the last look.
     pub fn wait_for(
         &mut self,
         patience: Duration,
@@ -148,17 +148,17 @@ impl Observer {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return match self.endpoint.misfit() {
-                    // Nothing can be seen, and that is why.
+                    // Nothing can be seen, and this is the reason.
                     Some(why) if sights.iter().all(|sight| sight.reading.is_none()) => Err(Fail::failed(why)),
                     _ => Ok(Err(sights)),
                 };
             }
-            // Connections wake it; counters change silently.
+            // Connections end the wait; changes of counters do not.
             self.endpoint.wait(left.min(Duration::from_millis(5)));
         }
     }
 
-    /// Connects with those nodes that run: for a look at once. `running` are the nodes whose process runs.
+    /// Connects to the nodes that run, for a single look. `running` are the nodes whose processes run.
     pub fn connect(&mut self, running: &[u16], interrupt: &Interrupt) -> Outcome<Vec<Sight>> {
         let connected = |sights: &[Sight]| running.iter().all(|node| sights.iter().any(|s| s.node == *node && s.reading.is_some()));
         let (Ok(sights) | Err(sights)) = self.wait_for(Duration::from_secs(2), interrupt, connected)?;
@@ -166,8 +166,8 @@ impl Observer {
     }
 }
 
-/// Whether the cluster is whole: all of `nodes` are in one view, every replica among them holds the state, and one of them leads in a view
-/// that it has found active.
+/// Whether the cluster is whole: all of `nodes` are in one view, every replica among them holds the state, and one of them leads in a view that it has found
+/// active.
 pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
     let shown: Vec<&Sight> = sights.iter().filter(|sight| nodes.contains(&sight.node)).collect();
     let Some(view) = shown.first().and_then(|sight| sight.view.as_ref()) else { return false };
@@ -177,7 +177,7 @@ pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
         && shown.iter().all(|sight| {
             let same = sight.view.as_ref().is_some_and(|other| other.number == view.number);
             let current = sight.counter(Counter::View) == view.number.0;
-            // A restarted node is in the view as the process that runs now.
+            // If the node has been restarted, the view must list the process that runs now.
             let alive = view.members.iter().any(|m| m.id.node.0 == sight.node && m.id.incarnation.0 == sight.counter(Counter::Incarnation));
             same && current && alive
         })
@@ -185,7 +185,7 @@ pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
         && shown.iter().any(|sight| sight.role() == Some(Role::Primary) && sight.counter(Counter::ActiveView) == view.number.0)
 }
 
-/// Whether an engine that elects by itself has settled: one of `nodes` leads, the lowest where the engine prefers that, and each of them knows it.
+/// Whether an engine that elects the leader itself has settled: one of `nodes` leads (the lowest, if the engine prefers that), and each of them knows it.
 pub fn is_settled(sights: &[Sight], nodes: &[u16], engine: EngineKind) -> bool {
     let Some(leader) = primary(sights).map(|sight| sight.node) else { return false };
     let known = |sight: &Sight| sight.counter(Counter::Primary) == u64::from(leader) + 1;
@@ -193,22 +193,22 @@ pub fn is_settled(sights: &[Sight], nodes: &[u16], engine: EngineKind) -> bool {
     stays && sights.iter().filter(|sight| nodes.contains(&sight.node)).all(known)
 }
 
-/// What all nodes recorded.
+/// The events that all nodes have recorded.
 pub fn events(sights: &[Sight]) -> Vec<(u16, Vec<Event>)> {
     sights.iter().filter_map(|sight| Some((sight.node, sight.reading.as_ref()?.events.iter().map(|(_, event)| *event).collect()))).collect()
 }
 
-/// The newest view that anybody shows.
+/// The newest view that any node shows.
 pub fn newest_view(sights: &[Sight]) -> Option<&View> {
     sights.iter().filter_map(|sight| sight.view.as_ref()).max_by_key(|view| view.number)
 }
 
-/// The node that leads, as it says itself.
+/// The node that says itself that it leads.
 pub fn primary(sights: &[Sight]) -> Option<&Sight> {
     sights.iter().filter(|sight| sight.role() == Some(Role::Primary)).max_by_key(|sight| sight.counter(Counter::View))
 }
 
-/// An error that says what was last seen of a cluster that did not get ready.
+/// The error for a cluster that did not get ready: it says what was last seen of it.
 pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
     let now_ns = martlet_node::clock::now().0;
     let seen: Vec<String> = sights
@@ -216,7 +216,7 @@ pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
         .map(|sight| match sight.role() {
             None => format!("node {} cannot be read", sight.node),
             Some(role) => {
-                // What it says itself may be old, and the board newer.
+                // The node's own counters may be outdated, and its board newer.
                 let board = sight.view.as_ref().map_or("nothing".to_owned(), |view| format!("view {}", view.number));
                 let age = Duration::from_nanos(now_ns.saturating_sub(sight.counter(Counter::PublishedNs)));
                 let gap = Duration::from_nanos(sight.counter(Counter::LongestGapNs));

@@ -1,4 +1,4 @@
-//! A server that `martlet run` runs, as the replica that serves shows it.
+//! A server that `martlet run` runs, as shown by the replica that serves.
 
 use martlet_node::counters::Counter;
 use martlet_protocol::basics::Time;
@@ -7,29 +7,29 @@ use serde_json::{Value, json};
 use super::observer::{Role, Sight};
 use crate::output::duration;
 
-/// What is seen of it.
+/// What can be seen of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The replica that serves.
     pub node: u16,
     /// Its process.
     pub pid: u64,
-    /// For how long it has, in nanoseconds.
+    /// How long it has been serving, in nanoseconds.
     pub serves_for_ns: u64,
     /// Clients' connections that it holds.
     pub connections: u64,
     /// How often a replica has taken over from another one.
     pub takeovers: u64,
-    /// How long the last time took, from the death or silence that was seen until the successor served, in nanoseconds.
+    /// How long the last takeover took, in nanoseconds: from when the death or silence was noticed until the successor served.
     pub last_takeover_ns: Option<u64>,
-    /// Replicas that have been started in the place of others.
+    /// How many replicas have been started to replace others.
     pub replaced: u64,
 }
 
 impl Service {
-    /// As it is seen now. `None`: no replica serves.
+    /// Its present state; `None` if no replica serves.
     pub fn of<'a>(sights: impl Iterator<Item = &'a Sight>, now: Time) -> Option<Service> {
-        // One that was stopped, and has been succeeded, still shows what it was.
+        // A replica that was stopped and has been succeeded still shows its old state.
         let serves = |sight: &&Sight| sight.role() == Some(Role::Primary) && sight.counter(Counter::ServesSinceNs) != 0;
         let sight = sights.filter(serves).max_by_key(|sight| sight.counter(Counter::ServesSinceNs))?;
         Some(Service {

@@ -1,4 +1,4 @@
-//! What a cluster can do without one of its nodes, and whether it does without it already.
+//! What a cluster can do without one of its nodes, and whether it already does without that node.
 
 use martlet_node::config::{EngineKind, FabricKind};
 use martlet_node::counters::Counter;
@@ -6,23 +6,23 @@ use martlet_protocol::membership::{Roles, View};
 
 use crate::watch::observer::{self, Sight};
 
-/// What counts when a node is to go.
+/// What matters when a node is to leave.
 #[derive(Debug)]
 pub struct Standing<'a> {
     /// The newest view.
     pub view: &'a View,
-    /// Nodes that run, and belong to it as they run.
+    /// Nodes that run as the processes that the view lists.
     pub live: Vec<u16>,
-    /// The nodes of which a majority commits, a bit each; 0: nobody has shown any.
+    /// The nodes of which a majority commits, one bit each; 0: no node has shown any.
     pub group: u64,
     /// How requests are replicated.
     pub engine: EngineKind,
-    /// What memory is reached by.
+    /// How memory is reached.
     pub fabric: FabricKind,
 }
 
 impl<'a> Standing<'a> {
-    /// As it is seen now; `running`: the nodes whose processes run. `None`: nobody shows a view.
+    /// The present state. `running`: the nodes whose processes run. Returns `None` if no node shows a view.
     pub fn of(sights: &'a [Sight], running: &[u16], engine: EngineKind, fabric: FabricKind) -> Option<Standing<'a>> {
         let view = observer::newest_view(sights)?;
         let belongs = |sight: &&Sight| {
@@ -30,18 +30,18 @@ impl<'a> Standing<'a> {
             running.contains(&sight.node) && view.members.iter().any(|m| m.id.node.0 == sight.node && m.id.incarnation.0 == incarnation)
         };
         let live = sights.iter().filter(belongs).map(|sight| sight.node).collect();
-        // Of those who are committed to different groups, whoever knows more.
+        // If nodes have committed different groups, take the group of the node that knows more.
         let latest =
             sights.iter().filter(|sight| sight.counter(Counter::Group) != 0).max_by_key(|sight| sight.counter(Counter::CommittedIndex));
         Some(Standing { view, live, group: latest.map_or(0, |sight| sight.counter(Counter::Group)), engine, fabric })
     }
 
-    /// Why the cluster would not go on, or not with its data, if a node went for good; `None`: it would.
+    /// Why the cluster could not continue, or not with its data, if a node were gone for good; `None` if it could.
     pub fn objection(&self, node: u16) -> Option<String> {
         self.lacks(Some(node))
     }
 
-    /// Why the cluster does not go on by itself, or not with its data; `None`: it does.
+    /// Why the cluster does not continue by itself, or not with its data; `None` if it does.
     pub fn is_stuck(&self) -> Option<String> {
         self.lacks(None)
     }
@@ -69,13 +69,13 @@ impl<'a> Standing<'a> {
         if !self.fabric.traits().memory_outlives_process {
             return lacks("decide about membership", &rest);
         }
-        // The memory of the dead is at hand as long as a process lives that has it.
+        // The memory of dead processes is accessible as long as one process is alive that has mapped it.
         let gone = !rest.iter().any(|number| live(*number));
         gone.then(|| format!("none of the {} is a coordinator", if without.is_some() { "other running nodes" } else { "running nodes" }))
     }
 }
 
-/// Whether the newest view, and the group where a majority commits, are the same nodes: what membership has decided has been done.
+/// Whether the newest view and the group whose majority commits have the same nodes: whatever membership has decided has been carried out.
 pub fn is_settled(sights: &[Sight], engine: EngineKind) -> bool {
     let (Some(view), Some(leader)) = (observer::newest_view(sights), observer::primary(sights)) else { return false };
     let replicas = view.members.iter().filter(|m| m.roles.has(Roles::REPLICA)).fold(0, |nodes, m| nodes | 1_u64 << (m.id.node.0 % 64));
@@ -83,7 +83,7 @@ pub fn is_settled(sights: &[Sight], engine: EngineKind) -> bool {
     !engine.traits().commits_by_majority() || group == replicas && leader.counter(Counter::GroupProcesses) == u64::from(group.count_ones())
 }
 
-/// Whether nobody counts on that node any more.
+/// Whether neither the newest view nor the group includes that node any more.
 pub fn is_without(sights: &[Sight], node: u16, engine: EngineKind) -> bool {
     let listed = |view: &View| view.members.iter().any(|member| member.id.node.0 == node);
     observer::newest_view(sights).is_some_and(|view| !listed(view)) && is_settled(sights, engine)

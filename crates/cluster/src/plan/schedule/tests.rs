@@ -1,4 +1,4 @@
-//! Parameters of small networks by hand, and of larger ones against packets that are sent.
+//! Compares the parameters of small networks with results computed by hand, and those of larger ones with simulated packets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -37,7 +37,7 @@ fn bounds_and_timeout_add_up_as_the_paper_says() {
     let (_, plan) = plan(&pair("", "", &[("h1", "h2", 880, 100_000)])).expect("a plan");
     let one = &plan.planned[0];
     assert_eq!((one.payload_bytes(), one.packet_bytes, one.period_ns), (880, 1000, 100_000), "what was asked for");
-    // Both hosts, two links with 120 bytes of 8 ns each, and the switch.
+    // Both hosts, two links with 120 bytes at 8 ns each, and the switch.
     let latency = |switch: u64| 2 * 100 + 2 * (20 + 960) + switch;
     // Both hosts, two links, the switch, and 880 bytes more on each link.
     let jitter = 2 * 10 + 2 + 500 + 2 * 880 * 8;
@@ -47,7 +47,7 @@ fn bounds_and_timeout_add_up_as_the_paper_says() {
         paths,
         [PathBounds { latency_ns: latency(1000), jitter_ns: jitter }, PathBounds { latency_ns: latency(3000), jitter_ns: jitter }]
     );
-    // The slower tree's latest arrival, from the faster tree's earliest.
+    // The slower tree's latest arrival, measured from the faster tree's earliest.
     assert_eq!(one.bounds(0), PathBounds { latency_ns: latency(1000), jitter_ns: jitter + 2000 });
     assert_eq!(one.timeout_ns(0), 100_000 + latency(1000) + 2 * (jitter + 2000));
 }
@@ -58,7 +58,7 @@ fn other_traffic_in_the_queue_makes_packets_wait() {
     let shared = "[[shared]]\nfrom = \"s1\"\nto = \"h2\"\nburst_bytes = 1000\nmbit_per_s = 500\n";
     let beside = plan(&pair("", shared, &[("h1", "h2", 0, 100_000)])).expect("a plan").1;
     let largest = |plan: &Plan| plan.planned[0].paths[0].iter().map(|path| path.jitter_ns).max().expect("trees");
-    // A thousand bytes at the half of the bandwidth that is left.
+    // A thousand bytes at the remaining half of the bandwidth.
     assert_eq!(largest(&beside), largest(&alone) + 16_000);
     let frame = plan(&pair("", "", &[("h1", "h2", 0, 100_000)]).replace("frame_bytes = 0", "frame_bytes = 1500")).expect("a plan").1;
     assert_eq!(largest(&frame), largest(&alone) + 2 * 12_000, "a frame of lower priority at each of two links");
@@ -73,7 +73,7 @@ fn packets_are_cut_to_what_the_queue_holds() {
     assert!(plan.loads.iter().all(|load| load.room_bytes.is_none_or(|room| load.queued_bytes <= room)));
 }
 
-/// Three senders share a port: a later request takes from those before it.
+/// Three senders share a port: a later request takes something away from the earlier ones.
 #[test]
 fn a_later_request_takes_from_an_earlier_one() {
     let network = |senders: usize, queue: u64, rate: u64, payload: u64| {
@@ -97,10 +97,10 @@ fn a_later_request_takes_from_an_earlier_one() {
     let (_, two) = network(2, 1_300, 10_000, 880).expect("a plan");
     assert_eq!(two.planned.iter().map(|one| one.packet_bytes).collect::<Vec<_>>(), [650, 650], "half of the queue each");
     assert!(two.planned[0].timeout_ns(0) > one.planned[0].timeout_ns(0) - 350 * 8, "and it waits for the other's packet");
-    // A thousand bytes every 20 us are 400 Mbit/s; three of them are 1200 of 1000.
+    // A thousand bytes every 20 us are 400 Mbit/s; three times that is 1200, and there are 1000.
     let (topology, three) = network(3, 100_000, 1_000, 880).expect("a plan");
     for one in &three.planned {
-        // 24 us by bandwidth; behind two other packets it may be 16 us late, which is less.
+        // 24 us because of the bandwidth; behind two other packets a packet may be 16 us late, which is less.
         assert_eq!(one.period_ns, 24_000);
     }
     let busiest = three.loads.iter().max_by_key(|load| load.share).expect("loads");
@@ -165,7 +165,7 @@ fn a_failure_is_planned_around_or_said_to_leave_too_little() {
     let topology = Topology::parse(Path::new("net.toml"), &file).expect("a topology");
     let whole = Plan::new(&topology).expect("a plan");
     assert!(whole.planned.iter().all(|one| one.search == Search::Regular));
-    // A link between racks and the top: each of the other trees still has a way.
+    // A link between a rack's switch and the top: each of the other trees still has a path.
     let cut = topology.clone().without("edge1a:aggregationa").expect("a link");
     let mended = Plan::new(&cut).expect("another pair of trees");
     assert_eq!(mended.planned.len(), 3);
@@ -193,8 +193,8 @@ fn the_trees_of_fat_trees_have_as_many_links_as_the_estimate_counts() {
     }
 }
 
-/// Packets are sent over all trees of a plan, at random phases, with random delays, of random sizes, past random frames of lower priority: each arrives within its
-/// bounds, and no queue holds more than it has room for.
+/// Sends packets over all trees of a plan, at random phases, with random delays and random sizes, past random frames of lower priority. Each packet arrives
+/// within its bounds, and no queue overflows.
 #[test]
 fn every_packet_arrives_within_its_bounds() {
     for seed in 0..40 {
@@ -204,12 +204,12 @@ fn every_packet_arrives_within_its_bounds() {
         let (topology, plan) = plan(&text).expect("a plan");
         let (packets, late) = send(&topology, &plan, seed);
         assert!(packets > 100, "{packets} packets");
-        // Some packet uses most of what it may, so the bounds are not merely large.
+        // Some packet uses most of its allowance, so the bounds are not merely large.
         assert!(late > 0.3, "seed {seed}: the latest packet used {late} of its jitter");
     }
 }
 
-/// Sends packets, and checks them. Returns how many arrived, and how much of its jitter the latest used.
+/// Sends packets and checks them. Returns how many arrived, and what fraction of its jitter the latest one used.
 fn send(topology: &Topology, plan: &Plan, seed: u64) -> (u64, f64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     // (when, a number that makes it unique) -> (request, tree, sent, bytes, at node)
@@ -228,7 +228,7 @@ fn send(topology: &Topology, plan: &Plan, seed: u64) -> (u64, f64) {
             }
         }
     }
-    // When each arc is free, and the packets that wait for it: when each is gone, and its size.
+    // When each arc is free, and for each packet that waits for it: when it will be gone, and its size.
     let mut free: BTreeMap<usize, u64> = BTreeMap::new();
     let mut waiting: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     let (mut arrived, mut latest) = (0, 0.0f64);
@@ -246,7 +246,7 @@ fn send(topology: &Topology, plan: &Plan, seed: u64) -> (u64, f64) {
             let queue = waiting.entry(arc).or_default();
             queue.retain(|(gone, _)| *gone > now);
             let busy = free.get(&arc).copied().unwrap_or(0);
-            // A frame of lower priority may have begun just before, where nothing of ours was being sent.
+            // If none of our packets was being sent, a frame of lower priority may have begun just before.
             let begins = if busy > now { busy } else { now + topology.transmission_ns(arc, rng.u64(0..=topology.frame_bytes)) };
             let gone = begins + topology.transmission_ns(arc, bytes);
             queue.push((gone, bytes));
@@ -265,7 +265,7 @@ fn send(topology: &Topology, plan: &Plan, seed: u64) -> (u64, f64) {
     (arrived, latest)
 }
 
-/// The file that the page shows is one, and its plan is what the page says.
+/// The file that the page shows is valid, and its plan is the one that the page shows.
 #[test]
 fn the_network_of_the_page_is_planned_as_the_page_says() {
     let page = include_str!("../../../../../docs/fide.md");
@@ -277,8 +277,8 @@ fn the_network_of_the_page_is_planned_as_the_page_says() {
     said(format!("a timeout of {:.1} us", one.timeout_ns(0) as f64 / 1e3));
 }
 
-/// Files with lines lost, doubled and swapped, and with other numbers, among them the largest allowed ones: each is refused with a reason, or has a plan whose timeouts
-/// are as the paper says. None makes the planner panic.
+/// Files with lines lost, doubled and swapped, and with other numbers, including the largest allowed ones. Each is refused with a reason, or has a plan whose
+/// timeouts agree with the paper. None makes the planner panic.
 #[test]
 fn any_file_is_planned_or_refused() {
     let mut rng = fastrand::Rng::with_seed(7);

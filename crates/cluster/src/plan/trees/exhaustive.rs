@@ -1,5 +1,5 @@
-//! Every set of trees, receiver after receiver and tree after tree, without those that already cost as much as the best one. It needs no regularity, and for a
-//! network of data centre size too long.
+//! Tries every set of trees, receiver by receiver and tree by tree, except those that already cost as much as the best one. It needs no regularity, but takes
+//! too long for a network of data centre size.
 
 use super::{MAX_STEPS, Tree, Ways};
 
@@ -10,7 +10,7 @@ pub struct TooMuch;
 struct Search<'a> {
     ways: &'a Ways<'a>,
     trees: usize,
-    /// For each node that a tree passes: which tree, and by which arc it comes.
+    /// For each node that a tree passes: the tree, and the arc by which it arrives.
     taken: Vec<Option<(usize, usize)>>,
     /// The arcs of each tree, in the order in which they were taken.
     arcs: Vec<Vec<usize>>,
@@ -21,7 +21,7 @@ struct Search<'a> {
     steps: u64,
 }
 
-/// Finds the best set of so many trees, and its cost. `None` when there are not as many.
+/// Finds the best set of this many trees, and its cost. Returns `None` when there are fewer.
 pub fn find(ways: &Ways<'_>, trees: usize) -> Result<Option<(Vec<Tree>, u64)>, TooMuch> {
     let mut search = Search {
         ways,
@@ -38,7 +38,7 @@ pub fn find(ways: &Ways<'_>, trees: usize) -> Result<Option<(Vec<Tree>, u64)>, T
 }
 
 impl Search<'_> {
-    /// Finds the ways that are left: number `job` is that of tree `job % trees` to receiver `job / trees`.
+    /// Finds the remaining paths: job `job` is the path of tree `job % trees` to receiver `job / trees`.
     fn lead(&mut self, job: usize) -> Result<(), TooMuch> {
         let cost = self.latest.iter().sum::<u64>() + self.others;
         if self.best.as_ref().is_some_and(|(_, best)| *best <= cost) {
@@ -51,7 +51,7 @@ impl Search<'_> {
         self.go_on(job, self.ways.request.sender, 0)
     }
 
-    /// Goes on from a node of the tree, `late` behind the sender, towards the receiver of the job.
+    /// Continues from a node of the tree, which a packet reaches `late` after it was sent, towards the receiver of the job.
     fn go_on(&mut self, job: usize, node: usize, late: u64) -> Result<(), TooMuch> {
         self.steps += 1;
         if self.steps > MAX_STEPS {
@@ -74,7 +74,7 @@ impl Search<'_> {
             }
             match self.taken[to] {
                 Some((of, by)) if of == tree && by == arc => self.go_on(job, to, late)?,
-                // Of another tree, or of this one by another way.
+                // The node belongs to another tree, or to this one by another arc.
                 Some(_) => {}
                 None => {
                     self.taken[to] = Some((tree, arc));

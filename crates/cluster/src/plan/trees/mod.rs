@@ -1,15 +1,15 @@
-//! The search for multicast trees (FiDe appendix B): for one sender, several trees to the same receivers, none of which has a switch in common with another, all
-//! by shortest ways, so that the sum of their costs is least.
+//! The search for multicast trees (FiDe appendix B): for one sender, several trees to the same receivers, along shortest paths, such that no two trees share a
+//! switch and the sum of their costs is least.
 //!
-//! A tree costs the latest arrival at any of its receivers, and what it makes the packets of trees that are there already wait.
+//! The cost of a tree is the latest arrival at any of its receivers, plus how long it makes the packets of existing trees wait.
 //!
 //! | search | for | how |
 //! |---|---|---|
 //! | `regular` | networks of data centres, which are regular | layer by layer from the receivers, as the paper does it |
-//! | `exhaustive` | what is irregular, as after failures | every set of trees that is not already dearer than the best |
+//! | `exhaustive` | irregular networks, for example after failures | every set of trees that is not already dearer than the best |
 //!
-//! The first finds the least cost of all trees that pass each layer towards the same receivers by one switch, so that no packet is sent twice over the links above.
-//! The second finds the least of all trees. Tests compare both with every set of trees there is, in small networks.
+//! The first finds the least cost among trees that pass each layer through one switch towards the same receivers, so that no packet is sent twice over the
+//! links above. The second finds the least cost among all trees. Tests compare both with every possible set of trees, in small networks.
 
 mod exhaustive;
 mod regular;
@@ -18,19 +18,19 @@ mod tests;
 
 use super::topology::{Request, Topology};
 
-/// A multicast tree: its arcs, by their numbers in the topology, each behind the one that leads to where it begins.
+/// A multicast tree: its arcs, as indices into the topology. Each arc comes after the one that leads to its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// The arcs.
     pub arcs: Vec<usize>,
 }
 
-/// What the use of an arc costs, in nanoseconds.
+/// The cost of using an arc, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// A packet is this much later at the arc's end, and behind the node there, at the latest.
+    /// The most time that a packet needs to cross the arc and the node at its end.
     pub latest: u64,
-    /// Packets of trees that are there already are this much later, together.
+    /// How much later packets of existing trees are, added up.
     pub others: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Cost {
 pub enum Search {
     /// Layer by layer, in networks that are regular.
     Regular,
-    /// Of every set of trees.
+    /// By trying every set of trees.
     Exhaustive,
 }
 
@@ -67,25 +67,25 @@ pub struct Found {
 /// Why there are no trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFound {
-    /// No way leads to this receiver.
+    /// No path leads to this receiver.
     Unreachable(usize),
-    /// There are not as many; this many there are.
+    /// There are only this many.
     Fewer(usize),
-    /// The network is too large, or too irregular, to say.
+    /// The network is too large, or too irregular, to find out.
     TooMuch,
 }
 
-/// After so many steps a search gives up: seconds, and some hundred megabytes at most.
+/// A search gives up after this many steps: that is seconds, and some hundred megabytes at most.
 const MAX_STEPS: u64 = 4_000_000;
 
-/// The shortest ways of a request: where they lead from each node.
+/// The shortest paths of a request: where they lead from each node.
 struct Ways<'a> {
     topology: &'a Topology,
     request: &'a Request,
     cost: &'a [Cost],
     /// How far each node is from the sender, in links.
     distance: Vec<usize>,
-    /// To which receivers a shortest way leads through each node, a bit each.
+    /// For each node, the receivers to which a shortest path leads through it, one bit each.
     receivers: Vec<u64>,
 }
 
@@ -93,7 +93,7 @@ const FAR: usize = usize::MAX;
 
 impl<'a> Ways<'a> {
     /// # Errors
-    /// A receiver that no way leads to.
+    /// A receiver that no path leads to.
     fn new(topology: &'a Topology, request: &'a Request, cost: &'a [Cost]) -> Result<Ways<'a>, usize> {
         let distance = distances(topology, request.sender);
         let mut receivers = vec![0; topology.nodes.len()];
@@ -101,7 +101,7 @@ impl<'a> Ways<'a> {
             if distance[receiver] == FAR {
                 return Err(receiver);
             }
-            // Links lead both ways, so distances do too.
+            // Links work in both directions, so distances are symmetric.
             let back = distances(topology, receiver);
             for (node, set) in receivers.iter_mut().enumerate() {
                 let through = distance[node].checked_add(back[node]);
@@ -114,13 +114,13 @@ impl<'a> Ways<'a> {
         Ok(Ways { topology, request, cost, distance, receivers })
     }
 
-    /// The arcs from a node that lead to all the receivers of a set, by shortest ways, with the nodes at their ends.
+    /// The arcs from a node that lead to all receivers of a set along shortest paths, with the nodes at their ends.
     fn onward(&self, node: usize, set: u64) -> impl Iterator<Item = (usize, usize)> {
         let arcs = self.topology.leaving[node].iter().map(|&arc| (arc, self.topology.arcs[arc].to));
         arcs.filter(move |&(_, to)| self.distance[to] == self.distance[node] + 1 && self.receivers[to] & set == set)
     }
 
-    /// The receiver that a node is, as a bit; 0 for others.
+    /// The bit of the receiver that a node is; 0 for other nodes.
     fn bit(&self, node: usize) -> u64 {
         self.request.receivers.iter().position(|&receiver| receiver == node).map_or(0, |at| 1 << at)
     }
@@ -131,7 +131,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// How far each node is from one, in links. Hosts forward nothing.
+/// The distance of each node from one, in links. Hosts forward nothing.
 fn distances(topology: &Topology, from: usize) -> Vec<usize> {
     let mut distance = vec![FAR; topology.nodes.len()];
     distance[from] = 0;
@@ -154,10 +154,10 @@ fn distances(topology: &Topology, from: usize) -> Vec<usize> {
     distance
 }
 
-/// Finds the best trees of a request. `cost` says what each arc costs.
+/// Finds the best trees of a request. `cost` gives the cost of each arc.
 ///
 /// # Errors
-/// When there are none.
+/// When there are no such trees.
 pub fn find(topology: &Topology, request: &Request, cost: &[Cost]) -> Result<Found, NotFound> {
     let ways = Ways::new(topology, request, cost).map_err(NotFound::Unreachable)?;
     let search = |trees| match regular::find(&ways, trees) {

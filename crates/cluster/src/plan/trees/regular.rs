@@ -1,65 +1,67 @@
-//! The paper's search, from the receivers to the sender, for networks where any two nodes as far from the sender lead to the same receivers, or to none in common.
+//! The paper's search, from the receivers to the sender. It is for networks in which any two nodes at the same distance from the sender lead either to the same
+//! receivers or to no common ones.
 //!
-//! Nodes that are equally far and lead to the same receivers are a *class*. All trees pass through each class on the way to its receivers, each by a node of its
-//! own. For every choice of nodes of a class, one a tree, the best trees below them are found from those of the classes below.
+//! Nodes that are at the same distance and lead to the same receivers are a *class*. Every tree passes through each class on the way to the class's receivers,
+//! and each tree uses a different node of it. For each way to assign one of a class's nodes to each tree, the best trees below these nodes are found from those
+//! of the classes below.
 //!
-//! The paper takes the best trees of each class below by themselves ("the choices are independent"). That is not the least: a tree costs the *latest* of its
-//! receivers, so a choice that is dearer by itself is free where the same tree is late elsewhere anyway. So every choice is kept that no other beats in all its
-//! trees and in what others wait (its Pareto front), and only at the sender the least sum is taken. In a network whose switches are alike, one choice is left of
-//! each.
+//! The paper takes the best trees of each class below by themselves ("the choices are independent"). That does not give the least cost: a tree costs the
+//! *latest* arrival at any of its receivers, so a choice that is dearer by itself costs nothing where the same tree is late elsewhere anyway. So this search
+//! keeps every choice that no other beats both in all its trees and in how long others wait (its Pareto front), and takes the least sum only at the sender. In
+//! a network whose switches are alike, one choice is left for each.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{MAX_STEPS, Tree, Ways};
 
-/// Why this search does not fit.
+/// Why this search cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Two nodes lead to some receivers in common, and not to all.
+    /// Two nodes lead to some common receivers, but not to the same ones.
     Irregular,
     /// It takes too many steps.
     TooMuch,
 }
 
-/// Trees below nodes of a class, one below each.
+/// A set of trees below nodes of a class, one tree below each node.
 #[derive(Clone)]
 struct Choice {
     /// The latest arrival at any receiver, counted from each of the nodes.
     latest: Vec<u64>,
-    /// What packets of other trees wait.
+    /// How long packets of other trees wait.
     others: u64,
     /// The arcs that the trees take, one list for each class below.
     parts: Option<Rc<Part>>,
 }
 
-/// The ways into one class below, and what was there before it.
+/// How the trees enter one of the classes below, and the parts before this one.
 struct Part {
     before: Option<Rc<Part>>,
-    /// For each tree, the arc that it takes, and where in the choice below its node stands.
+    /// For each tree, the arc that it takes, and the index of its node in the choice below.
     arcs: Vec<(usize, usize)>,
     below: Option<Rc<Part>>,
 }
 
-/// How trees enter a class: what that comes to, with all that is below it, and the arcs, as in [`Part`].
+/// A way for the trees to enter a class: its cost, including everything below, and its arcs, as in [`Part`].
 struct Entry {
     choice: Choice,
     arcs: Vec<(usize, usize)>,
 }
 
 impl Choice {
-    /// Trees of a node each.
+    /// Trees that consist of a single node each.
     fn none(trees: usize) -> Choice {
         Choice { latest: vec![0; trees], others: 0, parts: None }
     }
 
-    /// Whether the other is no better in anything.
+    /// Whether the other choice is better in nothing.
     fn beats(&self, other: &Choice) -> bool {
         self.others <= other.others && self.latest.iter().zip(&other.latest).all(|(ours, theirs)| ours <= theirs)
     }
 }
 
-/// Adds a choice where no other beats it, and drops those that it beats.
+/// Adds a choice unless another one beats it, and drops those that it beats.
 fn keep(choices: &mut Vec<Choice>, new: Choice) {
     if !choices.iter().any(|choice| choice.beats(&new)) {
         choices.retain(|choice| !new.beats(choice));
@@ -69,14 +71,14 @@ fn keep(choices: &mut Vec<Choice>, new: Choice) {
 
 struct Search<'a> {
     ways: &'a Ways<'a>,
-    /// For each distance, the classes: the receivers, and the nodes.
+    /// For each distance, its classes: the receivers, and the nodes.
     layers: Vec<BTreeMap<u64, Vec<usize>>>,
-    /// What was found: for each choice of nodes of a class.
+    /// The results so far, for each assignment of a class's nodes.
     known: BTreeMap<Vec<usize>, Rc<Vec<Choice>>>,
     steps: u64,
 }
 
-/// Finds the best set of so many trees, and its cost. `None` when there are not as many.
+/// Finds the best set of this many trees, and its cost. Returns `None` when there are fewer.
 pub fn find(ways: &Ways<'_>, trees: usize) -> Result<Option<(Vec<Tree>, u64)>, Unfit> {
     let mut search = Search { ways, layers: classes(ways)?, known: BTreeMap::new(), steps: 0 };
     // All trees begin at the sender.
@@ -110,7 +112,7 @@ fn classes(ways: &Ways<'_>) -> Result<Vec<BTreeMap<u64, Vec<usize>>>, Unfit> {
 }
 
 impl Search<'_> {
-    /// The choices of trees below these nodes, all at this distance, one node a tree, to all of these receivers.
+    /// The choices of trees below these nodes, which are all at this distance: one tree for each node, to all of these receivers.
     fn below(&mut self, roots: &[usize], set: u64, distance: usize) -> Result<Rc<Vec<Choice>>, Unfit> {
         if let Some(known) = self.known.get(roots) {
             return Ok(known.clone());
@@ -141,7 +143,7 @@ impl Search<'_> {
         Ok(choices)
     }
 
-    /// The ways of all trees from these nodes into one class below, and on from there.
+    /// All ways for the trees to get from these nodes into one class below, and onward from there.
     fn enter_class(&mut self, roots: &[usize], set: u64, nodes: &[usize], distance: usize) -> Result<Vec<Entry>, Unfit> {
         let mut entries: Vec<Entry> = Vec::new();
         let is_leaf = self.ways.bit(nodes[0]) != 0;
@@ -149,7 +151,7 @@ impl Search<'_> {
         self.assign(roots, set, is_leaf, &mut Vec::new(), &mut ways)?;
         for arcs in ways {
             let ends: Vec<usize> = arcs.iter().map(|&arc| self.ways.topology.arcs[arc].to).collect();
-            // What is below is the same whichever tree takes which of the nodes.
+            // What is below is the same, whichever tree takes which node.
             let mut sorted = ends.clone();
             sorted.sort_unstable();
             let (below, places): (_, Vec<usize>) = match is_leaf {
@@ -173,7 +175,7 @@ impl Search<'_> {
         Ok(entries)
     }
 
-    /// Every way to take one arc from each root into a class, to different nodes unless the class is a receiver.
+    /// Every way to take one arc from each root into a class: to different nodes, unless the class is a receiver.
     fn assign(
         &mut self,
         roots: &[usize],
@@ -204,7 +206,7 @@ impl Search<'_> {
     }
 }
 
-/// Gathers the arcs of a choice into trees. `places[t]` is where the node of tree `t` stands in the choice.
+/// Gathers the arcs of a choice into trees. `places[t]` is the index in the choice of the node of tree `t`.
 fn collect(part: Option<&Part>, places: &[usize], into: &mut [Tree]) {
     let Some(part) = part else { return };
     collect(part.before.as_deref(), places, into);

@@ -1,4 +1,4 @@
-//! Both searches against every set of trees there is.
+//! Compares both searches with every possible set of trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,7 +27,7 @@ fn network(links: &[(&str, &str, u64)], sender: &str, receivers: &[&str], trees:
     (topology, cost)
 }
 
-/// Every tree by shortest ways: its arcs, and its cost. With `narrow`, those that pass each layer towards the same receivers by one switch.
+/// Every tree along shortest paths: its arcs, and its cost. With `narrow`, only trees that pass each layer through one switch towards the same receivers.
 fn every_tree(ways: &Ways<'_>, narrow: bool) -> Vec<(BTreeSet<usize>, u64)> {
     let mut paths: Vec<Vec<Vec<usize>>> = Vec::new();
     for bit in 0..ways.request.receivers.len() {
@@ -67,7 +67,7 @@ fn every_tree(ways: &Ways<'_>, narrow: bool) -> Vec<(BTreeSet<usize>, u64)> {
     trees.into_iter().map(|tree| (tree.clone(), late(&tree) + tree.iter().map(|&number| ways.cost[number].others).sum::<u64>())).collect()
 }
 
-/// The least cost of so many of these trees without a common switch.
+/// The least cost of `count` of these trees that share no switch.
 fn least(ways: &Ways<'_>, trees: &[(BTreeSet<usize>, u64)], count: usize) -> Option<u64> {
     let inner = |tree: &BTreeSet<usize>| -> BTreeSet<usize> {
         tree.iter().map(|&arc| ways.topology.arcs[arc].to).filter(|&node| ways.bit(node) == 0).collect()
@@ -86,7 +86,7 @@ fn least(ways: &Ways<'_>, trees: &[(BTreeSet<usize>, u64)], count: usize) -> Opt
     go_on(&trees, &BTreeSet::new(), count)
 }
 
-/// What was found are trees as asked for, of the cost that is said.
+/// Checks that what was found are valid trees, and that they have the stated cost.
 fn check(ways: &Ways<'_>, found: &[Tree], cost: u64, narrow: bool) {
     let all = every_tree(ways, narrow);
     let arcs: Vec<BTreeSet<usize>> = found.iter().map(|tree| tree.arcs.iter().copied().collect()).collect();
@@ -141,7 +141,7 @@ fn the_best_trees_of_small_regular_networks_are_found() {
     }
 }
 
-/// Networks with three switches in a layer, with some links gone: regular ones and others.
+/// Networks with three switches in each layer and some links missing, both regular and irregular ones.
 #[test]
 fn the_best_trees_of_small_irregular_networks_are_found() {
     let mut links = Vec::new();
@@ -175,8 +175,8 @@ fn the_best_trees_of_small_irregular_networks_are_found() {
     assert!(irregular > 5, "{irregular} networks were irregular");
 }
 
-/// Below the sender's switches `s1` and `s2` stand two classes: one whose trees can be (5, 5) or (3, 8) late, and one that makes the second tree 9 late in any case. To
-/// take the best of each by itself, as the paper does, makes 5 + 9. The least is 3 + 9.
+/// Below the sender's switches `s1` and `s2` are two classes: one whose trees can be (5, 5) or (3, 8) late, and one that makes the second tree 9 late in any
+/// case. Taking the best of each class by itself, as the paper does, gives 5 + 9. The least is 3 + 9.
 #[test]
 fn trap_61_the_best_of_each_class_by_itself_is_not_the_best() {
     let links = [
@@ -197,7 +197,7 @@ fn trap_61_the_best_of_each_class_by_itself_is_not_the_best() {
         ("b2", "h3", 8),
     ];
     let (topology, mut cost) = network(&links, "h1", &["h2", "h3"], 2);
-    // By `a3` the first tree is early, and then the second is late.
+    // Through `a3` the first tree is early, but then the second is late.
     let of = |a: &str, b: &str| {
         let found = topology.arcs.iter().position(|arc| (topology.name(arc.from), topology.name(arc.to)) == (a, b));
         found.expect("a link")
