@@ -42,7 +42,7 @@ pub struct KvApp {
     is_primary: bool,
     /// Leadership is being handed over, and the outcome is not known yet.
     handing_over: bool,
-    /// Whether the last requests of this reign came over the fabric.
+    /// Whether the most recent requests of this reign came over the fabric.
     heard_in_memory: bool,
     /// Keys may be due that the last turn had no budget to delete.
     expiring: bool,

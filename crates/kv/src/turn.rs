@@ -86,7 +86,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
                 || self.replica.has_room(self.shared.effects.bytes().len() + bytes.min(ENOUGH_BYTES) + OVERHEAD_BYTES))
     }
 
-    /// Executes a request; its effects wait for [`Turn::finish_request`].
+    /// Executes a request. Its effects are kept until [`Turn::finish_request`].
     #[inline]
     pub(crate) fn execute(&mut self, slot: ClientSlot, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
         self.budget = self.budget.saturating_sub(1);

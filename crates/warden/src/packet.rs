@@ -1,7 +1,7 @@
 //! Packets between wardens: the sealed encoding of [`Packet`].
 //!
 //! ```text
-//! 0   2  which, 0x5702                clear, 12 bytes; what is wrong in it does not open
+//! 0   2  kind, 0x5702                 clear, 12 bytes; if any of it is wrong, the packet does not open
 //! 2   2  the sender's host
 //! 4   8  the sender's life
 //! 12     sealed: the packet, in little-endian numbers

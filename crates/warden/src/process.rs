@@ -24,7 +24,7 @@ pub(crate) fn has_ended(pidfd: impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// The number of the process that a descriptor names, in this PID namespace; 0 where it has none, or has ended.
+/// The number of the process that a descriptor names, in this PID namespace; 0 if it has none here, or has ended.
 pub(crate) fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));

@@ -90,7 +90,7 @@ impl FabricClient {
         self.0.await_nodes(count)
     }
 
-    /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
+    /// Makes the same request `count` times, up to `outstanding` of them at a time, and waits for all replies.
     ///
     /// # Errors
     /// When one is refused, or a reply does not come in time.

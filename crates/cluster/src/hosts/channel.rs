@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! asker     Hello: version, which secret, its share of the keys, its build        in the clear
-//! answerer  Greeting: its share of the keys; or why not                           in the clear
+//! answerer  Greeting: its share of the keys, or why it refuses                    in the clear
 //! both      messages, each in chunks that are sealed one after another
 //! ```
 //!

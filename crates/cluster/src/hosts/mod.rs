@@ -6,7 +6,7 @@
 //! | who asks | under which secret | what for |
 //! |---|---|---|
 //! | a newcomer | of an invitation, which `martlet host invite` has written into the directory and printed as a [`Token`] | a number, the cluster's file and key |
-//! | any host of the cluster | the cluster's key | the list of nodes; an invitation; to take a node off the list; to restart the node of the host that is asked |
+//! | any host of the cluster | the cluster's key | the list of nodes; an invitation; to take a node off the list; to restart the asked host's node |
 //!
 //! **One host keeps the list**: the host of the first listed node that may found the cluster. Only this host changes the list and invites, so no number is
 //! given twice. The other hosts ask it for the list every few seconds, and write the list into their files. It also founds the cluster, so a cluster is never
@@ -52,7 +52,8 @@ const VERSION: u32 = 2;
 /// What a host asks of another.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// To become a node of the cluster that the others reach at `address` and clients at `redis`. If `redis` is `None`, that is as on the host that is asked.
+    /// To become a node of the cluster that the others reach at `address` and clients at `redis`.
+    /// If `redis` is `None`, clients reach it at that address, on the port that the asked host uses for its own node.
     Join { address: SocketAddr, redis: Option<String>, version: u32, least_level: u8, most_level: u8 },
     /// The newcomer has everything.
     Joined,

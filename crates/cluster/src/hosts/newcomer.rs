@@ -67,7 +67,8 @@ impl Joining {
         self.from
     }
 
-    /// Asks to become a node that the others reach at `address` and clients at `redis`. If `redis` is `None`, that is as on the host that is asked.
+    /// Asks to become a node that the others reach at `address` and clients at `redis`.
+    /// If `redis` is `None`, clients reach it at that address, on the port that the asked host uses for its own node.
     ///
     /// # Errors
     /// When it refuses.

@@ -1,7 +1,7 @@
 //! A plan of the network for heartbeats: the multicast trees that carry them, how large and how frequent packets may be, when they arrive, and the timeouts
 //! that follow from that (FiDe section 3.3, appendices B and C; `docs/fide.md`).
 //!
-//! A plan is made before anything runs, from a file that describes the network. Nothing here talks to a switch.
+//! A plan is computed before anything runs, from a file that describes the network. Nothing here talks to a switch.
 //!
 //! | module | what it contains |
 //! |---|---|

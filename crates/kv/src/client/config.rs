@@ -23,7 +23,7 @@ pub struct ClientConfig {
     pub session: u64,
     /// How large the rings are; the same as at the nodes.
     pub sizes: Sizes,
-    /// The most requests without reply; at most 4096, which is what a server keeps.
+    /// The most requests without a reply; at most 4096, since a server keeps that many replies.
     pub max_outstanding: usize,
     /// What replies depend on, to reads and to writes.
     pub reads: Reads,

@@ -10,7 +10,7 @@ use super::{Client, ClientConfig};
 /// Its request: a write of a common size, always to the same key.
 const REQUEST: [&[u8]; 3] = [b"SET", b"rehearsal", &[b'v'; 64]];
 
-/// A client whose requests nobody needs.
+/// A client whose requests serve only the rehearsal.
 #[derive(Debug)]
 pub(crate) struct Rehearser<F>(Client<F>);
 

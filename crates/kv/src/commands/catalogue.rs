@@ -37,7 +37,7 @@ macro_rules! rows {
     };
 }
 
-/// What runs a command that is nothing without a subcommand: its arity has refused the request before.
+/// The handler of a command that needs a subcommand. It is never reached: the arity has refused the request before.
 fn container(_: &mut Ctx<'_>, args: Args<'_>, _: &mut Reply<'_>) {
     martlet_fabric::invariant!(false, "a request of {} words has reached a command that needs a subcommand", args.len());
 }

@@ -209,7 +209,7 @@ impl Client {
     }
 }
 
-/// All clients, and who watches which key.
+/// All clients, and which of them watch which key.
 #[derive(Debug, Default)]
 pub struct Clients {
     slots: Vec<Option<Client>>,
@@ -249,7 +249,7 @@ impl Clients {
     /// The client of that slot.
     ///
     /// # Panics
-    /// When there is none: slots live as long as their connections.
+    /// When there is none: a slot is valid as long as its connection.
     #[inline]
     pub fn get(&self, slot: ClientSlot) -> &Client {
         self.slots[slot.0].as_ref().expect("a slot lives as long as its connection")

@@ -26,7 +26,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &b| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ b)])
 }
 
-/// The slot of a key: of the part between the first brace and the next closing one, when there is such a part, else of the whole key.
+/// The slot of a key: of the part between the first brace and the next closing one, if there is such a part, otherwise of the whole key.
 pub fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&c| c == b'{').and_then(|open| {
         let rest = &key[open + 1..];

@@ -23,7 +23,7 @@ pub mod flag {
     pub const NO_MULTI: u32 = 1 << 4;
     /// It runs at once within a transaction, instead of being queued.
     pub const UNQUEUED: u32 = 1 << 5;
-    /// It changes what the server keeps of a connection, so it means nothing where there is none.
+    /// It changes what the server keeps about a connection, so it makes no sense without one.
     pub const CONNECTION: u32 = 1 << 6;
     /// Its reply says something about keys, though Redis does not count it among the commands that read.
     pub const TELLS: u32 = 1 << 7;

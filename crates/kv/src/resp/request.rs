@@ -389,7 +389,7 @@ mod tests {
 
     type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-    /// What a connection makes of `chunks` that arrive one after the other.
+    /// The requests that a connection parses from `chunks` that arrive one after another.
     fn feed<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, limits: &Limits) -> Outcome {
         let (mut parser, mut input, mut requests) = (RequestParser::new(), Vec::new(), Vec::new());
         for chunk in chunks {

@@ -1,4 +1,4 @@
-//! What the primary tells the backups: the effects of requests, in a compact binary form.
+//! What the primary replicates to the backups: the effects of requests, in a compact binary form.
 //!
 //! One log entry is a sequence of effects that take effect together. Lengths are LEB128 varints, other numbers little-endian:
 //!

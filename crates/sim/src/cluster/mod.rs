@@ -45,7 +45,7 @@ pub struct Kind {
     pub about: &'static str,
     /// Where it runs.
     pub ground: Ground,
-    /// Whether its nodes have disks, and lose their power now and then.
+    /// Whether its nodes have disks, and the power fails now and then.
     pub disks: bool,
     /// Runs a life of it.
     live: fn(&Plan, Settings) -> (Report, String),

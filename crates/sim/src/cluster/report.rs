@@ -17,7 +17,7 @@ pub enum Property {
     ViewAgreement,
     /// What is broadcast as a view is what was decided.
     DecidedIsBroadcast,
-    /// All members of a view can work at its feature level, which never falls.
+    /// All members of a view support its feature level, which never falls.
     FeatureLevel,
     /// All processes that apply the entry of a given index apply the same one, in order and without gaps.
     LogAgreement,
@@ -35,7 +35,7 @@ pub enum Property {
     ZombiesEnd,
     /// When nothing moves any more, all replicas are equal.
     ReplicasEqual,
-    /// What a node holds does not grow with what it has lived through.
+    /// What a node holds does not grow with what it has been through.
     BoundedMemory,
     /// A healed cluster becomes whole again within a bounded time.
     Recovery,

@@ -263,7 +263,7 @@ mod tests {
         (monitor, application)
     }
 
-    /// A thread dies whose death word the warden has not been told of yet.
+    /// Lets a thread die whose death word the warden has not been told of yet.
     fn lose_a_thread(application: &Warden) {
         let page = application.words.page.clone();
         let dies = std::thread::spawn(move || std::mem::forget(page.register_death_words(&[death_word(3)]).expect("registered")));

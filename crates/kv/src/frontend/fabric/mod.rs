@@ -32,7 +32,7 @@ pub const MAX_UNCONFIRMED: usize = 4096;
 /// How many bytes of replies are kept for such a client in all. One reply has at most a quarter of the client's ring.
 pub const MAX_UNCONFIRMED_BYTES: usize = 256 << 20;
 
-// A client's session is taught as one, with that of the other number of its pair.
+// A client's session is transferred whole, together with the session of the other number of its pair.
 const _: () = assert!(
     MAX_TRANSFER_BUDGET_BYTES + 2 * (MAX_UNCONFIRMED_BYTES + (64 << 20) / 4 + 16 * MAX_UNCONFIRMED) <= MAX_PART_BYTES,
     "a part with any two sessions is one that a learner takes"
@@ -59,7 +59,7 @@ pub struct FabricFront {
     lanes: Vec<Lane>,
     /// The index of each client's lane among the lanes.
     places: HashMap<PeerId, usize>,
-    /// The client that commands see: one for all, since requests over the fabric leave nothing behind on a connection.
+    /// The client that commands see. One is enough for all, since requests over the fabric leave nothing behind on a connection.
     slot: Option<ClientSlot>,
     record: Vec<u8>,
     spans: Vec<Span>,

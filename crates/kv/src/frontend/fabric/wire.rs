@@ -1,4 +1,4 @@
-//! What travels in the lanes between clients and servers: one record a request, one record a reply. Little-endian.
+//! The encoding in the lanes between clients and servers: one record for each request, and one for each reply. Numbers are little-endian.
 //!
 //! ```text
 //! hello    1 u8, version u8, 0 u16, epoch u32, session u64, next u64, salt u64

@@ -19,7 +19,7 @@ const KEPT_BYTES: usize = 16 << 10;
 /// What a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Nothing at the moment.
     Nothing,

@@ -210,7 +210,7 @@ impl RedisFront {
         }
     }
 
-    /// Looks at the event set once, waiting at most so long. Returns whether there was anything, or `None` when the kernel refuses.
+    /// Looks at the event set once, waiting no longer than `timeout`. Returns whether there was anything, or `None` when the kernel refuses.
     fn look(&mut self, timeout: &Timespec) -> Option<bool> {
         self.found.clear();
         match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(timeout)) {

@@ -1,4 +1,4 @@
-//! How the connections of the cluster's service come from one leader to the next.
+//! How the connections of the cluster's service pass from one leader to the next.
 //!
 //! A node that begins to lead announces in the log that its process may hold connections ([`Hold`]). When that is committed, it asks each process that has
 //! announced itself before for the connections it holds. A dead process has left them with its keeper. A process that is alive lets go when it learns that it

@@ -9,7 +9,7 @@ use martlet_protocol::replica::{StateMachine, UnreadablePart};
 use crate::canaries::Careless;
 use crate::linearizability::kv::{Action, Bytes, Output};
 
-/// A value as clients see it: a number that is written only once. In the machine it carries a tail that is derived from it, so that entries and parts of the
+/// A value as clients see it: a number that only one write writes. In the machine it carries a tail that is derived from it, so that entries and parts of the
 /// state have every length.
 pub type Value = u64;
 

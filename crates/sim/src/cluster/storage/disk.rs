@@ -25,7 +25,7 @@ pub struct Disks {
     pub segment_bytes: usize,
     /// Roughly how many bytes of the state go into a snapshot in one turn.
     pub part_bytes: usize,
-    /// From a loss of power to a node's next start, in nanoseconds,
+    /// The time from a loss of power to a node's next start, in nanoseconds,
     pub dark: Span,
     /// and how many nodes in 8 take ten times as long.
     pub late: u8,

@@ -31,7 +31,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Whether a life has ended of whose end it has yet to be told. It is told of a life that has quit only if it had heard of an end before; otherwise it
+    /// Whether a life has ended and the program has yet to be told of that. It is told of a life that has quit only if it had heard of an end before; otherwise it
     /// waits for the next life.
     fn misses_end_of(self, life: &Life) -> bool {
         let is_presumed = || life.incarnation == self.presumed && life.evidence.is_some_and(|evidence| !evidence.is_certain());
