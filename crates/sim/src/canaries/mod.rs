@@ -51,7 +51,7 @@ pub fn bugs() -> Vec<Bug> {
         "kept-lease" => "stopped-machine",
         // In other kinds there are no certificates, or they are hardly ever forged.
         "unchecked-certificate" | "pledge-of-node" | "believed-notice" => "wardens",
-        // No other kind has disks.
+        // Kinds without disks have nothing to sync.
         "mu-unsynced" => "mu-disks",
         // In other kinds a node is never asked to end that the others could not lose by SIGKILL, unless all nodes are.
         "mu-early-farewell" => "two-end",
@@ -80,7 +80,7 @@ pub fn bugs() -> Vec<Bug> {
         "hsuc-eager-learner" | "hsuc-unheld-start" => "hsuc-on-commit",
         // It takes a connection that is lost while its process is alive.
         "hsuc-suspicion-is-crash" => "hsuc-network",
-        // No other kind keeps anything.
+        // Kinds without disks keep nothing.
         "apus-early-ack" => "apus-disks",
         name if name.starts_with("apus-") => "apus",
         _ => "host",
