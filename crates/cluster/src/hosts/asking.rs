@@ -138,7 +138,7 @@ pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: D
     let cluster = if here.contains(&first.number) {
         directory.unlist_node(cluster, number)?
     } else if first.number == number {
-        // The new list is made from this host's list, so that one must include everything other hosts have heard of: a node that is not on it would end.
+        // The new list is made from this host's, which must therefore include everything that other hosts have heard of: a node that is not on it would end.
         let own = here.first().copied().unwrap_or(number);
         match list::newer(cluster, own, patience) {
             Ok(Some(newer)) => directory.unlist_node(&directory.take_list(cluster, &newer.nodes, newer.number)?, number)?,

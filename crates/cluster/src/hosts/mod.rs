@@ -10,7 +10,7 @@
 //!
 //! **One host keeps the list**: the host of the first listed node that may found the cluster. Only this host changes the list and invites, so no number is
 //! given twice. The other hosts ask it for the list every few seconds, and write the list into their files. It also founds the cluster, so a cluster is never
-//! founded by an outdated list.
+//! founded from an outdated list.
 //!
 //! **When that host is lost for good**, `martlet cluster remove` on another host takes the lost host's node off the list, and so the next host keeps it. Lists
 //! are numbered ([`ListConfig`]), and a list of the new keeper is newer than any that the old one could still make. If the keeper is not reached, hosts ask all
