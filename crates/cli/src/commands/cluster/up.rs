@@ -239,11 +239,12 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
             return Err(other("--multicast", &asked, &there));
         }
     }
-    if !arguments.fabric.devices.is_empty() {
-        let there = devices(directory, &cluster)?;
-        if arguments.fabric.devices != there {
-            return Err(other("--devices", &arguments.fabric.devices.join(","), &there.join(",")));
-        }
+    let asked = &arguments.fabric.devices;
+    if !asked.is_empty()
+        && let Some((node, device)) = other_device(directory, &cluster, asked)?
+    {
+        let there = format!("node {node} on {}", device.as_deref().unwrap_or("the first device with an active port"));
+        return Err(other("--devices", &asked.join(","), &there));
     }
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));
     for (flag, asked, there) in [
@@ -260,14 +261,16 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     Ok(cluster)
 }
 
-/// The RDMA devices of the nodes here, as they take them in turn.
-fn devices(directory: &Directory, cluster: &Cluster) -> Outcome<Vec<String>> {
-    let mut devices = Vec::new();
+/// A node here whose device is none of these, if there is one. Nodes may have been added or removed since the cluster was made, so which of them a node uses is not
+/// compared.
+fn other_device(directory: &Directory, cluster: &Cluster, devices: &[String]) -> Outcome<Option<(u16, Option<String>)>> {
     for node in directory.nodes_here(cluster) {
         let device = Settings::load(&directory.node_file(node)).map_err(Fail::failed)?.device();
-        devices.extend(device.filter(|device| !devices.contains(device)));
+        if !device.as_ref().is_some_and(|device| devices.contains(device)) {
+            return Ok(Some((node, device)));
+        }
     }
-    Ok(devices)
+    Ok(None)
 }
 
 /// What the cluster that is there looks like to Redis clients: its nodes' files say so, all of them the same if they were made here.
@@ -320,4 +323,41 @@ fn report(directory: &Directory, cluster: &Cluster, started: &[u16], format: For
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use martlet_cluster::directory::FabricPlan;
+    use martlet_cluster::scratch::Scratch;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// It needs no device: the cluster's files say which its nodes use.
+    #[test]
+    fn devices_and_multicast_are_those_of_the_cluster_that_is_there() {
+        let scratch = Scratch::new("up").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let devices = vec!["a".to_owned(), "b".to_owned()];
+        let fabric = FabricPlan { port: Some(7611), devices, ..FabricPlan::new(FabricKind::Verbs) };
+        directory.create(&Plan { fabric, ..Plan::new("up", 3) }).expect("made");
+        let refused = |flags: &[&str]| {
+            let line = Line::try_parse_from([&["up"], flags].concat()).expect("flags");
+            let cluster = directory.existing_cluster().expect("made");
+            as_asked(&line.arguments, cluster, &directory).err().map(|fail| fail.to_string())
+        };
+        for the_same in [&[][..], &["--devices", "a,b"], &["--devices", "b,a,c"], &["--multicast", "off"]] {
+            assert_eq!(refused(the_same), None, "{the_same:?}");
+        }
+        let why = refused(&["--devices", "a"]).expect("node 1 uses another one");
+        assert!(why.contains("--devices is a, but the cluster in") && why.contains("has node 1 on b"), "{why}");
+        let why = refused(&["--multicast", "on"]).expect("it is off");
+        assert!(why.contains("--multicast is on, but the cluster in") && why.contains("has off"), "{why}");
+    }
 }
