@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use martlet_warden::AppId;
 use martlet_warden::client::Warden;
@@ -12,6 +13,20 @@ use crate::hosts::party;
 
 const ROLE: &str = "MARTLET_TEST_ROLE";
 const SOCKET: &str = "MARTLET_TEST_SOCKET";
+
+/// Held while a process is started. Until it executes its program, that process has copies of all descriptors of this one.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Keeps every test from starting a process. What is closed meanwhile is closed: no copy of it keeps its port or its lock.
+pub fn without_starts() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a process, and returns when it executes its program.
+pub fn spawn(command: &mut Command) -> Child {
+    let _starting = without_starts();
+    command.spawn().expect("it starts")
+}
 
 /// A process that a test started. It is killed when the test is over.
 pub struct Process {
@@ -25,7 +40,7 @@ impl Process {
     pub fn start(role: &str, socket: &Path) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("this executable"));
         command.args(["--exact", "child::plays_its_role", "--nocapture", "--test-threads=1"]).env(ROLE, role).env(SOCKET, socket);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let orders = child.stdin.take().expect("piped");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         let mut process = Process { child, orders, says };

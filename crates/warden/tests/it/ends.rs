@@ -4,7 +4,7 @@ use martlet_warden::Resources;
 use martlet_warden::board::{Evidence, Marking, State};
 use rustix::process::Signal;
 
-use crate::child::Process;
+use crate::child::{Process, spawn};
 use crate::world::{Diary, Told, World, app, state};
 
 /// Runs the test without marks and with them.
@@ -168,7 +168,7 @@ fn a_process_is_adopted_as_an_application_that_others_monitor_before_and_after()
 fn a_process_that_has_ended_already_is_told_of_at_once() {
     both(|marks| {
         let world = World::with_marks(marks);
-        let mut child = std::process::Command::new("true").spawn().expect("it runs");
+        let mut child = spawn(&mut std::process::Command::new("true"));
         // It has ended and is not reaped yet, so its process id is not reused.
         let mut warden = world.connect();
         let number = warden.monitor_process(child.id() as i32).expect("still there");

@@ -14,7 +14,7 @@ use martlet_warden::client::Warden;
 use martlet_warden::daemon::{self, Party};
 use martlet_warden::neighbours::{Neighbour, Neighbours};
 
-use crate::child::Process;
+use crate::child::{Process, without_starts};
 use crate::world::{Diary, Told, app, is_readable, scratch, state};
 
 /// So long that a heartbeat is not late even on a busy machine: the tests check what is told, not how soon.
@@ -36,7 +36,9 @@ impl Host {
         self.thread = Some(std::thread::spawn(move || warden.run(stopped.as_fd(), |_| ()).expect("it serves")));
     }
 
+    /// Ends its warden, whose ports and place the next one can have then.
     fn stop(&mut self) {
+        let _without_copies = without_starts();
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             thread.join().expect("it ends well");
