@@ -183,7 +183,10 @@ mod tests {
         first.members.clear();
         assert_eq!(first.verdict(&old, 1000), Verdict::Wait, "it may have a view");
         drop(second);
-        assert_eq!(first.verdict(&old, 1000), Verdict::Found(None));
+        // A process that another test starts has a copy of its descriptors until it executes its program, and counts as running for as long.
+        while first.verdict(&old, 1000) != Verdict::Found(None) {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Where programs and their warden meet: a socket at a path, which programs of other network namespaces can find too.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use martlet_fabric::host::lock::FileLock;
 use martlet_fabric::host::socket::seqpacket;
-use rustix::fs::FlockOperation;
 use rustix::net::SocketAddrUnix;
 
 /// The socket of the host's warden, unless another one is given.
@@ -46,14 +46,15 @@ pub enum ListenError {
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     path: PathBuf,
-    _lock: File,
+    /// `None`: it has no path that another one could have.
+    _lock: Option<FileLock>,
 }
 
 #[cfg(feature = "fuzzing")]
 impl Listener {
     /// A listener without a path, where it cannot be found.
     pub(crate) fn nowhere() -> io::Result<Listener> {
-        Ok(Listener { socket: seqpacket()?, path: PathBuf::new(), _lock: File::open("/dev/null")? })
+        Ok(Listener { socket: seqpacket()?, path: PathBuf::new(), _lock: None })
     }
 }
 
@@ -80,18 +81,15 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<Listener, ListenError> {
     let lock_path = PathBuf::from(lock_path);
     let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
     let lock = lock.map_err(system("cannot open", &lock_path))?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(ListenError::Running(path.into())),
-        Err(error) => return Err(system("cannot lock", &lock_path)(error.into())),
-    }
+    let lock = FileLock::take(lock).map_err(system("cannot lock", &lock_path))?;
+    let lock = lock.ok_or_else(|| ListenError::Running(path.into()))?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(system("cannot remove", path)(error)),
         _ => {}
     }
     let socket = seqpacket().map_err(system("cannot make the socket", path))?;
     rustix::net::bind(&socket, &address).map_err(|error| system("cannot listen at", path)(error.into()))?;
-    let listener = Listener { socket, path: path.into(), _lock: lock };
+    let listener = Listener { socket, path: path.into(), _lock: Some(lock) };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(system("cannot set the mode of", path))?;
     rustix::net::listen(&listener.socket, 128).map_err(|error| system("cannot listen at", path)(error.into()))?;
     Ok(listener)
@@ -113,13 +111,13 @@ mod tests {
     fn one_warden_at_a_place_and_none_stands_in_the_way_of_the_next() {
         let directory = std::env::temp_dir().join(format!("martlet-place-{}", std::process::id()));
         let path = directory.join("run/warden.sock");
-        let first = listen(&path, 0o600).expect("free");
+        let mut first = listen(&path, 0o600).expect("free");
         assert!(connect(&path).is_ok());
         let second = listen(&path, 0o600).expect_err("taken");
         assert_eq!(second.to_string(), format!("a warden is already running at {}; a host has only one", path.display()));
         // As after a SIGKILL: the lock is released, the file stays.
-        let Listener { socket, path: left, _lock } = &first;
-        rustix::fs::flock(_lock, FlockOperation::Unlock).expect("held");
+        drop(first._lock.take().expect("held"));
+        let Listener { socket, path: left, .. } = &first;
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("it listens");
         assert!(left.exists());
         drop(listen(&path, 0o600).expect("the place is free"));

@@ -15,11 +15,13 @@
 //! | `tracer` | takes signals away from a child, for tests and measurements |
 //! | `random` | bytes that no other process can guess |
 //! | `process` | what a process sets for itself at its start |
+//! | `lock` | files that one process at a time has locked |
 //! | `errand` | work that may wait for a file system, on threads that live no longer than it takes |
 
 pub mod descriptors;
 pub mod errand;
 pub(crate) mod futex;
+pub mod lock;
 pub mod marks;
 pub(crate) mod memory;
 pub mod page;

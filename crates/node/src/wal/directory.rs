@@ -3,10 +3,10 @@
 //! A new life begins with nothing and is taught by the others. Until they have accepted it, the older life's log is the valid one; so that log stays until
 //! [`Directory::keep_only`] says that it is superfluous. If power is lost before that, several lives have left logs, and the logs say which is valid.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use martlet_fabric::host::lock::FileLock;
 
 use super::disk::{Disk, SystemDisk};
 use super::error::{Operation, WalError, refused};
@@ -41,7 +41,7 @@ fn parse_generation(name: &str) -> Option<(u64, u64)> {
 pub struct Directory {
     path: PathBuf,
     style: Style,
-    _lock: File,
+    _lock: FileLock,
 }
 
 fn life_name(life: u64) -> String {
@@ -74,10 +74,9 @@ impl Directory {
         make_stable(path)?;
         let lock = path.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock).map_err(refused(&lock, Operation::Create))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Directory { path: path.to_owned(), style, _lock: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(WalError::InUse { path: path.to_owned() }),
-            Err(error) => Err(refused(&lock, Operation::Lock)(error.into())),
+        match FileLock::take(file).map_err(refused(&lock, Operation::Lock))? {
+            Some(lock) => Ok(Directory { path: path.to_owned(), style, _lock: lock }),
+            None => Err(WalError::InUse { path: path.to_owned() }),
         }
     }
 
