@@ -35,7 +35,6 @@ thread_local! {
 
 /// As long as this exists, no other thread of this process opens anything that requires one. A process that forks holds one while it does: otherwise
 /// its child might wait for a thread that the child does not have.
-/// does not have.
 #[derive(Debug)]
 pub struct Opening {
     /// `None`: this thread already holds one, outside of the signal handler in which it is now.

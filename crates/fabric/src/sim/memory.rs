@@ -25,7 +25,6 @@ enum Words {
 
 /// Blocks of at least this length are mapped from the kernel. The heap would reuse what an earlier life has freed and clear all of it, for the few
 /// records that a short life writes.
-/// short life writes there.
 #[cfg(all(target_os = "linux", not(miri)))]
 const MAPPED_BYTES: usize = 128 << 10;
 

@@ -38,7 +38,6 @@ impl Fence {
     pub const ALL: [Fence; 4] = [Fence::Destroy, Fence::Error, Fence::Flags, Fence::Deregister];
     /// How this backend revokes. Destroying the queue pair is the only way that has to be a fence on any device, since the memory behind the queue
     /// pair goes back to the system with it. The other ways are for comparison: a trial can prove that a way is no fence, never that it is one.
-    /// back to the system with it. The others are for comparison: a trial can prove that one is no fence, never that it is one.
     pub const CHOSEN: Fence = Fence::Destroy;
 }
 
