@@ -1,7 +1,6 @@
 //! Rules about the sources that no compiler checks. Each complaint names the file, the line and what to do instead.
 
 mod crates;
-pub mod encodings;
 mod lexer;
 mod licences;
 mod names;
@@ -82,7 +81,6 @@ fn check(root: &Path) -> Result<(usize, Vec<Problem>), String> {
     }
     problems.extend(names.problems());
     problems.extend(licences::check(root)?);
-    problems.extend(encodings::check(root)?);
     Ok((paths.len(), problems))
 }
 
