@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::planted::{MISTAKES, Mistake};
 use crate::number::number;
 
 pub const USAGE: &str = "\
 Usage: cargo xtask guests [--rounds N] [--fault stop|part|both] [--lasting S] [--engine NAME] [--reads quorum|lease] [--seed N]
+       cargo xtask guests --planted narrow-margin|lazy-revocation [--rounds N] [--lasting S] [--seed N]
 
 A cluster of three hosts with a kernel and a clock each: virtual machines on the fabric `ethernet`. A fourth machine has the clients, whose history is checked for
 linearizability in each round (`martlet judge`). Before each fault the clock of the host whose node leads is slowed by a tenth, and those of the others are
@@ -16,6 +18,12 @@ quickened by a tenth, which is as much as a kernel allows. Then, in turn or as -
 
 Ten rounds, or --rounds. `primary-backup`, or the engine NAME; reads as the cluster's file has them by default, or as --reads says. Where machines stand still, reads under a
 lease may be stale, as docs/ethernet.md says; where clocks merely run apart they may not.
+
+With --planted, nodes are built from a copy of the sources with a mistake, and rounds of the kind that shows it follow until one is not linearizable. If all are, the
+mistake was not found, and the exit status is 1.
+
+  narrow-margin    Leases are used and waited for as if clocks differed by no more than 1 %.
+  lazy-revocation  A new primary takes over while its predecessor may still write to the others.
 
 It needs what `cargo xtask vm` needs. Without KVM machines are emulated, and all timeouts are ten times as long as by default. Exit status 77 when machines cannot be had here.
 ";
@@ -49,15 +57,26 @@ pub struct Wanted {
     pub engine: String,
     pub reads: Option<String>,
     pub seed: u64,
+    /// A mistake that has to be found.
+    pub planted: Option<&'static Mistake>,
 }
 
 impl Wanted {
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
         const BOTH: &[Fault] = &[Fault::Stop, Fault::Part];
-        let mut wanted =
-            Wanted { rounds: 10, faults: BOTH, lasting: Duration::from_secs(10), engine: "primary-backup".into(), reads: None, seed: 1 };
+        let mut wanted = Wanted {
+            rounds: 10,
+            faults: BOTH,
+            lasting: Duration::from_secs(10),
+            engine: "primary-backup".into(),
+            reads: None,
+            seed: 1,
+            planted: None,
+        };
+        let mut given = Vec::new();
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
+            given.push(arg.clone());
             match arg.as_str() {
                 "--rounds" => wanted.rounds = number(&arg, &value()?, 100_000, USAGE)?,
                 "--lasting" => wanted.lasting = Duration::from_secs(number(&arg, &value()?, 60, USAGE)?),
@@ -78,8 +97,20 @@ impl Wanted {
                         other => return Err(format!("--fault is {other:?}; allowed are stop, part and both\n\n{USAGE}")),
                     }
                 }
+                "--planted" => {
+                    let name = value()?;
+                    let allowed = MISTAKES.iter().map(|mistake| mistake.name).collect::<Vec<_>>().join(" and ");
+                    let mistake = Mistake::named(&name);
+                    wanted.planted = Some(mistake.ok_or(format!("--planted is {name:?}; allowed are {allowed}\n\n{USAGE}"))?);
+                }
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
             }
+        }
+        if let Some(mistake) = wanted.planted {
+            if let Some(other) = given.iter().find(|arg| ["--fault", "--engine", "--reads"].contains(&arg.as_str())) {
+                return Err(format!("{other} is given beside --planted {}, which decides that itself\n\n{USAGE}", mistake.name));
+            }
+            (wanted.faults, wanted.reads) = (mistake.faults, Some(mistake.reads.into()));
         }
         Ok(wanted)
     }
@@ -110,8 +141,13 @@ mod tests {
             (["--reads", "none"], "--reads is \"none\"; allowed are quorum and lease"),
             (["--lasting", "61"], "--lasting is \"61\"; allowed are 1 to 60"),
             (["--hosts", "4"], "unknown argument \"--hosts\""),
+            (["--planted", "all"], "--planted is \"all\"; allowed are narrow-margin and lazy-revocation"),
         ] {
             assert!(parse(&bad).expect_err("bad").starts_with(why), "{bad:?}");
         }
+        let planted = parse(&["--planted", "narrow-margin"]).expect("good");
+        assert_eq!((planted.faults, planted.reads.as_deref()), (&[Fault::Part][..], Some("lease")));
+        let refused = parse(&["--engine", "mu", "--planted", "narrow-margin"]).expect_err("bad");
+        assert!(refused.starts_with("--engine is given beside --planted narrow-margin, which decides that itself"), "{refused}");
     }
 }
