@@ -24,8 +24,14 @@ use crate::meeting::watch::Watch;
 use crate::meeting::wire::Message;
 use crate::meeting::{Refusal, describe};
 
-const TIMES: Times =
-    Times { handshake: Duration::from_secs(5), first_pause: Duration::from_millis(1), longest_pause: Duration::from_millis(100) };
+/// How long attempts may take, and the pauses between them. No process looks for a client, so a client looks often. A member that starts looks for all the
+/// others itself: to look for it beforehand is only a safety net, and would wake an idle process many times a second where most of the numbers that a
+/// cluster may have are free.
+fn times(kind: PeerKind) -> Times {
+    let longest_pause = Duration::from_millis(if kind == PeerKind::Member { 1_000 } else { 100 });
+    Times { handshake: Duration::from_secs(5), first_pause: Duration::from_millis(1), longest_pause }
+}
+
 /// How long a process may take to end after its socket has ended, before the connection counts as lost with the process alive. A dying process closes
 /// its sockets first.
 const DYING: Duration = Duration::from_secs(1);
@@ -97,13 +103,14 @@ impl Bootstrap {
         max_clients: usize,
         open: bool,
     ) -> Bootstrap {
+        let attempts = Attempts::new(times(ours.party.identity.kind), open);
         Bootstrap {
             ours,
             shared,
             rendezvous,
             listener,
             max_clients,
-            attempts: Attempts::new(TIMES, open),
+            attempts,
             spare: None,
             connections: Vec::new(),
             next_peer: 1,
