@@ -119,22 +119,43 @@ fn with_an_engine_that_elects_its_leader_they_do_too() {
     service("mu");
 }
 
-/// The keeper is not replaced, and only its node can report its death.
+/// The keeper of this process, if there is one.
+fn keeper_of(pid: u64) -> Option<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a kernel that tells");
+    let is_keeper = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "martlet-keeper\n");
+    Pid::from_raw(children.split_whitespace().find(is_keeper)?.parse().expect("a process id"))
+}
+
 #[test]
-fn a_node_says_that_its_keeper_has_died() {
+fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_its_node() {
     if !fabric().is_empty() {
         return;
     }
     let cluster = Cluster::new();
-    cluster.up_with(&["--service-port", &free_ports(1).to_string()]).ok();
-    let pid = cluster.nodes()[&0].1.expect("it runs");
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a kernel that tells");
-    let is_keeper = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "martlet-keeper\n");
-    let keeper = children.split_whitespace().find(is_keeper).expect("it has one");
-    assert!(std::process::Command::new("kill").args(["-KILL", keeper]).status().expect("it is there").success());
-    let log = std::path::Path::new(&cluster.dir).join("node-0.log");
-    while !std::fs::read_to_string(&log).expect("its log").contains("the keeper of this node (martlet-keeper) has died and is not replaced")
-    {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let port = free_ports(1);
+    cluster.up_with(&["--service-port", &port.to_string()]).ok();
+    let mut client = Client::new(port, 0);
+    for _ in 0..3 {
+        client.ask(10);
+        client.settle();
+        let node = info(&mut Client::new(port, 1), "node");
+        let pid = cluster.nodes()[&node].1.expect("it runs");
+        let first = keeper_of(pid).expect("it has one");
+        kill_process(first, Signal::KILL).expect("it runs");
+        while keeper_of(pid).is_none_or(|keeper| keeper == first) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let log = std::path::Path::new(&cluster.dir).join(format!("node-{node}.log"));
+        while !std::fs::read_to_string(&log)
+            .expect("its log")
+            .contains("the keeper of this node (martlet-keeper) had died; another one has")
+        {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        client.ask(10);
+        kill_process(Pid::from_raw(pid as i32).expect("a number"), Signal::KILL).expect("it runs");
+        client.settle();
+        cluster.up_again().ok();
     }
+    assert_eq!(info(&mut Client::new(port, 1), "connections_lost"), 0);
 }

@@ -17,6 +17,7 @@ use martlet_fabric::host::process::stand_aside;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::thread::{Pid, gettid};
 
 use super::handover::{AGAIN_MS, Came, Handover, NEWEST, SOCKETS_A_MESSAGE, is_of_service, local_port, say};
 use super::{Holder, sys};
@@ -105,6 +106,8 @@ struct Charge {
     /// More descriptors of the listener, to be given up.
     spares: [RawFd; SPARES],
     replica: libc::pid_t,
+    /// The thread that has started it.
+    thread: Pid,
     keeps: Keeps,
 }
 
@@ -167,7 +170,8 @@ pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
     let spares = [(); SPARES].map(|()| spare());
     // SAFETY: it is the end of what has just been mapped.
     let stack = unsafe { stack.byte_add(STACK_BYTES) };
-    let charge = Charge { stack, listener: listener.as_raw_fd(), spares, replica: std::process::id() as libc::pid_t, keeps };
+    let charge =
+        Charge { stack, listener: listener.as_raw_fd(), spares, replica: std::process::id() as libc::pid_t, thread: gettid(), keeps };
     let charge = Box::into_raw(Box::new(charge));
     begin(charge)?;
     CHARGE.store(charge, Ordering::Release);
@@ -212,20 +216,18 @@ fn is_dead() -> bool {
     true
 }
 
-/// Whether this process's keeper has died. It is not replaced. Returns `false` from then on.
-pub fn has_died() -> bool {
-    OWN.load(Ordering::Acquire) != 0 && is_dead()
-}
-
 /// Replaces this process's keeper, if it is dead, by another under the same name. `None`: it lives, or there has been none. To be called every now and then, by
-/// the thread that [started](start) it, in a process whose keeper keeps [all](Keeps::All).
+/// the thread that [started](start) it: a keeper uses the thread-local storage of its thread, which another thread might not leave there for as long.
 pub fn mend() -> Option<Mended> {
     if !is_dead() {
         return None;
     }
     let charge = CHARGE.load(Ordering::Acquire);
     // SAFETY: it was leaked, and is only read: by this thread, and by a keeper that is dead.
-    let listener = unsafe { (*charge).listener };
+    let (listener, thread) = unsafe { ((*charge).listener, (*charge).thread) };
+    if thread != gettid() {
+        return Some(Mended::Lost(io::Error::other("this is not the thread that started the keeper")));
+    }
     close_accepted(listener);
     // The spare descriptors are all still there, since a keeper gives none up while its process lives; and so is the stack.
     Some(begin(charge).map_or_else(Mended::Lost, |()| Mended::Replaced))

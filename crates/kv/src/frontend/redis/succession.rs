@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use martlet_node::connections::keeper::{self, Left};
+use martlet_node::connections::keeper::{self, Left, Mended};
 use martlet_node::connections::ledger::{Ledger, Line, Remainder, Remains, Scratch, Settled, own_file};
 use martlet_node::connections::process::make_sure_of_death;
 use martlet_node::connections::service::Service;
@@ -70,12 +70,35 @@ pub(super) struct Succession {
     is_alone: bool,
     /// When to check next that the keeper is alive.
     look_at: Time,
+    /// The keeper is dead, and there is no other in its place.
+    lacks_keeper: bool,
 }
 
 impl Succession {
     /// Whether nothing is left to do until something is committed.
     pub(super) fn is_idle(&self) -> bool {
         !matches!(self.phase, Phase::Collecting { .. }) && self.ended.is_empty()
+    }
+
+    /// Replaces the keeper if it has died: without a keeper, connections end with this process.
+    fn mind_keeper(&mut self) {
+        let address = self.service.address;
+        match keeper::mend() {
+            None => {}
+            Some(Mended::Replaced) => {
+                self.lacks_keeper = false;
+                tracing::warn!(%address, "the keeper of this node (martlet-keeper) had died; another one has taken its place");
+            }
+            Some(Mended::Lost(error)) => {
+                if !std::mem::replace(&mut self.lacks_keeper, true) {
+                    tracing::error!(
+                        %address,
+                        %error,
+                        "the keeper of this node (martlet-keeper) has died, and there is no other so far: connections at the service's address end if this node dies while it leads"
+                    );
+                }
+            }
+        }
     }
 
     /// Takes note of what has been committed.
@@ -111,6 +134,7 @@ impl RedisFront {
             ended: Vec::new(),
             is_alone: false,
             look_at: Time(0),
+            lacks_keeper: false,
         });
         Ok(())
     }
@@ -121,12 +145,7 @@ impl RedisFront {
         let Some(succession) = &mut self.succession else { return };
         if now >= succession.look_at {
             succession.look_at = now.after(KEEPER_LOOK_NS);
-            if keeper::has_died() {
-                tracing::error!(
-                    address = %succession.service.address,
-                    "the keeper of this node (martlet-keeper) has died and is not replaced: connections at the service's address end if this node dies while it leads. Restart the node to give it another keeper"
-                );
-            }
+            succession.mind_keeper();
         }
         if keeper::SUCCEEDED.swap(false, Ordering::SeqCst) {
             for (_, line) in std::mem::take(&mut succession.parked) {
