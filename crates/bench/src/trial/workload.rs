@@ -23,6 +23,8 @@ pub struct Mix {
     pub keys: u64,
     /// How many requests in a hundred read.
     pub reads: u8,
+    /// How many of the clients only read: the last ones.
+    pub readers: usize,
     /// Between two requests of a client.
     pub pause: Duration,
     /// Bytes of a value.
@@ -167,12 +169,14 @@ pub fn round<C: Caller + Send, T>(
     let stop = AtomicBool::new(false);
     let acknowledged = AtomicU64::new(0);
     let begin = Barrier::new(callers.len() + 1);
+    let first_reader = (callers.len() - mix.readers.min(callers.len())) as u64 + 1;
     std::thread::scope(|scope| {
         let threads: Vec<_> = callers
             .iter_mut()
             .zip(1..)
             .map(|(caller, client)| {
                 let (stop, begin, acknowledged) = (&stop, &begin, &acknowledged);
+                let mix = if client < first_reader { mix } else { Mix { reads: 100, ..mix } };
                 scope.spawn(move || {
                     // Without it the latencies are worse, and still true.
                     let _ = clients::hurry();
@@ -245,13 +249,15 @@ mod tests {
     fn run(sick: bool) -> Outcome<usize> {
         let held = Held::default();
         let mut callers: Vec<InMemory> = (0..3).map(|_| InMemory { held: Arc::clone(&held), sick, calls: 0 }).collect();
-        let mix = Mix { keys: 8, reads: 50, pause: Duration::ZERO, value_bytes: 16 };
+        let mix = Mix { keys: 8, reads: 50, readers: 1, pause: Duration::ZERO, value_bytes: 16 };
         let (mut recordings, ()) = round(&mut callers, 1, mix, 42, |acknowledged| {
             while acknowledged.load(Ordering::Relaxed) < 6_000 {
                 std::thread::yield_now();
             }
             Ok(())
         })?;
+        let reads = |recording: &Recording| recording.history.iter().all(|op| op.input.action == Action::Get);
+        assert_eq!(recordings.iter().map(reads).collect::<Vec<_>>(), [false, false, true], "the last one only reads");
         recordings.push(audit(&mut callers[0], 9, 1, mix));
         judge(&recordings, 42)
     }
@@ -285,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_the_keys_is_not_asked_about_where_nobody_answers() {
-        let mix = Mix { keys: 24, reads: 50, pause: std::time::Duration::ZERO, value_bytes: 8 };
+        let mix = Mix { keys: 24, reads: 50, readers: 0, pause: std::time::Duration::ZERO, value_bytes: 8 };
         let answers: [fn() -> Reply; 2] = [|| Reply::Output(Output::Value(None)), || Reply::Refused("nobody leads".into())];
         for answer in answers {
             for (one_of, asked) in [(u64::MAX, 2), (2, 24), (1, 24)] {

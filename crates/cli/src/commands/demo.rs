@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let spans_hosts = arguments.fabric.kind().traits().spans_hosts;
     let (redis_port, service_port) = if spans_hosts { (Some(0), None) } else { (None, Some(0)) };
     let plan = Plan { engine: arguments.engine, fabric: arguments.fabric.plan(None)?, redis_port, service_port, ..Plan::new("demo", 3) };
-    let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
+    let mix = Mix { keys: 64, reads: 50, readers: 0, pause: Duration::from_micros(20), value_bytes: 64 };
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));
     let testbed = Testbed::start(&plan, &interrupt)?;

@@ -38,6 +38,10 @@ pub struct Arguments {
     /// Number of clients that speak the Redis protocol. The nodes must not need a password.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u16>(0..=64))]
     redis_clients: u16,
+    /// Number of clients that speak the Redis protocol and only read. A node that still answers although others have replaced it is soon found by them:
+    /// clients that write as well wait there for their first write.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u16>(0..=64))]
+    redis_readers: u16,
     /// Pause of each client between two requests, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1000, value_parser = number::<u64>(0..=1_000_000))]
     rest_us: u64,
@@ -56,25 +60,26 @@ const FIRST_ROUNDS: std::ops::Range<u64> = 1 << 48..1 << 52;
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     if arguments.clients + arguments.redis_clients == 0 {
-        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
+        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients that write nothing is checked"));
     }
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_cluster()?;
     directory.refuse_a_service("`martlet bench run` kills leaders of such a service under load, and checks every reply")?;
-    if arguments.redis_clients > 0 && clients::redis_addresses(&cluster).is_empty() {
-        let (count, place) = (arguments.redis_clients, directory.path().display());
-        return Err(Fail::usage(format_args!(
-            "--redis-clients is {count}, and no node in {place} serves the Redis protocol; allowed is 0"
-        )));
+    for (option, count) in [("--redis-clients", arguments.redis_clients), ("--redis-readers", arguments.redis_readers)] {
+        if count > 0 && clients::redis_addresses(&cluster).is_empty() {
+            let place = directory.path().display();
+            return Err(Fail::usage(format_args!("{option} is {count}, and no node in {place} serves the Redis protocol; allowed is 0")));
+        }
     }
     let mut observer = Observer::open(&cluster)?;
     if observer.wait_for(PATIENCE, &interrupt, |sights| observer::primary(sights).is_some())?.is_err() {
         return Err(Fail::absent(format_args!("no node of the cluster in {} leads; is it running?", directory.path().display())));
     }
     let mut callers = clients::open(&cluster, arguments.clients, Via::Fabric)?;
-    callers.extend(clients::open(&cluster, arguments.redis_clients, Via::Redis)?);
+    callers.extend(clients::open(&cluster, arguments.redis_clients + arguments.redis_readers, Via::Redis)?);
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
-    let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(arguments.rest_us), value_bytes: 32 };
+    let readers = usize::from(arguments.redis_readers);
+    let mix = Mix { keys: 24, reads: 50, readers, pause: Duration::from_micros(arguments.rest_us), value_bytes: 32 };
     let first = fastrand::u64(FIRST_ROUNDS);
     let mut load = Judged::new(callers, mix, seed, first);
     let began = Instant::now();
@@ -109,6 +114,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.set("seed", seed);
     report.set("clients", arguments.clients);
     report.set("redis_clients", arguments.redis_clients);
+    report.set("redis_readers", arguments.redis_readers);
     totals.add_to(&mut report, "judge", ["GET", "change"]);
     report.finish();
     let (operations, unknown, slowest_ms) = (totals.operations, totals.unknown, slowest.as_secs_f64() * 1e3);

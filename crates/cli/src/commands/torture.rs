@@ -161,7 +161,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.changes > 0 {
         testbed.set_aside(arguments.nodes)?;
     }
-    let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(50), value_bytes: 32 };
+    let mix = Mix { keys: 24, reads: 50, readers: 0, pause: Duration::from_micros(50), value_bytes: 32 };
     if let Some(wardens) = &wardens {
         wardens.await_nodes(&testbed.cluster().config().name, &testbed.running())?;
     }
