@@ -139,7 +139,7 @@ impl Hosts {
         let cluster = directory.0.join("cluster");
         let hosts: Vec<String> = (0..NODES).map(ip_address).collect();
         let patience = if accel == Accel::Tcg { EMULATED } else { 1 };
-        write_files(&cluster, &hosts, &wanted.engine, wanted.reads.as_deref().unwrap_or("auto"), patience)?;
+        write_files(&cluster, &hosts, &wanted.engine, wanted.reads.as_deref().unwrap_or("auto"), patience, wanted.waits)?;
         let wire = Wire::make(&directory.0, NODES + 1)?;
         let (say, said) = channel();
         let mut guests = Vec::new();
@@ -341,7 +341,7 @@ fn clients(martlet: &Path, cluster: &Path, wanted: &Wanted) -> String {
     format!(
         "tries=0
            while :; do
-               '{martlet}' judge --json --dir '{cluster}' --clients 2 --redis-clients 2 --rest-us 5000 --seconds 2592000 --round-seconds {lasts} --seed {seed}
+               '{martlet}' judge --json --dir '{cluster}' --clients 2 --redis-clients 2 --redis-readers 2 --rest-us 5000 --seconds 2592000 --round-seconds {lasts} --seed {seed}
                # Nobody leads so far.
                ended=$?; tries=$((tries + 1))
                [ $ended = 3 ] && [ $tries -lt 30 ] || exit $ended

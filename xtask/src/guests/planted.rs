@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::wanted::Fault;
 use crate::ci::{Outcome, cargo, finish, target_directory};
+use crate::net::cluster::Waits;
 
 /// A change of one place in the sources, and the rounds that find it.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +21,10 @@ pub struct Mistake {
     /// What stands in the file exactly once, and what replaces it.
     right: &'static str,
     wrong: &'static str,
-    /// How reads are served, and which fault shows the mistake.
+    /// How reads are served, how long nodes wait, and which fault shows the mistake, if it lasts for so long.
     pub reads: &'static str,
+    pub waits: Waits,
+    pub lasting: Duration,
     pub faults: &'static [Fault],
 }
 
@@ -33,6 +37,9 @@ pub const MISTAKES: &[Mistake] = &[
         right: "pub const HOSTS_DRIFT_PPM: u64 = 101_200;",
         wrong: "pub const HOSTS_DRIFT_PPM: u64 = 10_000;",
         reads: "lease",
+        // The predecessor's lease has to last until the others have noticed that it is cut off: only then do they wait for the lease's end, and for nothing else.
+        waits: Waits { lease: Some(Duration::from_secs(10)), heartbeat: None, give_up: None },
+        lasting: Duration::from_secs(14),
         faults: &[Fault::Part],
     },
     Mistake {
@@ -40,8 +47,11 @@ pub const MISTAKES: &[Mistake] = &[
         what: "a new primary takes over while its predecessor may still write to the others",
         file: "crates/node/src/engine.rs",
         right: "let fences_departed = R::HOLDS == Holds::Written && config.fabric.traits().spans_hosts;",
-        wrong: "let fences_departed = false;",
+        wrong: "let fences_departed = R::HOLDS != Holds::Written && config.fabric.traits().spans_hosts;",
         reads: "quorum",
+        // A connection that is given up is one on which nothing more can be written. Clients that wait for a reply still do when the predecessor goes on.
+        waits: Waits { lease: None, heartbeat: Some(Duration::from_millis(50)), give_up: Some(Duration::from_secs(60)) },
+        lasting: Duration::from_secs(7),
         faults: &[Fault::Stop],
     },
 ];
@@ -60,7 +70,7 @@ impl Mistake {
         }
     }
 
-    /// Builds `martlet` for release from a copy of the sources, below the build of those without the mistake.
+    /// Builds `martlet`, optimised, from a copy of the sources, below the build of those without the mistake.
     ///
     /// # Errors
     /// When it cannot be copied, planted or built.
@@ -74,9 +84,9 @@ impl Mistake {
             write_if_new(&sources.join(&name), &text)?;
         }
         let mut command = cargo(&sources);
-        command.args(["build", "--quiet", "--release", "--package", "martlet-cli"]).env("CARGO_TARGET_DIR", &target);
+        command.args(["build", "--quiet", "--profile", "probed", "--package", "martlet-cli"]).env("CARGO_TARGET_DIR", &target);
         match finish(&mut command) {
-            Outcome::Passed => Ok(target.join("release/martlet")),
+            Outcome::Passed => Ok(target.join("probed/martlet")),
             _ => Err(format!("`martlet` does not build with {:?} planted", self.name)),
         }
     }
