@@ -8,14 +8,15 @@ use toml::{Table, Value};
 use super::Problem;
 
 /// Which of our crates a crate may use (`ARCHITECTURE.md`). Tests of all may use the simulator's checkers.
-const MAY_USE: [(&str, &[&str]); 15] = [
+const MAY_USE: [(&str, &[&str]); 16] = [
     ("martlet-fabric", &[]),
+    ("martlet-settings", &[]),
     ("martlet-protocol", &["martlet-fabric"]),
-    ("martlet-warden", &["martlet-protocol", "martlet-fabric"]),
-    ("martlet-node", &["martlet-warden", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-warden", &["martlet-settings", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-node", &["martlet-warden", "martlet-settings", "martlet-protocol", "martlet-fabric"]),
     ("martlet-kv", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-sim", &["martlet-protocol", "martlet-fabric"]),
-    ("martlet-cluster", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-cluster", &["martlet-kv", "martlet-node", "martlet-settings", "martlet-protocol", "martlet-fabric"]),
     (
         "martlet-bench",
         &[

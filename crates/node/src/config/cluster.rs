@@ -12,12 +12,11 @@ use martlet_protocol::engine::EngineKind;
 use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
 use martlet_protocol::membership::{self, Roles};
 use martlet_protocol::replica::Execution;
+use martlet_settings::{Checker, ConfigError};
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
-use super::allowed;
 use super::durability::DurabilityConfig;
-use super::error::{Checker, ConfigError};
 use super::fabric::{EthernetConfig, VerbsConfig};
 use super::group::GroupConfig;
 use super::list::ListConfig;
@@ -317,7 +316,7 @@ impl ClusterConfig {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn from_toml(text: &str) -> Result<ClusterConfig, String> {
-        allowed::read(text).map_err(|wrong| wrong.to_string())
+        martlet_settings::read(Path::new(""), text).map_err(|error| error.to_string())
     }
 
     /// The file's text. Reading it gives an equal value.

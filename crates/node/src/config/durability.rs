@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use martlet_protocol::replica::Durability;
+use martlet_settings::{Checker, ConfigError};
 use serde::{Deserialize, Serialize};
 
 use super::EngineKind;
-use super::error::{Checker, ConfigError};
 
 /// What an acknowledgement means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use martlet_fabric::ethernet::DEFAULT_GIVE_UP;
 use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
+use martlet_settings::Allowed::{self, Number, Table, Truth, Words};
+use martlet_settings::{Checker, ConfigError, Setting};
 use serde::{Deserialize, Serialize};
 
-use super::allowed::Allowed::{self, Number, Table, Truth, Words};
-use super::allowed::Setting;
-use super::error::{Checker, ConfigError};
 use super::{ClusterConfig, NodeConfig, Settings};
 
 /// What a device's name may be.

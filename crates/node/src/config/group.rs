@@ -2,9 +2,8 @@
 
 use martlet_fabric::FabricKind;
 use martlet_protocol::engine::EngineKind;
+use martlet_settings::{Checker, ConfigError};
 use serde::{Deserialize, Serialize};
-
-use super::error::{Checker, ConfigError};
 
 /// What makes a majority, with engines that leave that to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

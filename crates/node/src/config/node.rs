@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use martlet_settings::{Checker, ConfigError};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Secret;
-use super::allowed;
-use super::error::{Checker, ConfigError};
 use super::fabric::NodeVerbsConfig;
 
 /// What one process does. The same node may be given another file at its next start; the cluster does not notice.
@@ -420,7 +419,7 @@ impl NodeConfig {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn from_toml(text: &str) -> Result<NodeConfig, String> {
-        allowed::read(text).map_err(|wrong| wrong.to_string())
+        martlet_settings::read(Path::new(""), text).map_err(|error| error.to_string())
     }
 
     /// The file's text. Reading it gives an equal value.

@@ -1,8 +1,7 @@
 //! How often a cluster has been founded again from one node, after a majority was lost for good.
 
+use martlet_settings::{Checker, ConfigError};
 use serde::{Deserialize, Serialize};
-
-use super::error::{Checker, ConfigError};
 
 /// What `martlet cluster recover` writes into the cluster's file. Processes of two generations do not meet, because each generation has a name of its own on
 /// the fabric.

@@ -1,16 +1,14 @@
 //! Configurations that have been validated, and can no longer change.
 
 use std::fmt;
-use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use martlet_fabric::NodeId;
 use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
+use martlet_settings::{Checker, ConfigError, load, read_text};
 
-use super::allowed::{self, Keys};
-use super::error::{Checker, ConfigError};
 use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Pin, Reads, RecoveryConfig, Secret, UseWarden};
 
 /// The secret that admits a process to a cluster. It is not shown in messages.
@@ -82,9 +80,10 @@ pub struct Cluster {
 impl Cluster {
     /// Reads and validates a cluster's file and its key.
     pub fn load(file: &Path) -> Result<Cluster, ConfigError> {
-        let config: ClusterConfig = parse(file)?;
+        let (config, text) = load(file)?;
         let base = file.parent().unwrap_or(Path::new("."));
-        Ok(Cluster { file: Some(file.to_owned()), ..Self::validated(config, file, base)? })
+        let cluster = Self::validated(config, file, base).map_err(|error| error.in_text(&text))?;
+        Ok(Cluster { file: Some(file.to_owned()), ..cluster })
     }
 
     /// Validates a cluster's configuration that a program has built. Errors name `<cluster>` as the file; relative paths are relative to the working directory.
@@ -110,7 +109,7 @@ impl Cluster {
                 .ok_or_else(|| check.refuse("key", format_args!("a text of {} bytes", key.len()), "64 hexadecimal digits"))?,
             (None, Some(path)) => read_key(&base.join(path))?,
             (Some(_), Some(_)) => return Err(check.refuse("key", "given twice, as key and as key_file", "one of key and key_file")),
-            (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
+            (None, None) => return Err(check.refuse("key", "missing", "one of key and key_file")),
         };
         if let Some(directory) = config.rendezvous.as_ref().map(|directory| base.join(directory)) {
             let (bytes, most) = (
@@ -221,8 +220,8 @@ pub struct Settings {
 impl Settings {
     /// Reads and validates a node's file and the cluster's file that it names.
     pub fn load(file: &Path) -> Result<Settings, ConfigError> {
-        let mut node: NodeConfig = parse(file)?;
-        node.validate(file)?;
+        let (mut node, text): (NodeConfig, String) = load(file)?;
+        node.validate(file).map_err(|error| error.in_text(&text))?;
         let base = file.parent().unwrap_or(Path::new("."));
         node.cluster = base.join(&node.cluster);
         if let Some(socket) = &mut node.redis.unix_socket {
@@ -235,7 +234,7 @@ impl Settings {
             *directory = base.join(&*directory);
         }
         let cluster = Cluster::load(&node.cluster)?;
-        Self::joined(cluster, node, file)
+        Self::joined(cluster, node, file).map_err(|error| error.in_text(&text))
     }
 
     /// Validates a node's configuration that a program has built; `node.cluster` is not read. Errors name `<node>` as the file.
@@ -281,14 +280,14 @@ impl Settings {
 
     fn read_again(&self, generation: impl FnOnce(Option<RecoveryConfig>) -> Option<RecoveryConfig>) -> Result<Settings, RelistError> {
         let Some(file) = &self.cluster.file else { return Ok(self.clone()) };
-        let ClusterConfig { mut nodes, recovery, .. } = parse::<ClusterConfig>(file)?;
+        let (ClusterConfig { mut nodes, recovery, .. }, text) = load(file)?;
         let recovery = generation(recovery);
         let Some(own) = nodes.iter_mut().find(|entry| entry.number == self.node.number) else {
             return Err(RelistError::Removed { file: file.clone(), nodes: nodes.iter().map(|entry| entry.number).collect() });
         };
         own.clone_from(self.entry());
         let cluster = Cluster { config: ClusterConfig { nodes, recovery, ..self.cluster.config.clone() }, ..self.cluster.clone() };
-        cluster.config.validate(file)?;
+        cluster.config.validate(file).map_err(|error| error.in_text(&text))?;
         Ok(Settings { all_here: self.all_here, ..Self::joined(cluster, self.node.clone(), file)? })
     }
 
@@ -360,24 +359,6 @@ impl Settings {
             Reads::Quorum => true,
         }
     }
-}
-
-/// A larger file is no configuration of ours.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-
-fn read_text(file: &Path) -> Result<String, ConfigError> {
-    let failed = |error| ConfigError::Read { file: file.to_owned(), error };
-    let mut text = String::new();
-    let n = std::fs::File::open(file).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if n as u64 > MAX_FILE_BYTES {
-        let error = std::io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes, the most that is allowed"));
-        return Err(failed(error));
-    }
-    Ok(text)
-}
-
-fn parse<T: serde::de::DeserializeOwned + Keys>(file: &Path) -> Result<T, ConfigError> {
-    allowed::read(&read_text(file)?).map_err(|wrong| wrong.of(file))
 }
 
 fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {

@@ -409,9 +409,7 @@ fn each_wrong_key_about_rdma_is_named_with_its_value_and_what_is_allowed() {
         ("fabric = \"verbs\"", "fabric = \"tin\"", "fabric is \"tin\"; allowed: \"shm\", \"verbs\" or \"ethernet\""),
     ] {
         assert!(text.contains(from), "{from:?} is not in\n{text}");
-        let dir = Dir::new("bad-rdma");
-        let file = dir.file("cluster.toml", &text.replacen(from, to, 1));
-        let error = Cluster::load(&file).expect_err(to).to_string().replace(&format!("{}: ", file.display()), "");
+        let error = said_of_cluster("bad-rdma", &text.replacen(from, to, 1));
         assert!(error.starts_with(wanted), "{to}: {error}\nwanted: {wanted}");
     }
     let bad = NodeVerbsConfig { listen: Some("7600".into()), ..NodeVerbsConfig::default() };
@@ -420,15 +418,21 @@ fn each_wrong_key_about_rdma_is_named_with_its_value_and_what_is_allowed() {
     assert!(error.contains("verbs.listen is \"7600\"; allowed: an IP address and a port"), "{error}");
 }
 
-/// The error of a cluster's file in which one text has been replaced by another.
+/// What is said about a cluster's file with that text, without the file and the line.
+fn said_of_cluster(directory: &str, text: &str) -> String {
+    let dir = Dir::new(directory);
+    let file = dir.file("cluster.toml", text);
+    let error = Cluster::load(&file).expect_err(text).to_string();
+    let said = error.strip_prefix(&file.display().to_string()).unwrap_or_else(|| panic!("it names its file: {error}"));
+    let after_line = said.strip_prefix(", line ").and_then(|said| said.split_once(": ")).map(|(_, said)| said);
+    after_line.or_else(|| said.strip_prefix(": ")).expect("what is wrong").to_owned()
+}
+
+/// The same of a cluster's file in which one text has been replaced by another.
 fn cluster_error(from: &str, to: &str) -> String {
     let text = three().to_toml();
     assert!(text.contains(from), "{from:?} is not in\n{text}");
-    let dir = Dir::new("bad-cluster");
-    let file = dir.file("cluster.toml", &text.replacen(from, to, 1));
-    let error = Cluster::load(&file).expect_err(to).to_string();
-    assert!(error.starts_with(&format!("{}: ", file.display())), "it names its file: {error}");
-    error.replace(&format!("{}: ", file.display()), "")
+    said_of_cluster("bad-cluster", &text.replacen(from, to, 1))
 }
 
 #[test]
@@ -442,7 +446,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("name = \"demo\"", "name = \"a/b\"", "name is \"a/b\"; allowed: 1 to 48 letters"),
         (&key_line, "key = \"12\"", "key is a text of 2 bytes; allowed: 64 hexadecimal digits"),
         (&key_line, &key_line.replace("0001", "+1+1"), "key is a text of 64 bytes; allowed: 64 hexadecimal digits"),
-        (&key_line, "", "key is absent; allowed: one of key and key_file"),
+        (&key_line, "", "key is missing; allowed: one of key and key_file"),
         (&key_line, &format!("key_file = \"k\"\n{key_line}"), "key is given twice, as key and as key_file; allowed: one of"),
         ("lease_us = 10000", "lease_us = 10", "lease_us is 10; allowed: 50 to 60000000"),
         ("lease_us = 10000", "lease_us = 10000\nclock_drift_ppm = 500001", "clock_drift_ppm is 500001; allowed: 0 to 500000"),
@@ -486,9 +490,13 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("engine = \"primary-backup\"", "engine = 1", ["engine is 1", "allowed: \"primary-backup\", "]),
         ("number = 1", "number = -1", ["node[1].number is -1", "allowed: a whole number from 0 to 15, each number once"]),
         ("[\"coordinator\", \"replica\"]", "\"replica\"", ["node[0].roles is \"replica\"", "allowed: a list of "]),
-        ("lease_us = 10000", "leese_us = 1", ["leese_us", "lease_us"]),
-        ("name = \"demo\"\n", "", ["missing field `name`", ""]),
-        ("name = \"demo\"", "name = ", ["line 1", ""]),
+        (
+            "lease_us = 10000",
+            "leese_us = 1",
+            ["leese_us is an unknown key", "allowed: name, key, key_file, fabric, rendezvous, lease_us, "],
+        ),
+        ("name = \"demo\"\n", "", ["name is missing; allowed: a text of 1 to 48 letters", ""]),
+        ("name = \"demo\"", "name = ", ["\"name = \" is not TOML: ", ""]),
         (
             "[\"coordinator\", \"replica\"]",
             "[\"king\"]",
@@ -554,7 +562,8 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[threads]\npriority = \"fifo\"\nidle = \"spin\"", "threads.priority is \"fifo\"; allowed: \"auto\", \"slice\" or \"normal\""),
     ] {
         let error = load(&format!("{start}{rest}\n"));
-        let wanted = format!("{}: {wanted}", dir.0.join("n.toml").display());
+        let line = 2 + rest.lines().count() - usize::from(rest.contains("idle"));
+        let wanted = format!("{}, line {line}: {wanted}", dir.0.join("n.toml").display());
         assert!(error.contains(&wanted), "{rest}: {error}\nwanted: {wanted}");
     }
     for (rest, wanted) in [
@@ -563,7 +572,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[redis]\nport = 65536", ["redis.port is 65536", "allowed: a whole number from 0 to 65535"]),
         ("[warden]\nuse = \"maybe\"", ["warden.use is \"maybe\"", "allowed: \"auto\", \"on\" or \"off\""]),
         ("[redis]\nreads = \"stale\"", ["redis.reads is \"stale\"", "allowed: \"auto\", \"lease\" or \"quorum\""]),
-        ("[redis]\nprot = 6553", ["prot", "expected one of `listen`, `port`"]),
+        ("[redis]\nprot = 6553", ["n.toml, line 4: redis.prot is an unknown key", "allowed: listen, port, unix_socket, "]),
         ("[threads]\npin = \"here\"", ["threads.pin is \"here\"", "allowed: \"none\", \"auto\", or a list of at least one core"]),
         ("[threads]\npin = [\"a\"]", ["threads.pin is [\"a\"]", "from 0 to 1023"]),
         ("[threads]\nidle = \"dream\"", ["threads.idle is \"dream\"", "allowed: \"spin\", \"yield\", \"park\" or \"adaptive\""]),
@@ -574,7 +583,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         assert!(wanted.iter().all(|w| error.contains(w)), "{rest}: {error}\nwanted: {wanted:?}");
     }
     let error = load("number = 9\ncluster = \"c.toml\"\n");
-    assert!(error.ends_with("n.toml: number is 9; allowed: the cluster's nodes: 0, 1, 2"), "{error}");
+    assert!(error.ends_with("n.toml, line 1: number is 9; allowed: the cluster's nodes: 0, 1, 2"), "{error}");
     let error = load("number = 1\ncluster = \"d.toml\"\n");
     assert!(error.contains("d.toml: cannot be read: No such file"), "{error}");
     let error = Settings::load(Path::new("/dev/zero")).expect_err("endless").to_string();
