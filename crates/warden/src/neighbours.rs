@@ -1,10 +1,13 @@
 //! The file that says which other hosts a warden listens to, and over which paths.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use martlet_protocol::detector::planned::PathBounds;
 use martlet_protocol::detector::wardens::{HostId, MAX_PATHS};
+use martlet_settings::Allowed::{Made, Number, Words};
+use martlet_settings::{Checker, ConfigError, Keys, Setting, read, read_text};
 use serde::Deserialize;
 
 use crate::canary::Canary;
@@ -15,39 +18,6 @@ pub const LEAST_INTERVAL_US: u64 = 100;
 pub const MOST_INTERVAL_US: u64 = 10_000_000;
 /// The most other hosts that a warden listens to.
 pub const MAX_HOSTS: usize = 64;
-
-/// Why the file is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It cannot be read.
-    #[error("cannot read {path}: {error}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// It is not TOML, or has an unknown key.
-    #[error("{path}: {error}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: toml::de::Error,
-    },
-    /// A key has a value that is not allowed.
-    #[error("{path}: {key} is {value}; allowed are {allowed}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The allowed values.
-        allowed: String,
-    },
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +43,76 @@ struct OwnPath {
 struct FilePeer {
     host: u16,
     addresses: Vec<SocketAddr>,
+}
+
+/// Where a warden listens.
+const ADDRESS: &str = "an IP address and a port from 1 to 65535, as a text in quotes such as \"10.1.0.1:7100\"";
+
+impl Keys for File {
+    const PARTS: &'static [&'static [Setting]] = &[&[
+        ("host", Number(1, 65_535)),
+        ("key_file", Words("a path, as a text in quotes")),
+        ("interval_us", Number(LEAST_INTERVAL_US, MOST_INTERVAL_US)),
+        ("path", Made(|| format!("1 to {MAX_PATHS} [[path]] tables"))),
+        ("path[..]", Words("a table, which begins with [[path]]")),
+        ("path[..].listen", Words(ADDRESS)),
+        ("path[..].latency_us", Number(0, MOST_INTERVAL_US)),
+        ("path[..].jitter_us", Number(0, MOST_INTERVAL_US)),
+        ("peer", Made(|| format!("0 to {MAX_HOSTS} [[peer]] tables"))),
+        ("peer[..]", Words("a table, which begins with [[peer]]")),
+        ("peer[..].host", Number(1, 65_535)),
+        ("peer[..].addresses", Words("a list with an address for each [[path]], such as [\"10.1.0.2:7100\"]")),
+    ]];
+}
+
+impl File {
+    /// Refuses what the types of its keys do not rule out.
+    fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        check.number("host", self.host)?;
+        check.number("interval_us", self.interval_us)?;
+        if !(1..=MAX_PATHS).contains(&self.path.len()) {
+            return Err(check.refuse_known("path", format_args!("a list of {}", self.path.len())));
+        }
+        let mut addresses = BTreeSet::new();
+        for (at, own) in self.path.iter().enumerate() {
+            check.number(&format!("path[{at}].latency_us"), own.latency_us)?;
+            check.number(&format!("path[{at}].jitter_us"), own.jitter_us)?;
+            let key = format!("path[{at}].listen");
+            if own.listen.port() == 0 {
+                return Err(check.refuse_known(&key, format_args!("\"{}\"", own.listen)));
+            }
+            if !addresses.insert(own.listen) {
+                return Err(check.refuse(key, format_args!("\"{}\"", own.listen), "an address that no other [[path]] has"));
+            }
+        }
+        if self.peer.len() > MAX_HOSTS {
+            return Err(check.refuse_known("peer", format_args!("a list of {}", self.peer.len())));
+        }
+        // The planted bug takes the same [[peer]] twice.
+        let takes_twice = Canary::HostTwice.is_planted();
+        let mut hosts = BTreeSet::from([self.host]);
+        for (at, peer) in self.peer.iter().enumerate() {
+            let key = format!("peer[{at}].host");
+            check.number(&key, peer.host)?;
+            if peer.host == self.host || !hosts.insert(peer.host) && !takes_twice {
+                let allowed = format_args!("1 to 65535, each host once, and not {}, which is this host", self.host);
+                return Err(check.refuse(key, peer.host, allowed));
+            }
+            let key = format!("peer[{at}].addresses");
+            let shown = || format!("{:?}", peer.addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
+            if peer.addresses.len() != self.path.len() {
+                let allowed = format_args!("a list of {}: one address for each [[path]], in the same order", self.path.len());
+                return Err(check.refuse(key, shown(), allowed));
+            }
+            if peer.addresses.iter().any(|address| address.port() == 0) {
+                return Err(check.refuse(key, shown(), "addresses with a port from 1 to 65535"));
+            }
+            if !peer.addresses.iter().all(|address| addresses.insert(*address)) && !takes_twice {
+                return Err(check.refuse(key, shown(), "addresses that stand nowhere else in this file"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Another host.
@@ -105,53 +145,14 @@ impl Neighbours {
     /// Reads the file. A relative path of the key's file is relative to this file.
     ///
     /// # Errors
-    /// When the file cannot be read, or has a value that is not allowed: the error names the key and the value.
-    pub fn read(path: &Path) -> Result<Neighbours, FileError> {
-        let text = std::fs::read_to_string(path).map_err(|error| FileError::Read { path: path.into(), error })?;
-        Neighbours::parse(path, &text)
+    /// When the file cannot be read, or has a value that is not allowed: the error names the file, the line, the key, the value and what is allowed.
+    pub fn read(path: &Path) -> Result<Neighbours, ConfigError> {
+        Neighbours::parse(path, &read_text(path)?)
     }
 
-    pub(crate) fn parse(path: &Path, text: &str) -> Result<Neighbours, FileError> {
-        let file: File = toml::from_str(text).map_err(|error| FileError::Syntax { path: path.into(), error })?;
-        let wrong = |key: &str, value: String, allowed: &str| FileError::Value {
-            path: path.into(),
-            key: key.into(),
-            value,
-            allowed: allowed.into(),
-        };
-        if !(LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&file.interval_us) {
-            let allowed = format!("{LEAST_INTERVAL_US} to {MOST_INTERVAL_US}");
-            return Err(wrong("interval_us", file.interval_us.to_string(), &allowed));
-        }
-        if !(1..=MAX_PATHS).contains(&file.path.len()) {
-            return Err(wrong("the number of [[path]]", file.path.len().to_string(), "1 and 2"));
-        }
-        for own in &file.path {
-            for (key, value) in [("path.latency_us", own.latency_us), ("path.jitter_us", own.jitter_us)] {
-                if value > MOST_INTERVAL_US {
-                    return Err(wrong(key, value.to_string(), &format!("0 to {MOST_INTERVAL_US}")));
-                }
-            }
-            if file.path.iter().filter(|other| other.listen == own.listen).count() > 1 {
-                return Err(wrong("path.listen", own.listen.to_string(), "addresses that no other path has"));
-            }
-        }
-        if file.host == 0 {
-            return Err(wrong("host", "0".into(), "1 to 65535"));
-        }
-        if file.peer.len() > MAX_HOSTS {
-            return Err(wrong("the number of [[peer]]", file.peer.len().to_string(), &format!("0 to {MAX_HOSTS}")));
-        }
-        for peer in &file.peer {
-            let is_twice = file.peer.iter().filter(|other| other.host == peer.host).count() > 1 && !Canary::HostTwice.is_planted();
-            if peer.host == 0 || peer.host == file.host || is_twice {
-                return Err(wrong("peer.host", peer.host.to_string(), "1 to 65535, each once, and not this host's own"));
-            }
-            if peer.addresses.len() != file.path.len() {
-                let allowed = format!("{}, one a path", file.path.len());
-                return Err(wrong("the number of peer.addresses", peer.addresses.len().to_string(), &allowed));
-            }
-        }
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Neighbours, ConfigError> {
+        let file: File = read(path, text)?;
+        file.validate(&Checker::of::<File>(path)).map_err(|error| error.in_text(text))?;
         let paths = if Canary::FirstPathOnly.is_planted() { 1 } else { file.path.len() };
         let bounds: Vec<PathBounds> = file.path[..paths]
             .iter()
@@ -174,22 +175,21 @@ impl Neighbours {
 mod tests {
     use super::*;
 
-    const FILE: &str = r#"
-        host = 1
-        key_file = "warden.key"
-        interval_us = 1000
-        [[path]]
-        listen = "10.1.0.1:7100"
-        latency_us = 10
-        jitter_us = 500
-        [[path]]
-        listen = "10.2.0.1:7100"
-        latency_us = 20
-        jitter_us = 400
-        [[peer]]
-        host = 2
-        addresses = ["10.1.0.2:7100", "10.2.0.2:7100"]
-    "#;
+    const FILE: &str = r#"host = 1
+key_file = "warden.key"
+interval_us = 1000
+[[path]]
+listen = "10.1.0.1:7100"
+latency_us = 10
+jitter_us = 500
+[[path]]
+listen = "10.2.0.1:7100"
+latency_us = 20
+jitter_us = 400
+[[peer]]
+host = 2
+addresses = ["10.1.0.2:7100", "10.2.0.2:7100"]
+"#;
 
     fn parse(text: &str) -> Result<Neighbours, String> {
         Neighbours::parse(Path::new("/etc/martlet/warden.toml"), text).map_err(|error| error.to_string())
@@ -205,18 +205,101 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_cannot_say_is_named() {
-        for (from, to, why) in [
-            ("interval_us = 1000", "interval_us = 10", "interval_us is 10; allowed are 100 to 10000000"),
-            ("host = 1\n", "host = 0\n", "host is 0; allowed are 1 to 65535"),
-            ("host = 2", "host = 1", "peer.host is 1; allowed are 1 to 65535, each once, and not this host's own"),
-            (", \"10.2.0.2:7100\"]", "]", "the number of peer.addresses is 1; allowed are 2, one a path"),
-            ("10.2.0.1:7100", "10.1.0.1:7100", "path.listen is 10.1.0.1:7100; allowed are addresses that no other path has"),
-            ("jitter_us = 400", "jitter_us = 99999999", "path.jitter_us is 99999999; allowed are 0 to 10000000"),
+    fn each_mistake_is_named_with_its_line_its_value_and_what_is_allowed() {
+        let address = "an IP address and a port from 1 to 65535, as a text in quotes such as \"10.1.0.1:7100\"";
+        let list = "a list with an address for each [[path]], such as [\"10.1.0.2:7100\"]";
+        let number = "a whole number from";
+        let both = "[\"10.1.0.2:7100\", \"10.2.0.2:7100\"]";
+        let other = format!("[[peer]]\nhost = 2\naddresses = {both}\n");
+        let more = |host: u16| FILE.to_owned() + &other.replace("host = 2", &format!("host = {host}"));
+        let many: String = (2..67).map(|host| format!("[[peer]]\nhost = {host}\naddresses = []\n")).collect();
+        let with = |from: &str, to: &str| {
+            assert!(FILE.contains(from), "{from}");
+            FILE.replacen(from, to, 1)
+        };
+        for (text, line, why) in [
+            // Numbers outside of their ranges.
+            (with("host = 1\n", "host = 0\n"), 1, "host is 0; allowed: 1 to 65535".into()),
+            (with("host = 1\n", "host = 65536\n"), 1, format!("host is 65536; allowed: {number} 1 to 65535")),
+            (with("host = 1\n", "host = -1\n"), 1, format!("host is -1; allowed: {number} 1 to 65535")),
+            (with("interval_us = 1000", "interval_us = 10"), 3, "interval_us is 10; allowed: 100 to 10000000".into()),
+            (with("interval_us = 1000", "interval_us = 10000001"), 3, "interval_us is 10000001; allowed: 100 to 10000000".into()),
+            (with("latency_us = 20", "latency_us = 10000001"), 10, "path[1].latency_us is 10000001; allowed: 0 to 10000000".into()),
+            (with("jitter_us = 400", "jitter_us = 99999999"), 11, "path[1].jitter_us is 99999999; allowed: 0 to 10000000".into()),
+            (with("host = 2", "host = 0"), 13, "peer[0].host is 0; allowed: 1 to 65535".into()),
+            // Values of a wrong type.
+            (with("host = 1\n", "host = \"one\"\n"), 1, format!("host is \"one\"; allowed: {number} 1 to 65535")),
+            (with("\"warden.key\"", "7"), 2, "key_file is 7; allowed: a path, as a text in quotes".into()),
+            (with("interval_us = 1000", "interval_us = 1.5"), 3, format!("interval_us is 1.5; allowed: {number} 100 to 10000000")),
+            (with("latency_us = 10\n", "latency_us = true\n"), 6, format!("path[0].latency_us is true; allowed: {number} 0 to 10000000")),
+            (with("jitter_us = 500", "jitter_us = []"), 7, format!("path[0].jitter_us is []; allowed: {number} 0 to 10000000")),
+            (with("[[peer]]", "[peer]"), 12, "peer is a table; allowed: 0 to 64 [[peer]] tables".into()),
+            (with(both, "\"10.1.0.2:7100\""), 14, format!("peer[0].addresses is \"10.1.0.2:7100\"; allowed: {list}")),
+            // Addresses that are none.
+            (with("\"10.1.0.1:7100\"", "\"10.1.0.1\""), 5, format!("path[0].listen is \"10.1.0.1\"; allowed: {address}")),
+            (with("\"10.1.0.1:7100\"", "\"here:7100\""), 5, format!("path[0].listen is \"here:7100\"; allowed: {address}")),
+            (with("\"10.1.0.1:7100\"", "7100"), 5, format!("path[0].listen is 7100; allowed: {address}")),
+            (with("10.1.0.1:7100", "10.1.0.1:0"), 5, format!("path[0].listen is \"10.1.0.1:0\"; allowed: {address}")),
+            (with("10.2.0.2:7100", "there"), 14, format!("peer[0].addresses is [\"10.1.0.2:7100\", \"there\"]; allowed: {list}")),
+            (
+                with("10.2.0.2:7100", "10.2.0.2:0"),
+                14,
+                "peer[0].addresses is [\"10.1.0.2:7100\", \"10.2.0.2:0\"]; allowed: addresses with a port from 1 to 65535".into(),
+            ),
+            // What is there twice.
+            (
+                with("10.2.0.1:7100", "10.1.0.1:7100"),
+                9,
+                "path[1].listen is \"10.1.0.1:7100\"; allowed: an address that no other [[path]] has".into(),
+            ),
+            (
+                with("host = 2", "host = 1"),
+                13,
+                "peer[0].host is 1; allowed: 1 to 65535, each host once, and not 1, which is this host".into(),
+            ),
+            (more(2), 16, "peer[1].host is 2; allowed: 1 to 65535, each host once, and not 1, which is this host".into()),
+            (more(3), 17, format!("peer[1].addresses is {both}; allowed: addresses that stand nowhere else in this file")),
+            (
+                with("10.2.0.2:7100", "10.2.0.1:7100"),
+                14,
+                "peer[0].addresses is [\"10.1.0.2:7100\", \"10.2.0.1:7100\"]; allowed: addresses that stand nowhere else in this file"
+                    .into(),
+            ),
+            (with("host = 1\n", "host = 1\nhost = 2\n"), 2, "host is given twice; allowed: once".into()),
+            // Too many or too few.
+            (
+                with(", \"10.2.0.2:7100\"]", "]"),
+                14,
+                "peer[0].addresses is [\"10.1.0.2:7100\"]; allowed: a list of 2: one address for each [[path]], in the same order".into(),
+            ),
+            (
+                "path = []\nhost = 1\nkey_file = \"k\"\ninterval_us = 1000\n".into(),
+                1,
+                "path is a list of 0; allowed: 1 to 2 [[path]] tables".into(),
+            ),
+            (
+                FILE.to_owned() + "[[path]]\nlisten = \"10.3.0.1:7100\"\nlatency_us = 1\njitter_us = 1\n",
+                4,
+                "path is a list of 3; allowed: 1 to 2 [[path]] tables".into(),
+            ),
+            (FILE.to_owned() + &many, 12, "peer is a list of 66; allowed: 0 to 64 [[peer]] tables".into()),
+            // Keys that are unknown or missing.
+            (
+                with("host = 1\n", "host = 1\nhots = 2\n"),
+                2,
+                "hots is an unknown key; allowed: host, key_file, interval_us, path, peer".into(),
+            ),
+            (with("listen", "lisen"), 5, "path[0].lisen is an unknown key; allowed: listen, latency_us, jitter_us".into()),
+            (with("addresses", "adresses"), 14, "peer[0].adresses is an unknown key; allowed: host, addresses".into()),
+            (with("latency_us = 20\n", "\n"), 8, format!("path[1].latency_us is missing; allowed: {number} 0 to 10000000")),
+            (with("host = 2\n", "\n"), 12, format!("peer[0].host is missing; allowed: {number} 1 to 65535")),
+            (with("interval_us = 1000\n", "\n"), 0, format!("interval_us is missing; allowed: {number} 100 to 10000000")),
+            ("host = 1\nkey_file = \"k\"\ninterval_us = 1000\n".into(), 0, "path is missing; allowed: 1 to 2 [[path]] tables".into()),
+            // No TOML.
+            (with("host = 2", "host 2"), 13, "\"host 2\" is not TOML: key with no value, expected `=`".into()),
         ] {
-            let error = parse(&FILE.replacen(from, to, 1)).expect_err(to);
-            assert_eq!(error, format!("/etc/martlet/warden.toml: {why}"));
+            let at = if line == 0 { String::new() } else { format!(", line {line}") };
+            assert_eq!(parse(&text).expect_err(&why), format!("/etc/martlet/warden.toml{at}: {why}"));
         }
-        assert!(parse("host = 1\nhots = 2").expect_err("unknown").contains("hots"));
     }
 }
