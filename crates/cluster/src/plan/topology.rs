@@ -1,10 +1,10 @@
 //! A network as its file describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use martlet_node::config::ConfigError;
+use martlet_settings::Allowed::{Made, Names, Number, Table, Truth, Words};
+use martlet_settings::{Checker, ConfigError, Keys, Setting, read, read_text};
 use serde::Deserialize;
 
 use super::critical::Probabilities;
@@ -222,44 +222,98 @@ pub struct Topology {
     pub failures: Probabilities,
 }
 
-/// Looks values up, and reports bad ones with their file and key.
-struct Reader<'a> {
-    file: &'a Path,
-    nodes: BTreeMap<String, usize>,
-}
-
 /// The largest accepted values. With them every sum over a path fits into 64 bits.
 const MAX_NS: u64 = 1_000_000_000_000;
 const MAX_BYTES: u64 = 1_000_000_000;
 const MAX_MBIT: u64 = 10_000_000;
 
-impl Reader<'_> {
-    fn refuse(&self, key: impl ToString, value: impl ToString, allowed: impl ToString) -> ConfigError {
-        ConfigError::Value { file: self.file.to_owned(), key: key.to_string(), value: value.to_string(), allowed: allowed.to_string() }
-    }
+/// The most multicast trees of one request.
+const MAX_TREES: u64 = 8;
 
-    fn range(&self, key: impl ToString, value: u64, from: u64, to: u64) -> Result<u64, ConfigError> {
-        if (from..=to).contains(&value) { Ok(value) } else { Err(self.refuse(key, value, format_args!("{from} to {to}"))) }
+const SHARE: &str = "a probability, from 0 to 1";
+const NAME: &str = "1 to 64 letters, digits, '-', '_' or '.', as a text in quotes";
+const ANY: &str = "the name of a [[host]] or a [[switch]], as a text in quotes";
+const HOST: &str = "the name of a [[host]], as a text in quotes";
+
+impl Keys for File {
+    const PARTS: &'static [&'static [Setting]] = &[
+        &[
+            ("limits", Table("[limits]")),
+            ("limits.bandwidth_percent", Number(1, 100)),
+            ("limits.queue_percent", Number(1, 100)),
+            ("limits.frame_bytes", Number(0, MAX_BYTES)),
+            ("failures", Table("[failures]")),
+            ("failures.trunk", Words(SHARE)),
+            ("failures.core", Words(SHARE)),
+            ("failures.group", Words(SHARE)),
+            ("host", Words("[[host]] tables")),
+            ("host[..]", Words("a table, which begins with [[host]]")),
+            ("host[..].name", Words(NAME)),
+            ("host[..].latency_ns", Number(0, MAX_NS)),
+            ("host[..].jitter_ns", Number(0, MAX_NS)),
+            ("switch", Words("[[switch]] tables")),
+            ("switch[..]", Words("a table, which begins with [[switch]]")),
+            ("switch[..].name", Words(NAME)),
+            ("switch[..].latency_ns", Number(0, MAX_NS)),
+            ("switch[..].jitter_ns", Number(0, MAX_NS)),
+            ("switch[..].queue_bytes", Number(1, MAX_BYTES)),
+        ],
+        &[
+            ("link", Words("[[link]] tables")),
+            ("link[..]", Words("a table, which begins with [[link]]")),
+            ("link[..].between", Words("a list of two names, each of a [[host]] or a [[switch]], such as [\"h1\", \"s1\"]")),
+            ("link[..].mbit_per_s", Number(1, MAX_MBIT)),
+            ("link[..].latency_ns", Number(0, MAX_NS)),
+            ("link[..].jitter_ns", Number(0, MAX_NS)),
+            ("link[..].kind", Names(&["trunk", "core"])),
+            ("link[..].usable", Truth),
+            ("shared", Words("[[shared]] tables")),
+            ("shared[..]", Words("a table, which begins with [[shared]]")),
+            ("shared[..].from", Words(ANY)),
+            ("shared[..].to", Words(ANY)),
+            ("shared[..].burst_bytes", Number(0, MAX_BYTES)),
+            ("shared[..].mbit_per_s", Words("a whole number from 0 to less than the link's mbit_per_s")),
+            ("request", Words("[[request]] tables")),
+            ("request[..]", Words("a table, which begins with [[request]]")),
+            ("request[..].sender", Words(HOST)),
+            ("request[..].receivers", Made(|| format!("a list of 1 to {MAX_RECEIVERS} names of a [[host]], such as [\"h1\", \"h2\"]"))),
+            ("request[..].payload_bytes", Number(0, MAX_PAYLOAD_BYTES)),
+            ("request[..].period_ns", Number(1, MAX_NS)),
+            ("request[..].trees", Number(1, MAX_TREES)),
+        ],
+    ];
+}
+
+/// Looks values up, and reports bad ones with their file and key.
+struct Reader<'a> {
+    check: Checker<'a>,
+    nodes: BTreeMap<String, usize>,
+}
+
+impl Reader<'_> {
+    /// A number that its key may have.
+    fn number(&self, key: &str, value: u64) -> Result<u64, ConfigError> {
+        self.check.number(key, value).map(|()| value)
     }
 
     fn share(&self, key: &str, value: f64) -> Result<f64, ConfigError> {
-        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(self.refuse(key, value, "a probability, from 0 to 1")) }
+        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(self.check.refuse_known(key, value)) }
     }
 
-    fn name(&mut self, key: impl ToString, name: &str) -> Result<(), ConfigError> {
+    fn name(&mut self, key: &str, name: &str) -> Result<(), ConfigError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            return Err(self.refuse(key, format_args!("{name:?}"), "1 to 64 letters, digits, '-', '_' and '.'"));
+            return Err(self.check.refuse_known(key, format_args!("{name:?}")));
         }
         let number = self.nodes.len();
         match self.nodes.insert(name.to_owned(), number) {
             None => Ok(()),
-            Some(_) => Err(self.refuse(key, format_args!("{name:?}"), "a name that no other host or switch has")),
+            Some(_) => Err(self.check.refuse(key, format_args!("{name:?}"), "a name that no other [[host]] or [[switch]] has")),
         }
     }
 
-    fn node(&self, key: impl ToString, name: &str) -> Result<usize, ConfigError> {
-        self.nodes.get(name).copied().ok_or_else(|| self.refuse(key, format_args!("{name:?}"), "the name of a [[host]] or a [[switch]]"))
+    fn node(&self, key: &str, name: &str) -> Result<usize, ConfigError> {
+        self.nodes.get(name).copied().ok_or_else(|| self.check.refuse(key, format_args!("{name:?}"), ANY))
     }
 }
 
@@ -269,8 +323,7 @@ impl Topology {
     /// # Errors
     /// When it cannot be read, is not TOML, or has a value that is not allowed. The error names the file, the key, the value and what is allowed.
     pub fn read(file: &Path) -> Result<Topology, ConfigError> {
-        let text = fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_owned(), error })?;
-        Topology::parse(file, &text)
+        Topology::parse(file, &read_text(file)?)
     }
 
     /// Parses the text of a file. `file` is for errors.
@@ -278,9 +331,13 @@ impl Topology {
     /// # Errors
     /// As for [`Topology::read`].
     pub fn parse(file: &Path, text: &str) -> Result<Topology, ConfigError> {
-        let found: File = toml::from_str(text).map_err(|error| ConfigError::Parse { file: file.to_owned(), message: error.to_string() })?;
-        let mut reader = Reader { file, nodes: BTreeMap::new() };
-        let nodes = nodes(&mut reader, &found)?;
+        let found = read(file, text)?;
+        Topology::validated(file, &found).map_err(|error| error.in_text(text))
+    }
+
+    fn validated(file: &Path, found: &File) -> Result<Topology, ConfigError> {
+        let mut reader = Reader { check: Checker::of::<File>(file), nodes: BTreeMap::new() };
+        let nodes = nodes(&mut reader, found)?;
         let mut arcs = arcs(&reader, &nodes, &found.link)?;
         shared(&reader, &mut arcs, &found.shared)?;
         arcs.retain(|(_, usable)| *usable);
@@ -293,9 +350,9 @@ impl Topology {
             nodes,
             arcs,
             requests,
-            bandwidth_percent: reader.range("limits.bandwidth_percent", bandwidth_percent, 1, 100)?,
-            queue_percent: reader.range("limits.queue_percent", queue_percent, 1, 100)?,
-            frame_bytes: reader.range("limits.frame_bytes", frame_bytes, 0, MAX_BYTES)?,
+            bandwidth_percent: reader.number("limits.bandwidth_percent", bandwidth_percent)?,
+            queue_percent: reader.number("limits.queue_percent", queue_percent)?,
+            frame_bytes: reader.number("limits.frame_bytes", frame_bytes)?,
             failures: Probabilities {
                 trunk: reader.share("failures.trunk", found.failures.trunk)?,
                 core: reader.share("failures.core", found.failures.core)?,
@@ -363,24 +420,24 @@ fn leaving(nodes: usize, arcs: &[Arc]) -> Vec<Vec<usize>> {
 
 fn nodes(reader: &mut Reader<'_>, found: &File) -> Result<Vec<Node>, ConfigError> {
     let mut nodes = Vec::new();
-    for (at, host) in (1..).zip(&found.host) {
-        let key = |name| format!("host {at}, {name}");
-        reader.name(key("name"), &host.name)?;
+    for (at, host) in found.host.iter().enumerate() {
+        let key = |name| format!("host[{at}].{name}");
+        reader.name(&key("name"), &host.name)?;
         nodes.push(Node {
             name: host.name.clone(),
             queue_bytes: None,
-            latency_ns: reader.range(key("latency_ns"), host.latency_ns, 0, MAX_NS)?,
-            jitter_ns: reader.range(key("jitter_ns"), host.jitter_ns, 0, MAX_NS)?,
+            latency_ns: reader.number(&key("latency_ns"), host.latency_ns)?,
+            jitter_ns: reader.number(&key("jitter_ns"), host.jitter_ns)?,
         });
     }
-    for (at, switch) in (1..).zip(&found.switch) {
-        let key = |name| format!("switch {at}, {name}");
-        reader.name(key("name"), &switch.name)?;
+    for (at, switch) in found.switch.iter().enumerate() {
+        let key = |name| format!("switch[{at}].{name}");
+        reader.name(&key("name"), &switch.name)?;
         nodes.push(Node {
             name: switch.name.clone(),
-            queue_bytes: Some(reader.range(key("queue_bytes"), switch.queue_bytes, 1, MAX_BYTES)?),
-            latency_ns: reader.range(key("latency_ns"), switch.latency_ns, 0, MAX_NS)?,
-            jitter_ns: reader.range(key("jitter_ns"), switch.jitter_ns, 0, MAX_NS)?,
+            queue_bytes: Some(reader.number(&key("queue_bytes"), switch.queue_bytes)?),
+            latency_ns: reader.number(&key("latency_ns"), switch.latency_ns)?,
+            jitter_ns: reader.number(&key("jitter_ns"), switch.jitter_ns)?,
         });
     }
     Ok(nodes)
@@ -390,27 +447,27 @@ fn nodes(reader: &mut Reader<'_>, found: &File) -> Result<Vec<Node>, ConfigError
 fn arcs(reader: &Reader<'_>, nodes: &[Node], links: &[LinkEntry]) -> Result<Vec<(Arc, bool)>, ConfigError> {
     let mut arcs = Vec::new();
     let mut seen = BTreeSet::new();
-    for (at, link) in (1..).zip(links) {
-        let key = |name| format!("link {at}, {name}");
-        let [a, b] = [0, 1].map(|end| reader.node(key("between"), &link.between[end]));
+    for (at, link) in links.iter().enumerate() {
+        let key = |name| format!("link[{at}].{name}");
+        let [a, b] = [0, 1].map(|end| reader.node(&key("between"), &link.between[end]));
         let (a, b) = (a?, b?);
         let shown = format!("{:?}", link.between);
         if a == b {
-            return Err(reader.refuse(key("between"), shown, "two different nodes"));
+            return Err(reader.check.refuse(key("between"), shown, "two different nodes"));
         }
         if nodes[a].is_host() && nodes[b].is_host() {
-            return Err(reader.refuse(
+            return Err(reader.check.refuse(
                 key("between"),
                 shown,
                 "a host and a switch, or two switches: between two hosts there is nothing to plan",
             ));
         }
         if !seen.insert((a.min(b), a.max(b))) {
-            return Err(reader.refuse(key("between"), shown, "two nodes that no other [[link]] joins"));
+            return Err(reader.check.refuse(key("between"), shown, "two nodes that no other [[link]] joins"));
         }
-        let mbit_per_s = reader.range(key("mbit_per_s"), link.mbit_per_s, 1, MAX_MBIT)?;
-        let latency_ns = reader.range(key("latency_ns"), link.latency_ns, 0, MAX_NS)?;
-        let jitter_ns = reader.range(key("jitter_ns"), link.jitter_ns, 0, MAX_NS)?;
+        let mbit_per_s = reader.number(&key("mbit_per_s"), link.mbit_per_s)?;
+        let latency_ns = reader.number(&key("latency_ns"), link.latency_ns)?;
+        let jitter_ns = reader.number(&key("jitter_ns"), link.jitter_ns)?;
         for (from, to) in [(a, b), (b, a)] {
             let arc = Arc { from, to, mbit_per_s, latency_ns, jitter_ns, kind: link.kind, shared_burst_bytes: 0, shared_mbit_per_s: 0 };
             arcs.push((arc, link.usable));
@@ -421,20 +478,21 @@ fn arcs(reader: &Reader<'_>, nodes: &[Node], links: &[LinkEntry]) -> Result<Vec<
 
 /// Notes on each arc how much other traffic of the same priority it carries.
 fn shared(reader: &Reader<'_>, arcs: &mut [(Arc, bool)], entries: &[SharedEntry]) -> Result<(), ConfigError> {
-    for (at, entry) in (1..).zip(entries) {
-        let key = |name| format!("shared {at}, {name}");
-        let (from, to) = (reader.node(key("from"), &entry.from)?, reader.node(key("to"), &entry.to)?);
-        let burst = reader.range(key("burst_bytes"), entry.burst_bytes, 0, MAX_BYTES)?;
+    for (at, entry) in entries.iter().enumerate() {
+        let key = |name| format!("shared[{at}].{name}");
+        let (from, to) = (reader.node(&key("from"), &entry.from)?, reader.node(&key("to"), &entry.to)?);
+        let burst = reader.number(&key("burst_bytes"), entry.burst_bytes)?;
         let found = arcs.iter_mut().map(|(arc, _)| arc).find(|arc| (arc.from, arc.to) == (from, to));
         let arc = found.ok_or_else(|| {
-            reader.refuse(
-                key("from, to"),
-                format_args!("{} to {}", entry.from, entry.to),
-                "the ends of a [[link]], in the direction of the traffic",
+            reader.check.refuse(
+                key("to"),
+                format_args!("{:?}", entry.to),
+                format_args!("a node that a [[link]] joins with from, which is {:?}", entry.from),
             )
         })?;
         let left = arc.mbit_per_s - arc.shared_mbit_per_s;
-        arc.shared_mbit_per_s += reader.range(key("mbit_per_s"), entry.mbit_per_s, 0, left - 1)?;
+        reader.check.range(key("mbit_per_s"), entry.mbit_per_s, 0..=left - 1)?;
+        arc.shared_mbit_per_s += entry.mbit_per_s;
         arc.shared_burst_bytes += burst;
     }
     Ok(())
@@ -442,36 +500,35 @@ fn shared(reader: &Reader<'_>, arcs: &mut [(Arc, bool)], entries: &[SharedEntry]
 
 fn requests(reader: &Reader<'_>, nodes: &[Node], entries: &[RequestEntry]) -> Result<Vec<Request>, ConfigError> {
     let mut requests = Vec::new();
-    for (at, entry) in (1..).zip(entries) {
-        let key = |name| format!("request {at}, {name}");
+    for (at, entry) in entries.iter().enumerate() {
+        let key = |name| format!("request[{at}].{name}");
         let host = |name: &'static str, text: &str| match reader.nodes.get(text) {
             Some(&found) if nodes[found].is_host() => Ok(found),
-            _ => Err(reader.refuse(key(name), format_args!("{text:?}"), "the name of a [[host]]")),
+            _ => Err(reader.check.refuse(key(name), format_args!("{text:?}"), HOST)),
         };
         let sender = host("sender", &entry.sender)?;
         let mut receivers = Vec::new();
         for name in &entry.receivers {
             let receiver = host("receivers", name)?;
             if receiver == sender || receivers.contains(&receiver) {
-                return Err(reader.refuse(key("receivers"), format_args!("{name:?}"), "hosts other than the sender, each once"));
+                return Err(reader.check.refuse(key("receivers"), format_args!("{name:?}"), "hosts other than the sender, each once"));
             }
             receivers.push(receiver);
         }
         if receivers.is_empty() || receivers.len() > MAX_RECEIVERS {
-            return Err(reader.refuse(
-                key("receivers"),
-                format_args!("a list of {}", receivers.len()),
-                format_args!("1 to {MAX_RECEIVERS} hosts"),
-            ));
+            return Err(reader.check.refuse_known(&key("receivers"), format_args!("a list of {}", receivers.len())));
         }
-        let trees = reader.range(key("trees"), entry.trees, 1, 8)?;
+        let trees = reader.number(&key("trees"), entry.trees)?;
         requests.push(Request {
             sender,
             receivers,
-            packet_bytes: reader.range(key("payload_bytes"), entry.payload_bytes, 0, MAX_PAYLOAD_BYTES)? + OVERHEAD_BYTES,
-            period_ns: reader.range(key("period_ns"), entry.period_ns, 1, MAX_NS)?,
+            packet_bytes: reader.number(&key("payload_bytes"), entry.payload_bytes)? + OVERHEAD_BYTES,
+            period_ns: reader.number(&key("period_ns"), entry.period_ns)?,
             trees: trees as usize,
         });
     }
     Ok(requests)
 }
+
+#[cfg(test)]
+mod tests;
