@@ -13,18 +13,20 @@ use super::{Answer, NodeList, Request, TalkError, answers_at, keeper, list};
 use crate::directory::Directory;
 use crate::fail::{Fail, Outcome};
 
-/// Why a host has not done what it was asked.
+/// Why a host has not done what it was asked. Its message follows right after what the host has not done.
 #[derive(Debug)]
-pub(super) struct Unanswered {
-    at: Option<SocketAddr>,
-    why: TalkError,
+pub(super) enum Unanswered {
+    /// Its node has no address at which it could answer.
+    NoAddress,
+    /// It was asked at that address.
+    At(SocketAddr, TalkError),
 }
 
 impl std::fmt::Display for Unanswered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.at {
-            Some(at) => write!(f, "at {at}: {}", self.why),
-            None => write!(f, "{}", self.why),
+        match self {
+            Unanswered::NoAddress => write!(f, ": it has no address at which it could answer other hosts"),
+            Unanswered::At(at, why) => write!(f, " at {at}: {why}"),
         }
     }
 }
@@ -32,14 +34,13 @@ impl std::fmt::Display for Unanswered {
 impl Unanswered {
     /// Whether the host did not answer at all.
     pub(super) fn is_silence(&self) -> bool {
-        matches!(self.why, TalkError::Broken(_))
+        matches!(self, Unanswered::At(_, TalkError::Broken(_)))
     }
 }
 
 fn ask(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<Answer, Unanswered> {
-    let at = answers_at(node);
+    let at = answers_at(node).ok_or(Unanswered::NoAddress)?;
     let talk = || -> Result<Answer, TalkError> {
-        let at = at.ok_or_else(|| TalkError::Refused("it has no address at which it could answer other hosts".into()))?;
         let mut channel = Channel::ask(at, None, cluster.key().bytes(), &version::protocol().build, patience)?;
         channel.send(request)?;
         match channel.receive()? {
@@ -47,11 +48,11 @@ fn ask(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duratio
             answer => Ok(answer),
         }
     };
-    talk().map_err(|why| Unanswered { at, why })
+    talk().map_err(|why| Unanswered::At(at, why))
 }
 
 fn other(node: &NodeEntry, answer: Answer) -> Unanswered {
-    Unanswered { at: answers_at(node), why: unexpected(answer) }
+    answers_at(node).map_or(Unanswered::NoAddress, |at| Unanswered::At(at, unexpected(answer)))
 }
 
 /// The list of nodes, as another node's host has it.
@@ -69,7 +70,7 @@ pub(super) fn list(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> R
 pub fn answers(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Outcome {
     list(cluster, node, patience)
         .map(drop)
-        .map_err(|why| Fail::failed(format_args!("node {} does not answer other hosts {why}", node.number)))
+        .map_err(|why| Fail::failed(format_args!("node {} does not answer other hosts{why}", node.number)))
 }
 
 /// Makes a node end in an orderly way and start again, on whichever host it is. It has begun to end when this returns.
@@ -78,7 +79,7 @@ pub fn answers(cluster: &Cluster, node: &NodeEntry, patience: Duration) -> Outco
 /// Why it does not.
 pub fn restart(cluster: &Cluster, node: u16, patience: Duration) -> Outcome {
     let entry = cluster.node(NodeId(node)).ok_or_else(|| Fail::absent(format_args!("there is no node {node}")))?;
-    noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not restart {why}")))
+    noted(cluster, entry, &Request::Restart, patience).map_err(|why| Fail::failed(format_args!("node {node} does not restart{why}")))
 }
 
 pub(super) fn noted(cluster: &Cluster, node: &NodeEntry, request: &Request, patience: Duration) -> Result<(), Unanswered> {
@@ -96,13 +97,13 @@ pub fn invited(cluster: &Cluster, valid: Duration, patience: Duration) -> Outcom
     let first = keeper(cluster);
     match ask(cluster, first, &Request::Invite { valid_s: valid.as_secs() }, patience) {
         Ok(Answer::Invited(token)) => Ok(token),
-        Ok(answer) => Err(Fail::failed(format_args!("node {} does not invite {}", first.number, other(first, answer)))),
+        Ok(answer) => Err(Fail::failed(format_args!("node {} does not invite{}", first.number, other(first, answer)))),
         Err(why) if why.is_silence() => Err(Fail::failed(format_args!(
-            "node {} keeps the list of nodes, but cannot be reached {why}. {}",
+            "node {} keeps the list of nodes, but cannot be reached{why}. {}",
             first.number,
             when_lost(cluster)
         ))),
-        Err(why) => Err(Fail::failed(format_args!("node {} does not invite {why}", first.number))),
+        Err(why) => Err(Fail::failed(format_args!("node {} does not invite{why}", first.number))),
     }
 }
 
@@ -151,7 +152,7 @@ pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: D
             answer => {
                 let why = answer.map_or_else(|why| why, |answer| other(&first, answer));
                 return Err(Fail::failed(format_args!(
-                    "node {number} has left the cluster, but is still on the list of nodes. The host of node {}, which keeps the list, does not take it off {why}. The same \
+                    "node {number} has left the cluster, but is still on the list of nodes. The host of node {}, which keeps the list, does not take it off{why}. The same \
                      command continues from here. {}",
                     first.number,
                     if why.is_silence() { when_lost(cluster) } else { String::new() }
@@ -163,4 +164,39 @@ pub fn unlist(directory: &Directory, cluster: &Cluster, number: u16, patience: D
     let told = |node: &&NodeEntry| here.contains(&node.number) || noted(&cluster, node, &Request::Take(list.clone()), patience).is_ok();
     let unaware = cluster.config().nodes.iter().filter(|node| !told(node)).map(|node| node.number).collect();
     Ok(Unlisted { cluster, unaware })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_a_host_has_not_done_and_why_are_told_apart() {
+        let at = "10.0.0.1:7601".parse().expect("an address");
+        let refused = TalkError::Refused("node 3 is not listed".into());
+        for (why, wanted, is_silence) in [
+            (Unanswered::NoAddress, "node 1 does not restart: it has no address at which it could answer other hosts", false),
+            (Unanswered::At(at, refused), "node 1 does not restart at 10.0.0.1:7601: it says: node 3 is not listed", false),
+            (
+                Unanswered::At(at, TalkError::Broken(io::Error::other("timed out"))),
+                "node 1 does not restart at 10.0.0.1:7601: timed out",
+                true,
+            ),
+        ] {
+            assert_eq!(format!("node 1 does not restart{why}"), wanted);
+            assert_eq!(why.is_silence(), is_silence);
+        }
+    }
+
+    #[test]
+    fn a_node_without_an_address_is_named_with_what_it_lacks() {
+        let nodes = vec![NodeEntry::new(0), NodeEntry::new(1)];
+        let key = Some("00".repeat(32).as_str().into());
+        let cluster = Cluster::new(martlet_node::config::ClusterConfig { key, ..martlet_node::config::ClusterConfig::new("shop", nodes) });
+        let cluster = cluster.expect("valid");
+        let said = restart(&cluster, 1, Duration::from_secs(1)).expect_err("nothing to ask").to_string();
+        assert_eq!(said, "node 1 does not restart: it has no address at which it could answer other hosts");
+    }
 }

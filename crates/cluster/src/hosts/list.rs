@@ -19,7 +19,7 @@ pub(super) fn newer(cluster: &Cluster, own: u16, patience: Duration) -> Result<O
     if first.number != own {
         match asking::list(cluster, first, patience) {
             Ok(list) => return Ok(Some(list).filter(is_newer)),
-            Err(why) => silent = Some(format!("node {} does not send it {why}", first.number)),
+            Err(why) => silent = Some(format!("node {} does not send it{why}", first.number)),
         }
     }
     let others = cluster.config().nodes.iter().filter(|node| node.number != own && node.number != first.number);

@@ -104,7 +104,7 @@ impl Turn {
                 Err(why) if why.is_silence() => {}
                 Err(why) => {
                     asker.give_back(nodes[..at].iter());
-                    return Err(Fail::failed(format_args!("the host of node {} refuses {why}", node.number)));
+                    return Err(Fail::failed(format_args!("the host of node {} refuses{why}", node.number)));
                 }
             }
         }
