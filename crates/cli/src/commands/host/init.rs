@@ -73,10 +73,34 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if let Err(fail) = arguments.starting.start(&directory, 0, format) {
         // A node that runs may yet come to count. Of one that has ended nothing is worth keeping: no other host has met it.
         if matches!(directory.activity(0), Ok(Activity::Gone)) {
-            let _lock = directory.lock()?;
-            output::complain(format_args!("martlet: {}", take_back(&directory, &[0], is_new)));
+            output::complain(format_args!("martlet: {}", left_behind(&directory, is_new)));
         }
         return Err(fail);
     }
     report(&directory, &cluster, 0, "founded", format)
+}
+
+/// Takes back what this command has begun. Returns what is to be said of it: if it fails, too, that is said beside the first failure and not instead of it.
+fn left_behind(directory: &Directory, is_new: bool) -> String {
+    match directory.lock() {
+        Ok(_lock) => take_back(directory, &[0], is_new),
+        Err(why) => {
+            let path = directory.path().display();
+            format!("cannot take back what this command has begun: {why}; `martlet cluster down --purge --dir {path}` takes it back")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_why_nothing_is_taken_back() {
+        let path = std::env::temp_dir().join(format!("martlet-init-{}/none", std::process::id()));
+        let said = left_behind(&Directory::new(&path), true);
+        let path = path.display();
+        assert!(said.starts_with("cannot take back what this command has begun: ") && said.contains("No such file"), "{said}");
+        assert!(said.ends_with(&format!("; `martlet cluster down --purge --dir {path}` takes it back")), "{said}");
+    }
 }
