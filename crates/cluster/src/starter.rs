@@ -33,7 +33,7 @@ impl Starter {
             socket.send_to_addr(text.as_bytes(), address)
         });
         if let Err(error) = told {
-            tracing::warn!(%error, "{NOTIFY_SOCKET}: the service manager does not hear {text:?}");
+            tracing::warn!(%error, "cannot tell the service manager {text:?} at {NOTIFY_SOCKET}");
         }
     }
 }

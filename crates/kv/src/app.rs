@@ -271,7 +271,8 @@ impl Application for KvApp {
         let config = KvConfig { listen: None, unix_socket: None, sizes, ..self.shared.env.config.clone() };
         let app = KvApp::new(config, Box::new(|| 0), [self.seed.0, self.seed.1]);
         // It has no sockets to listen on, so this fails only for lack of descriptors.
-        let app = app.inspect_err(|error| tracing::warn!(%error, "no understudy")).ok()?;
+        let app =
+            app.inspect_err(|error| tracing::warn!(%error, "cannot set up rehearsals: this node does not rehearse takeovers")).ok()?;
         Some((app, KvMachine::new()))
     }
 

@@ -86,7 +86,7 @@ impl Instruments {
         }
         count.set(Counter::LeaseNs, view.lease_ns);
         if self.by_view && primary.is_none() {
-            tracing::error!(view = view.number.0, "no replica is left: the state is lost, and the cluster has to be started anew");
+            tracing::error!(view = view.number.0, "no replica is left: the state is lost. Stop all nodes and start the cluster again");
         }
     }
 
@@ -196,11 +196,11 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Learned(view) => self.learned(fabric, view),
             Note::Excluded => self.record(fabric, EventKind::Excluded, view, me, 0),
             Note::CaughtUp(process) => self.record(fabric, EventKind::Caught, view, Some(process), 0),
-            Note::Dropped { process, reason } => tracing::warn!(%process, %reason, "a member is to be removed"),
+            Note::Dropped { process, reason } => tracing::warn!(%process, %reason, "this node asks for the removal of a member"),
             Note::Unteachable { process, bytes } => tracing::error!(
                 %process,
                 bytes,
-                "the state cannot be sent to it: this one part is longer than {MAX_PART_BYTES} bytes, the most that is allowed"
+                "cannot send the state to this process: one part of it, such as a key with its value, is longer than {MAX_PART_BYTES} bytes, the most that is allowed"
             ),
             Note::AskedPermission => self.record(fabric, EventKind::PermissionAsked, view, me, 0),
             Note::Permitted => self.record(fabric, EventKind::PermissionHeld, view, me, 0),
@@ -210,10 +210,14 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Alone => self.record(fabric, EventKind::Alone, view, me, 0),
             Note::LaneFault { process, fault, .. } => {
                 self.counters.add(Counter::LaneFaults, 1);
-                tracing::error!(?process, fault, "a peer wrote something that makes no sense");
+                tracing::error!(?process, fault, "another process wrote something invalid into this node's memory");
             }
-            Note::Unreadable(entry) => tracing::error!("{entry}: another build has written it, and this replica steps aside"),
-            Note::Unfit(view) => tracing::error!(view = view.0, "made primary without the whole state: starting over"),
+            Note::Unreadable(entry) => {
+                tracing::error!("{entry}: another build has written it. This node ends, and the others go on without it")
+            }
+            Note::Unfit(view) => {
+                tracing::error!(view = view.0, "this node was made the primary, but does not have the whole state: it starts over")
+            }
             Note::ClockJumped { by_ns, held } => {
                 if held {
                     tracing::warn!("the clock has jumped: this node gives its lease up and asks the coordinators again");
@@ -221,7 +225,7 @@ impl<F: Fabric> Environment<F> for Instruments {
                 self.counters.add(Counter::ClockJumps, 1);
                 self.record(fabric, EventKind::ClockJumped, view, me, by_ns);
             }
-            Note::GaveUp => tracing::error!("what was executed cannot be replicated: starting over"),
+            Note::GaveUp => tracing::error!("this node has executed requests that it cannot replicate any more: it starts over"),
         }
     }
 }

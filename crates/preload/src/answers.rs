@@ -164,7 +164,7 @@ impl Replica {
             Heard::Nothing => return None,
             Heard::TooLate => die(TOO_LATE),
         };
-        let Some(leap) = Leap::heard(&told) else { die("it was told of a leap of time without the time") };
+        let Some(leap) = Leap::heard(&told) else { die("the leader told it that time has leapt, but not to when") };
         if leap.reading < reading {
             die(&format!("its server has not read the clock where the leader's did, at reading {}", leap.reading));
         }
@@ -185,7 +185,7 @@ impl Replica {
     /// Checks that all that dead leaders were told has been heard: this is so if this replica's server has gone the same way.
     pub fn check_answers(&mut self) {
         if self.board.told_end() != self.heard {
-            complain("the leader before this one asked the system for more than this one did");
+            complain("the server asked the system for less here than in the leader before this one");
             self.forget_answers();
         }
     }
@@ -225,7 +225,7 @@ impl Replica {
             return Err(errno);
         }
         let place = || Some((answer.bytes.first()? != &0, u64::from_le_bytes(answer.bytes.get(1..9)?.try_into().ok()?)));
-        let Some(place) = place() else { die("it was told of an open file without its place") };
+        let Some(place) = place() else { die("the leader told it that a file is open, but not at which position") };
         let is_small = answer.bytes.get(9).is_some_and(|small| *small != 0);
         let is_told = !writes && (is_made_up || by_stream && is_small);
         let fd = match opened {

@@ -154,7 +154,9 @@ pub fn fork(node: u16) -> bool {
 /// In a fork: makes everything anew that was its parent's own.
 fn become_replica(node: u16) {
     // The parent's descriptors are closed before their numbers are used again.
-    let Some(Replica { board, mut table, round, wait, heard, known, children, .. }) = uninstall() else { die("a fork of no replica") };
+    let Some(Replica { board, mut table, round, wait, heard, known, children, .. }) = uninstall() else {
+        die("a process was forked that belongs to no replica")
+    };
     machine::OWN.get().set(0);
     with_replay(|replay| replay.fork());
     files::follow();

@@ -29,7 +29,10 @@ impl Known {
     pub fn hears(&mut self, path: &CStr, at: u64, told: Told) -> Told {
         if told.errno == AS_KNOWN {
             let Some(bytes) = usize::try_from(told.value).ok().and_then(|len| self.at(path, at, len)) else {
-                die(&format!("it was told that {} is as it was, and does not know how that was", path.to_string_lossy()));
+                die(&format!(
+                    "the leader told it that {} has not changed, but it does not know the file's earlier content",
+                    path.to_string_lossy()
+                ));
             };
             return Told { errno: 0, bytes: bytes.to_vec(), ..told };
         }

@@ -251,7 +251,7 @@ pub fn turn(here: &mut Here<'_, Machine>) -> Turn {
         match with(|replica| replica.step(here)) {
             Some(Step::GiveWay) => fiber::to_server(),
             Some(Step::Return(turn)) => return turn,
-            None => die("its node runs before it is there"),
+            None => die("its node ran before the replica was set up"),
         }
     }
     Turn::Worked
@@ -354,7 +354,7 @@ impl Replica {
             Some(Mended::Lost(_)) if self.lacks_keeper => {}
             Some(Mended::Lost(error)) => {
                 self.lacks_keeper = true;
-                complain(&format!("its keeper has died, and there is no other one: {error}"));
+                complain(&format!("its keeper has died, and cannot be replaced: {error}"));
                 self.tell(&format!("keeper {} lost", self.node));
             }
         }
@@ -387,7 +387,7 @@ impl Replica {
         self.mind_gap();
         if let Role::Succeeds(before) = &mut self.role {
             if with_replay(|replay| replay.has_gap()) {
-                die("it is to lead, but lacks rounds that it has not received so far");
+                die("it is to lead, but has not received all rounds");
             }
             let before = std::mem::take(before);
             self.take_over(before);

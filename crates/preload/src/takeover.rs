@@ -68,7 +68,8 @@ impl Replica {
             before.into_iter().map(|(holder, asked)| (holder, asked.unwrap_or_else(|| self.leaders.ask_keeper(holder)))).collect();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for (holder, asked) in asked {
-            let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
+            let gone =
+                |error: &io::Error| complain(&format!("cannot take over the connections of process {}: {error}. They end", holder.pid));
             let kept = asked
                 .and_then(Left::receive)
                 // The keeper may have closed the connection that this replica had from before, just as this replica asked over it.

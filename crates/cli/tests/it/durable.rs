@@ -216,7 +216,12 @@ fn a_full_disk_takes_its_node_out(node: u16) {
         }
     }
     let log = fs::read_to_string(PathBuf::from(&cluster.dir).join(format!("node-{node}.log"))).expect("a log");
-    for words in ["steps aside", small.to_str().expect("UTF-8"), "cannot write to it", "No space left on device"] {
+    for words in [
+        "cannot write to the disk any more: this node ends",
+        small.to_str().expect("UTF-8"),
+        "cannot write to it",
+        "No space left on device",
+    ] {
         assert!(log.contains(words), "{words:?} is not in\n{log}");
     }
     assert!(acknowledged.len() > 20, "{} values", acknowledged.len());

@@ -166,7 +166,7 @@ fn a_log_on_disk_that_may_not_grow_is_a_full_disk() {
     assert_eq!(cluster.run(&["get", "key", "--timeout", "120000"]).ok().objects()[0]["value"], "last");
     let log = fs::read_to_string(format!("{}/node-{backup}.log", cluster.dir)).expect("its log");
     let why = "cannot write to it: File too large (os error 27); the limit of a file's size (ulimit -f) is 4096 bytes";
-    assert!(log.contains(why) && log.contains("this replica steps aside"), "{log}");
+    assert!(log.contains(why) && log.contains("cannot write to the disk any more: this node ends"), "{log}");
 }
 
 #[test]

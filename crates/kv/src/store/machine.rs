@@ -305,7 +305,7 @@ impl StateMachine for KvMachine {
 
     fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         transfer::install(self, part).map_err(|error| {
-            tracing::error!(%error, "a part of the state cannot be read");
+            tracing::error!(%error, "cannot read a part of the state that another node sent");
             UnreadablePart
         })
     }

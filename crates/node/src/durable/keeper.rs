@@ -180,7 +180,7 @@ impl Keeper {
             SnapshotStep::TooLong(bytes) => {
                 tracing::error!(
                     bytes,
-                    "no snapshot can be written, since this one part of the state is longer than {MAX_PART_BYTES} bytes: the log is kept instead"
+                    "cannot write a snapshot: one part of the state, such as a key with its value, is longer than {MAX_PART_BYTES} bytes. The log is kept instead"
                 );
                 self.wal.abandon_snapshot();
                 (self.snapshot, self.sprawled) = (Progress::None, Some(now));

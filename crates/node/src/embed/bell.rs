@@ -73,7 +73,7 @@ impl Bell {
         match epoll::wait(&self.sleep, rustix::buffer::spare_capacity(&mut found), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => true,
             Err(error) => {
-                tracing::error!(%error, "cannot wait for calls");
+                tracing::error!(%error, "cannot wait for the program's calls");
                 false
             }
         }

@@ -394,7 +394,7 @@ impl<M> Drop for Inner<M> {
         match self.join() {
             // The program has taken the result already, or it is dropping the last handle in a callback: then the replica ends by itself.
             Ok(_) | Err(StopError::Elsewhere) => {}
-            Err(error) => tracing::error!(%error, "a replica did not end in order"),
+            Err(error) => tracing::error!(%error, "a replica has ended with an error"),
         }
     }
 }

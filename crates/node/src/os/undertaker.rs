@@ -137,7 +137,7 @@ impl Drop for Undertaker {
             drop(unsafe { Box::from_raw(self.plot) });
         } else {
             // Something else has waited for it. It has ended, too, but it is not known since when, so its stack is kept.
-            tracing::warn!("the undertaker's process had been waited for by others");
+            tracing::warn!("another part of this program has waited for the end of the node's second process (martlet-mourner)");
         }
     }
 }

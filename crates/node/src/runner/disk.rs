@@ -91,7 +91,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             }
             if let Some(back) = back {
                 let (ballot, last, committed) = (back.returned().map_or(0, |log| log.ballot), back.last(), back.committed());
-                tracing::info!(ballot, %last, %committed, "{me} comes back with the log of an earlier life");
+                tracing::info!(ballot, %last, %committed, "{me} starts with the log that an earlier process of this node has left on the disk");
                 return Ok((back, Some(keeper)));
             }
         }
@@ -119,7 +119,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
     /// The disk has failed: this replica steps aside, and the others go on without it.
     pub(super) fn step_aside(&mut self, stop: &Stop, error: &WalError) {
-        tracing::error!(%error, "nothing more can be written: this replica steps aside");
+        tracing::error!(%error, "cannot write to the disk any more: this node ends, and the others go on without it");
         self.agent.instruments.counters.set(Counter::DiskErrno, error.errno());
         self.agent.publish();
         self.leave(stop);

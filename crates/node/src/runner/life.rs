@@ -396,7 +396,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             host.member.now = clock::now();
             match host.member.core.handle_certificate(host.member.now, &mut host.member.fabric, node, secret) {
                 Ok(_) => instruments.counters.add(Counter::CertifiedDeaths, 1),
-                Err(why) => tracing::warn!(%node, "the warden certifies a death: {why}"),
+                Err(why) => tracing::warn!(%node, "the warden says that a node is dead, but its proof does not hold: {why}"),
             }
         }
         if is_news {
@@ -449,24 +449,32 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             Verdict::Wait => return Ok(Verdict::Wait),
             Verdict::Found(again) => again,
             Verdict::StartOver => {
-                tracing::warn!("{} was made an acceptor, but no node has a view any more: starting over", self.me);
+                tracing::warn!("{} was let into a cluster that has ended since: it starts over", self.me);
                 return Ok(Verdict::StartOver);
             }
             Verdict::ComeBackAs(life) => {
-                tracing::info!("the group of the newest log knows this node as its life {life:x}: {} comes back as that", self.me);
+                tracing::info!(
+                    "the cluster that is founded from the newest log lists this node as its process {life:x}: {} comes back as that process",
+                    self.me
+                );
                 return Ok(Verdict::ComeBackAs(life));
             }
         };
         host.now = clock::now();
         match again {
             None => {
-                tracing::info!("no node has a view: {} founds the cluster", self.me);
+                tracing::info!("the cluster does not run: {} founds the cluster", self.me);
                 host.core.bootstrap(host.now, &mut host.fabric);
             }
             Some(again) => {
                 let Refounding { number, ref members, .. } = again;
                 let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
-                tracing::info!(view = number.0, "no node has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
+                tracing::info!(
+                    view = number.0,
+                    "the cluster does not run: {} founds the cluster again, with the members {}",
+                    self.me,
+                    names.join(", ")
+                );
                 // Only the others themselves can say what they run.
                 let levels = Levels::only(host.core.level());
                 let member = |id: ProcessId| {

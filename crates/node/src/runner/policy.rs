@@ -160,7 +160,11 @@ impl SecondProcess {
 
     /// Everything works without it, but then connections of clients end only after the memory of a dead node has been torn down.
     fn undertaker() -> Option<Undertaker> {
-        Undertaker::start().inspect_err(|error| tracing::warn!(%error, "cannot start the second process")).ok()
+        Undertaker::start()
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot start the second process (martlet-mourner): if this node dies, its clients' connections end later"),
+            )
+            .ok()
     }
 
     /// Must be called now and then, when there is nothing else to do. If it could not be started at first, it is not tried again.
@@ -170,7 +174,7 @@ impl SecondProcess {
         }
         self.next_look = now.after(LOOK_FOR_UNDERTAKER_NS);
         if self.undertaker.as_ref().is_some_and(Undertaker::has_ended) {
-            tracing::warn!("the second process has ended, and is replaced");
+            tracing::warn!("the second process (martlet-mourner) has ended; another one is started");
             // The old one's stack is unmapped first.
             self.undertaker = None;
             self.undertaker = Self::undertaker();

@@ -49,7 +49,7 @@ impl Posture {
             self.since = turn.now;
         } else if !turn.worked && turn.now.since(self.since) >= SETTLE_NS {
             if let Err(error) = sched::suit_role(self.class, leads, self.watched) {
-                tracing::debug!(%error, leads, "the thread's schedule stays as it was");
+                tracing::debug!(%error, leads, "cannot change how the thread is scheduled");
             }
             (self.leads, self.since) = (leads, turn.now);
         }

@@ -26,7 +26,7 @@ impl Ear {
                 && error != rustix::io::Errno::INTR
             {
                 // From then on marks are seen only when eye and desk wake for other reasons.
-                tracing::warn!(%error, "marks are not listened for any more");
+                tracing::warn!(%error, "cannot wait for the kernel's marks of deaths any more: deaths may be seen later. Restart the warden");
                 return;
             }
             let [bell, over] = fds.map(|fd| fd.revents().contains(PollFlags::IN));

@@ -178,7 +178,7 @@ impl Pulse {
             // The sockets are drained before the clock is read and silence is judged: otherwise packets that wait there would count as silence.
             let now = Time(crate::now_ns());
             if late_ns > self.interval_ns {
-                tracing::debug!(late_ns, "the pulse stood still");
+                tracing::debug!(late_ns, "the thread that sends heartbeats did not run in time");
                 speech.wardens.forgive(now, late_ns);
             }
             speech.wardens.poll(now);
@@ -271,10 +271,10 @@ impl Speech {
         match opened {
             Ok(packet) => {
                 if let Err(why) = self.wardens.handle(Time(crate::now_ns()), head.host, path as u8, &packet) {
-                    tracing::trace!(host = head.host.0, ?why, "a packet is not believed");
+                    tracing::trace!(host = head.host.0, ?why, "a packet from another host is ignored");
                 }
             }
-            Err(why) => tracing::trace!(host = head.host.0, %why, "a packet does not open"),
+            Err(why) => tracing::trace!(host = head.host.0, %why, "a packet from another host cannot be decrypted"),
         }
     }
 

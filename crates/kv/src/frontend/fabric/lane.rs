@@ -211,7 +211,7 @@ impl Lane {
     pub(super) fn progress(&mut self, position: u64) {
         self.asking = false;
         if !self.writer.note_consumed(position) {
-            tracing::warn!(peer = ?self.peer, position, "a client's progress makes no sense; its lane is no longer read");
+            tracing::warn!(peer = ?self.peer, position, "a client over the fabric reports a wrong position: its requests are ignored from now on");
             self.broken = true;
         }
     }

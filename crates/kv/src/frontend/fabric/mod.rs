@@ -208,7 +208,7 @@ impl FabricFront {
             (PROGRESS, Ok(position)) => lane.progress(position),
             // An event will tell that the client is gone.
             (_, Err(error)) => {
-                tracing::debug!(?peer, %error, "a client's lane is lost");
+                tracing::debug!(?peer, %error, "the connection to a client over the fabric is lost");
                 lane.broken = true;
             }
             _ => {}
@@ -261,7 +261,7 @@ fn serve<R: Replica<Machine = KvMachine>>(
             Ok(Request::Hello { epoch, session, next, salt, by_quorum }) => {
                 if !SessionId(session).is_clients() || !lane.introduce(SessionId(session), next, salt, by_quorum) {
                     turn.shared.stats.protocol_errors += 1;
-                    tracing::warn!(peer = ?lane.peer, "a client says that it is another; its lane is no longer read");
+                    tracing::warn!(peer = ?lane.peer, "a client over the fabric introduced itself wrongly: its requests are ignored from now on");
                     lane.broken = true;
                 } else if turn.shared.env.is_primary {
                     open_session(lane, SessionId(session), turn);
@@ -279,7 +279,7 @@ fn serve<R: Replica<Machine = KvMachine>>(
             }
             Err(error) => {
                 turn.shared.stats.protocol_errors += 1;
-                tracing::warn!(peer = ?lane.peer, %error, "a client broke the protocol; its lane is no longer read");
+                tracing::warn!(peer = ?lane.peer, %error, "a client over the fabric broke the protocol: its requests are ignored from now on");
                 lane.broken = true;
             }
         }
@@ -312,7 +312,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
     let is_write = find(args.at(0)).is_some_and(|c| c.has(flag::WRITE));
     let Some(session) = lane.session else {
         turn.shared.stats.protocol_errors += 1;
-        tracing::warn!(peer = ?lane.peer, "a client's first record does not say who it is; its lane is no longer read");
+        tracing::warn!(peer = ?lane.peer, "a client over the fabric did not introduce itself: its requests are ignored from now on");
         lane.broken = true;
         return;
     };

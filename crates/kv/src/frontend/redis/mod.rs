@@ -216,7 +216,7 @@ impl RedisFront {
         match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot look at the sockets");
+                tracing::error!(%error, "cannot wait at the sockets");
                 return None;
             }
         }

@@ -206,7 +206,7 @@ impl RedisFront {
                 Ok(Some(left)) => got.push((hold, Some(left))),
                 // The process has no keeper any more, or none that answers.
                 Err(error) => {
-                    tracing::warn!(%error, process = hold.holder.pid, "no connections are left of the process of an earlier leader");
+                    tracing::warn!(%error, process = hold.holder.pid, "cannot take over the connections of an earlier leader's process: they end");
                     sure_of_death(&hold);
                     got.push((hold, None));
                 }
@@ -214,7 +214,7 @@ impl RedisFront {
                     if is_late {
                         tracing::warn!(
                             process = hold.holder.pid,
-                            "the process of an earlier leader holds on to its connections, and is killed"
+                            "an earlier leader's process does not give up its connections: it is killed"
                         );
                         sure_of_death(&hold);
                     }
@@ -366,7 +366,9 @@ impl RedisFront {
         let succession = self.succession.as_mut()?;
         let mut state = Vec::new();
         write_state(client, false, &mut state);
-        let cookie = cookie(fd.as_raw_fd()).inspect_err(|error| tracing::warn!(%error, "a connection has no cookie")).ok()?;
+        let cookie = cookie(fd.as_raw_fd())
+            .inspect_err(|error| tracing::warn!(%error, "cannot tell a client's connection from others: it ends if this node dies"))
+            .ok()?;
         keeper::HIGHEST.fetch_max(fd.as_raw_fd(), Ordering::SeqCst);
         let line = succession.service.ledger.begin(cookie, Settled::default(), 0, &state)?;
         Ledger::show(&line);
@@ -438,12 +440,12 @@ fn holds<'t, R: Replica<Machine = KvMachine>>(turn: &'t Turn<'_, R>) -> impl Ite
 fn sure_of_death(hold: &Hold) {
     if let Err(error) = make_sure_of_death(hold.holder) {
         // It is asked again, and its connections wait: better than having two processes write to one socket.
-        tracing::error!(%error, process = hold.holder.pid, "cannot make sure that the process of an earlier leader is dead");
+        tracing::error!(%error, process = hold.holder.pid, "cannot make sure that an earlier leader's process is dead: its connections wait");
     }
 }
 
 fn tell_unread(error: &std::io::Error) {
-    tracing::error!(%error, "the notes about connections cannot be read");
+    tracing::error!(%error, "cannot read what is noted about clients' connections");
 }
 
 fn peer_of(socket: &OwnedFd) -> String {

@@ -68,7 +68,7 @@ impl Listener {
             martlet_fabric::host::process::stand_aside();
             if let Err(error) = listen(&its, &wait, &pass_on) {
                 // Memory may have run out. The main thread's own deadlines still wake it: what comes is then seen late, but not never.
-                tracing::error!(%error, "no thread listens any more for a main thread that sleeps");
+                tracing::error!(%error, "the thread that wakes this node has ended: the node may answer late. Restart it");
             }
         })?;
         Ok(Listener { state, thread: Some(thread) })
@@ -113,7 +113,7 @@ impl Drop for Listener {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("a listening thread panicked");
+            tracing::error!("the thread that wakes this node panicked");
         }
     }
 }
@@ -242,7 +242,7 @@ impl Watch {
         match duplicate(called).and_then(|call| Crier::start(fabric.own_regions(), call)) {
             Ok(crier) => self.crier = Some(crier),
             Err(error) => {
-                tracing::warn!(%error, "no crier: the node sleeps on words in memory only");
+                tracing::warn!(%error, "cannot start the thread martlet-crier: this node answers requests over sockets a little later");
                 // If a sleep has begun, it ends at once, and is the last on the sockets.
                 let _ = rustix::io::write(called, &1u64.to_ne_bytes());
                 self.refused = true;

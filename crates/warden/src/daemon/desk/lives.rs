@@ -219,7 +219,7 @@ impl Desk {
         if let Some(others) = self.others.as_ref().filter(|_| life.host == 0) {
             others.end(life);
         }
-        tracing::info!(app = %life.app, pid = life.pid, state = %life.state, evidence = ?life.evidence, "an application is over");
+        tracing::info!(app = %life.app, pid = life.pid, state = %life.state, evidence = ?life.evidence, "an application has ended");
         self.forget(slot, host);
         if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
             program.life = None;

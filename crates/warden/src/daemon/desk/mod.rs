@@ -177,7 +177,7 @@ impl Desk {
             Ok(Some(socket)) => self.admit(socket),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "a program cannot connect");
+                tracing::warn!(%error, "cannot accept a program's connection");
                 // The socket stays readable; do not spin on it while descriptors are short.
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -186,7 +186,7 @@ impl Desk {
 
     fn admit(&mut self, socket: OwnedFd) {
         let refuse = |socket: &OwnedFd, why: String| {
-            tracing::info!(why, "a program is refused");
+            tracing::info!(why, "refused a program that wanted to connect");
             let _ = socket::send(socket, &Answer::Refused { why }.encode(0), &[]);
         };
         let peer = match socket::peer(&socket).and_then(|peer| Ok((peer, socket::pidfd(&socket)?))) {
@@ -260,7 +260,7 @@ impl Desk {
     fn answer(&self, id: ProgramId, number: u32, outcome: Outcome) {
         let Some(program) = self.programs.get(&id) else { return };
         let (answer, others) = outcome.unwrap_or_else(|why| {
-            tracing::info!(pid = program.pid, why, "a request is refused");
+            tracing::info!(pid = program.pid, why, "refused a program's request");
             (Answer::Refused { why }, Vec::new())
         });
         let board;

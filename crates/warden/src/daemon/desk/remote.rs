@@ -99,13 +99,19 @@ impl Desk {
             Event::PathLost(host, path) | Event::PathBack(host, path) => {
                 let is_lost = matches!(event, Event::PathLost(..));
                 self.note(host, |health| health.is_path_lost[usize::from(path)] = is_lost);
-                tracing::warn!(host = host.0, path, is_lost, "the state of a path to another host has changed");
+                match is_lost {
+                    true => tracing::warn!(host = host.0, path, "another host is not heard over this path any more"),
+                    false => tracing::info!(host = host.0, path, "another host is heard over this path again"),
+                }
                 self.tell_of_host(host, &Answer::Redundancy { host: host.0, path, is_lost });
             }
             Event::Silent(host) | Event::Heard(host) => {
                 let is_silent = matches!(event, Event::Silent(_));
                 self.note(host, |health| health.is_silent = is_silent);
-                tracing::info!(host = host.0, is_silent, "the state of another host has changed");
+                match is_silent {
+                    true => tracing::warn!(host = host.0, "another host is silent on all paths"),
+                    false => tracing::info!(host = host.0, "another host is heard"),
+                }
             }
         }
     }
@@ -154,12 +160,12 @@ impl Desk {
                 // That host's warden has reported the end of the earlier life, or can no longer do so.
                 self.end(index, State::Failed, Some(Evidence::Silence));
             } else if known.state == State::Alive {
-                tracing::error!(%app, here = known.host, there = host, "an application is alive on two hosts; the second one is not taken");
+                tracing::error!(%app, here = known.host, there = host, "an application runs on two hosts at once: the second one is ignored");
                 return None;
             }
         }
         self.slot_to_begin(app)
-            .inspect_err(|why| tracing::error!(%app, why, "an application of another host is not taken"))
+            .inspect_err(|why| tracing::error!(%app, why, "an application of another host is ignored"))
             .ok()
             .map(|slot| (app, slot))
     }
