@@ -31,7 +31,7 @@ impl fmt::Display for Allowed {
             Words(words) | Hidden(words) => f.write_str(words),
             Names(names) => f.write_str(&quoted(names.iter().copied())),
             Made(make) => f.write_str(&make()),
-            Table(name) => write!(f, "a table, which begins with {name}"),
+            Table(name) => write!(f, "a table that begins with {name}"),
         }
     }
 }

@@ -42,7 +42,7 @@ impl Keys for Shop {
         ],
         &[
             ("clerk", Allowed::Words("[[clerk]] tables")),
-            ("clerk[..]", Allowed::Words("a table, which begins with [[clerk]]")),
+            ("clerk[..]", Allowed::Words("a table that begins with [[clerk]]")),
             ("clerk[..].number", Allowed::Number(1, 9)),
         ],
     ];
@@ -74,7 +74,7 @@ fn each_kind_of_mistake_is_named_with_file_line_key_value_and_what_is_allowed() 
         ("name = \"x\"", "secret = 7", "shop.toml, line 1: secret is a number; allowed: a text of 3 letters"),
         ("coins = 5", "coins = 2020-02-02", "shop.toml, line 3: till.coins is 2020-02-02; allowed: a whole number from 1 to 200"),
         ("[[clerk]]\nnumber = 2", "", "nothing"),
-        ("[till]", "[[till]]", "shop.toml, line 2: till is a list; allowed: a table, which begins with [till]"),
+        ("[till]", "[[till]]", "shop.toml, line 2: till is a list; allowed: a table that begins with [till]"),
         // Unknown keys, in each kind of table.
         ("name = \"x\"", "nane = \"x\"", "shop.toml, line 1: nane is an unknown key; allowed: name, secret, till, clerk"),
         ("coins = 5", "coinz = 5", "shop.toml, line 3: till.coinz is an unknown key; allowed: coins, open"),

@@ -46,20 +46,20 @@ struct FilePeer {
 }
 
 /// Where a warden listens.
-const ADDRESS: &str = "an IP address and a port from 1 to 65535, as a text in quotes such as \"10.1.0.1:7100\"";
+const ADDRESS: &str = "an IP address and a port from 1 to 65535 in quotes, such as \"10.1.0.1:7100\"";
 
 impl Keys for File {
     const PARTS: &'static [&'static [Setting]] = &[&[
         ("host", Number(1, 65_535)),
-        ("key_file", Words("a path, as a text in quotes")),
+        ("key_file", Words("a path in quotes")),
         ("interval_us", Number(LEAST_INTERVAL_US, MOST_INTERVAL_US)),
         ("path", Made(|| format!("1 to {MAX_PATHS} [[path]] tables"))),
-        ("path[..]", Words("a table, which begins with [[path]]")),
+        ("path[..]", Words("a table that begins with [[path]]")),
         ("path[..].listen", Words(ADDRESS)),
         ("path[..].latency_us", Number(0, MOST_INTERVAL_US)),
         ("path[..].jitter_us", Number(0, MOST_INTERVAL_US)),
         ("peer", Made(|| format!("0 to {MAX_HOSTS} [[peer]] tables"))),
-        ("peer[..]", Words("a table, which begins with [[peer]]")),
+        ("peer[..]", Words("a table that begins with [[peer]]")),
         ("peer[..].host", Number(1, 65_535)),
         ("peer[..].addresses", Words("a list with an address for each [[path]], such as [\"10.1.0.2:7100\"]")),
     ]];
@@ -206,7 +206,7 @@ addresses = ["10.1.0.2:7100", "10.2.0.2:7100"]
 
     #[test]
     fn each_mistake_is_named_with_its_line_its_value_and_what_is_allowed() {
-        let address = "an IP address and a port from 1 to 65535, as a text in quotes such as \"10.1.0.1:7100\"";
+        let address = "an IP address and a port from 1 to 65535 in quotes, such as \"10.1.0.1:7100\"";
         let list = "a list with an address for each [[path]], such as [\"10.1.0.2:7100\"]";
         let number = "a whole number from";
         let both = "[\"10.1.0.2:7100\", \"10.2.0.2:7100\"]";
@@ -229,7 +229,7 @@ addresses = ["10.1.0.2:7100", "10.2.0.2:7100"]
             (with("host = 2", "host = 0"), 13, "peer[0].host is 0; allowed: 1 to 65535".into()),
             // Values of a wrong type.
             (with("host = 1\n", "host = \"one\"\n"), 1, format!("host is \"one\"; allowed: {number} 1 to 65535")),
-            (with("\"warden.key\"", "7"), 2, "key_file is 7; allowed: a path, as a text in quotes".into()),
+            (with("\"warden.key\"", "7"), 2, "key_file is 7; allowed: a path in quotes".into()),
             (with("interval_us = 1000", "interval_us = 1.5"), 3, format!("interval_us is 1.5; allowed: {number} 100 to 10000000")),
             (with("latency_us = 10\n", "latency_us = true\n"), 6, format!("path[0].latency_us is true; allowed: {number} 0 to 10000000")),
             (with("jitter_us = 500", "jitter_us = []"), 7, format!("path[0].jitter_us is []; allowed: {number} 0 to 10000000")),

@@ -626,7 +626,7 @@ mod tests {
             config.nodes[1].redis = redis.into();
             config.service = Some(address.parse().expect("an address"));
             let why = Cluster::new(config.clone()).expect_err("two would have it").to_string();
-            assert!(why.contains("service") && why.contains(&format!("as node 1 has {redis:?}")), "{why}");
+            assert!(why.contains("service") && why.contains(&format!("but node 1 has {redis:?}")), "{why}");
         }
         config.service = Some("127.0.0.2:7712".parse().expect("an address"));
         config.nodes[1].redis = "127.0.0.1:7712".into();

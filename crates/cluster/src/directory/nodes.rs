@@ -326,7 +326,7 @@ mod tests {
         directory.purge_node(&three, 3).expect("purged");
         assert_eq!(directory.free_number(&three).expect("room"), 3);
         let last = directory.unlist_node(&directory.unlist_node(&three, 0).expect("two"), 1).expect_err("node 2 only coordinates");
-        assert!(last.to_string().contains("at least one node that is coordinator and replica"), "{last}");
+        assert!(last.to_string().contains("at least one node with both roles, which founds the cluster"), "{last}");
     }
 
     #[test]

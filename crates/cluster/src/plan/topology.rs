@@ -231,9 +231,9 @@ const MAX_MBIT: u64 = 10_000_000;
 const MAX_TREES: u64 = 8;
 
 const SHARE: &str = "a probability, from 0 to 1";
-const NAME: &str = "1 to 64 letters, digits, '-', '_' or '.', as a text in quotes";
-const ANY: &str = "the name of a [[host]] or a [[switch]], as a text in quotes";
-const HOST: &str = "the name of a [[host]], as a text in quotes";
+const NAME: &str = "1 to 64 letters, digits, '-', '_' or '.', in quotes";
+const ANY: &str = "the name of a [[host]] or a [[switch]], in quotes";
+const HOST: &str = "the name of a [[host]], in quotes";
 
 impl Keys for File {
     const PARTS: &'static [&'static [Setting]] = &[
@@ -247,12 +247,12 @@ impl Keys for File {
             ("failures.core", Words(SHARE)),
             ("failures.group", Words(SHARE)),
             ("host", Words("[[host]] tables")),
-            ("host[..]", Words("a table, which begins with [[host]]")),
+            ("host[..]", Words("a table that begins with [[host]]")),
             ("host[..].name", Words(NAME)),
             ("host[..].latency_ns", Number(0, MAX_NS)),
             ("host[..].jitter_ns", Number(0, MAX_NS)),
             ("switch", Words("[[switch]] tables")),
-            ("switch[..]", Words("a table, which begins with [[switch]]")),
+            ("switch[..]", Words("a table that begins with [[switch]]")),
             ("switch[..].name", Words(NAME)),
             ("switch[..].latency_ns", Number(0, MAX_NS)),
             ("switch[..].jitter_ns", Number(0, MAX_NS)),
@@ -260,7 +260,7 @@ impl Keys for File {
         ],
         &[
             ("link", Words("[[link]] tables")),
-            ("link[..]", Words("a table, which begins with [[link]]")),
+            ("link[..]", Words("a table that begins with [[link]]")),
             ("link[..].between", Words("a list of two names, each of a [[host]] or a [[switch]], such as [\"h1\", \"s1\"]")),
             ("link[..].mbit_per_s", Number(1, MAX_MBIT)),
             ("link[..].latency_ns", Number(0, MAX_NS)),
@@ -268,13 +268,13 @@ impl Keys for File {
             ("link[..].kind", Names(&["trunk", "core"])),
             ("link[..].usable", Truth),
             ("shared", Words("[[shared]] tables")),
-            ("shared[..]", Words("a table, which begins with [[shared]]")),
+            ("shared[..]", Words("a table that begins with [[shared]]")),
             ("shared[..].from", Words(ANY)),
             ("shared[..].to", Words(ANY)),
             ("shared[..].burst_bytes", Number(0, MAX_BYTES)),
             ("shared[..].mbit_per_s", Words("a whole number from 0 to less than the link's mbit_per_s")),
             ("request", Words("[[request]] tables")),
-            ("request[..]", Words("a table, which begins with [[request]]")),
+            ("request[..]", Words("a table that begins with [[request]]")),
             ("request[..].sender", Words(HOST)),
             ("request[..].receivers", Made(|| format!("a list of 1 to {MAX_RECEIVERS} names of a [[host]], such as [\"h1\", \"h2\"]"))),
             ("request[..].payload_bytes", Number(0, MAX_PAYLOAD_BYTES)),

@@ -10,8 +10,8 @@ use martlet_settings::{Keys, MOST, Setting, quoted};
 use super::{ClusterConfig, DurabilityKind, GroupConfig, NodeConfig, RecoveryConfig, fabric};
 use crate::sched::MAX_CORE;
 
-const PATH: Allowed = Words("a path, as a text in quotes");
-const SOCKET: Allowed = Words("a path of 1 to 107 bytes, as a text in quotes");
+const PATH: Allowed = Words("a path in quotes");
+const SOCKET: Allowed = Words("a path of 1 to 107 bytes in quotes");
 const RING: &str = "a power of two from";
 
 impl Keys for ClusterConfig {
@@ -23,11 +23,11 @@ impl Keys for NodeConfig {
 }
 
 const CLUSTER_KEYS: &[Setting] = &[
-    ("name", Words("a text of 1 to 48 letters, digits, '-', '_' or '.'")),
-    ("key", Hidden("64 hexadecimal digits, as a text in quotes")),
+    ("name", Words("1 to 48 letters, digits, '-', '_' or '.'")),
+    ("key", Hidden("64 hexadecimal digits in quotes")),
     ("key_file", PATH),
     ("fabric", Made(|| quoted(FabricKind::ALL.into_iter().map(FabricKind::name)))),
-    ("rendezvous", Words("the path of a directory, as a text in quotes")),
+    ("rendezvous", Words("the path of a directory in quotes")),
     ("lease_us", Number(50, 60_000_000)),
     ("clock_drift_ppm", Words("a whole number from 0 to 500000, and at least 50 where fabric spans hosts")),
     ("detector", Table("[detector]")),
@@ -51,7 +51,7 @@ const CLUSTER_KEYS: &[Setting] = &[
     ("service", Words("an IP address and a port from 1 to 65535, such as \"127.0.0.1:7700\"")),
     ("durability", Table("[durability]")),
     ("durability.mode", Made(|| quoted(DurabilityKind::ALL.into_iter().map(DurabilityKind::name)))),
-    ("durability.directory", Words("the path of a directory, as a text in quotes")),
+    ("durability.directory", Words("the path of a directory in quotes")),
     ("durability.segment_bytes", Number(64 << 10, 64 << 30)),
     ("durability.max_pending_bytes", Number(64 << 10, 64 << 30)),
     ("durability.snapshot_bytes_per_s", Number(1 << 20, 64 << 30)),
@@ -65,10 +65,10 @@ const CLUSTER_KEYS: &[Setting] = &[
     ("list.reign", Number(0, MOST)),
     ("list.change", Number(0, MOST)),
     ("node", Words("1 to 16 [[node]] tables")),
-    ("node[..]", Words("a table, which begins with [[node]]")),
+    ("node[..]", Words("a table that begins with [[node]]")),
     ("node[..].number", Words("a whole number from 0 to 15, each number once in the cluster")),
-    ("node[..].redis", Words("host:port with a port from 1 to 65535, as a text in quotes such as \"127.0.0.1:7711\"")),
-    ("node[..].address", Words("an IP address and a port from 1 to 65535, as a text in quotes such as \"10.0.0.1:7600\"")),
+    ("node[..].redis", Words("host:port with a port from 1 to 65535 in quotes, such as \"127.0.0.1:7711\"")),
+    ("node[..].address", Words("an IP address and a port from 1 to 65535 in quotes, such as \"10.0.0.1:7600\"")),
     ("node[..].roles", Words("a list of \"coordinator\", \"replica\" and \"lease-cache\" in brackets, at least one of them, each once")),
 ];
 
@@ -83,7 +83,7 @@ const NODE_KEYS: &[Setting] = &[
     ("redis.unix_socket", SOCKET),
     ("redis.cluster", Truth),
     ("redis.reads", Names(&["auto", "lease", "quorum"])),
-    ("redis.requirepass", Hidden("1 to 512 bytes, as a text in quotes; leave it out for none")),
+    ("redis.requirepass", Hidden("1 to 512 bytes in quotes; leave the key out for no password")),
     ("redis.protected_mode", Truth),
     ("redis.maxmemory", Words(NodeConfig::ALLOWED_MEMORY)),
     ("redis.maxclients", Number(1, 1_000_000)),

@@ -342,14 +342,18 @@ impl ClusterConfig {
         }
         if let Some(rendezvous) = self.rendezvous.as_ref().filter(|_| self.fabric.traits().spans_hosts) {
             let value = format!("{:?}", rendezvous.display().to_string());
-            let allowed = format_args!("none where fabric is \"{}\": nodes meet at their addresses then", self.fabric);
+            let allowed =
+                format_args!("none where fabric is \"{}\", since nodes meet at their addresses there: leave the key out", self.fabric);
             return Err(check.refuse("rendezvous", value, allowed));
         }
         if let Some(service) = self.service.filter(|service| self.fabric.traits().spans_hosts || service.port() == 0) {
             let allowed = if service.port() == 0 {
                 "an IP address and a port from 1 to 65535".to_owned()
             } else {
-                format!("none where fabric is \"{}\": only the processes of one host can share connections", self.fabric)
+                format!(
+                    "none where fabric is \"{}\", since only the processes of one host can share connections: leave the key out",
+                    self.fabric
+                )
             };
             return Err(check.refuse("service", format_args!("\"{service}\""), allowed));
         }
@@ -435,7 +439,7 @@ impl ClusterConfig {
                 return Err(check.refuse(
                     "service",
                     format_args!("\"{service}\""),
-                    format_args!("an address that no node has for itself, as node {} has {:?} (node[{i}].redis)", node.number, node.redis),
+                    format_args!("an address of its own, but node {} has {:?} (node[{i}].redis)", node.number, node.redis),
                 ));
             }
             let needed = self.fabric.traits().needs_address || !node.address.is_empty();
@@ -464,8 +468,8 @@ impl ClusterConfig {
         if !self.nodes.iter().any(NodeEntry::may_found) {
             return Err(check.refuse(
                 "node[..].roles",
-                "nowhere both",
-                "at least one node that is coordinator and replica: it founds the cluster",
+                "never both \"coordinator\" and \"replica\"",
+                "at least one node with both roles, which founds the cluster",
             ));
         }
         Ok(())

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{ClusterConfig, NodeConfig, Settings};
 
 /// What a device's name may be.
-const DEVICE: Allowed = Words("a text of 1 to 63 letters, digits, '-', '_' or '.', as `ibv_devices` shows it");
+const DEVICE: Allowed = Words("1 to 63 letters, digits, '-', '_' or '.', as `ibv_devices` shows it");
 
 /// What the keys about fabrics in a cluster's file may be.
 pub(super) const CLUSTER_KEYS: &[Setting] = &[

@@ -39,7 +39,7 @@ impl GroupConfig {
             return Err(check.refuse("group.zombies_us", self.zombies_us, allowed));
         }
         if self.zombies_us > 0 && !fabric.traits().certain_deaths {
-            let allowed = format_args!("0 where fabric is \"{fabric}\", over which nobody reaches the memory of the dead");
+            let allowed = format_args!("0 where fabric is \"{fabric}\", since the memory of a dead node cannot be reached over it");
             return Err(check.refuse("group.zombies_us", self.zombies_us, allowed));
         }
         check.number("group.zombies_us", self.zombies_us)

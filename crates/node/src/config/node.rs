@@ -411,7 +411,7 @@ impl NodeConfig {
 
     pub(super) const ALLOWED_MEMORY: &'static str =
         "0 for no limit, or at least 1mb: a number of bytes, or a text such as \"256mb\" or \"2gb\"";
-    pub(super) const ALLOWED_PLAN: &'static str = "\"shared\", the one plan of this version";
+    pub(super) const ALLOWED_PLAN: &'static str = "\"shared\", the only plan of this version";
     pub(super) const ALLOWED_REHEARSALS: &'static str = "0 for never, or 200 to 10000000";
 
     /// Reads a file's text.
@@ -463,7 +463,7 @@ impl NodeConfig {
             return Err(check.refuse(
                 "redis.requirepass",
                 format_args!("a text of {} bytes", password.len()),
-                "1 to 512 bytes; leave it out for none",
+                "1 to 512 bytes; leave the key out for no password",
             ));
         }
         check.number("redis.maxclients", self.redis.maxclients)?;
@@ -496,7 +496,7 @@ impl NodeConfig {
             return Err(check.refuse(
                 "threads.priority",
                 "\"fifo\"",
-                "\"auto\", \"slice\" or \"normal\" where threads.idle is \"spin\" or \"yield\": a spinning thread of that class keeps the core from everybody else",
+                "\"auto\", \"slice\" or \"normal\" where threads.idle is \"spin\" or \"yield\": a spinning thread of that class keeps the core from all other threads",
             ));
         }
         Ok(())

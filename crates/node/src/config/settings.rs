@@ -255,7 +255,7 @@ impl Settings {
         };
         if node.warden.usage == UseWarden::On && cluster.config.fabric.traits().certain_deaths {
             let value = format!("\"on\" with the fabric {}", cluster.config.fabric);
-            let allowed = "\"auto\" or \"off\": nodes that share memory see each other's deaths for certain by themselves";
+            let allowed = "\"auto\" or \"off\": nodes that share memory see each other's deaths without a warden";
             return Err(Checker::of::<NodeConfig>(file).refuse("warden.use", value, allowed));
         }
         Ok(Settings { cluster, node, position, all_here: false })

@@ -495,7 +495,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
             "leese_us = 1",
             ["leese_us is an unknown key", "allowed: name, key, key_file, fabric, rendezvous, lease_us, "],
         ),
-        ("name = \"demo\"\n", "", ["name is missing; allowed: a text of 1 to 48 letters", ""]),
+        ("name = \"demo\"\n", "", ["name is missing; allowed: 1 to 48 letters", ""]),
         ("name = \"demo\"", "name = ", ["\"name = \" is not TOML: ", ""]),
         (
             "[\"coordinator\", \"replica\"]",
@@ -529,7 +529,7 @@ fn roles_that_nobody_has_are_missed() {
     config.nodes[1].roles = vec![Role::Replica];
     let error = Cluster::new(config).expect_err("nobody to found it").to_string();
     assert!(
-        error.starts_with("<cluster>: node[..].roles is nowhere both; allowed: at least one node that is coordinator and replica"),
+        error.starts_with("<cluster>: node[..].roles is never both \"coordinator\" and \"replica\"; allowed: at least one node with both roles, which founds the cluster"),
         "{error}"
     );
     let error = Cluster::new(ClusterConfig { nodes: vec![], ..three() }).expect_err("no nodes").to_string();
@@ -576,7 +576,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[threads]\npin = \"here\"", ["threads.pin is \"here\"", "allowed: \"none\", \"auto\", or a list of at least one core"]),
         ("[threads]\npin = [\"a\"]", ["threads.pin is [\"a\"]", "from 0 to 1023"]),
         ("[threads]\nidle = \"dream\"", ["threads.idle is \"dream\"", "allowed: \"spin\", \"yield\", \"park\" or \"adaptive\""]),
-        ("[threads]\nplan = \"many\"", ["threads.plan is \"many\"", "allowed: \"shared\", the one plan"]),
+        ("[threads]\nplan = \"many\"", ["threads.plan is \"many\"", "allowed: \"shared\", the only plan"]),
         ("[threads]\npriority = \"high\"", ["threads.priority is \"high\"", "allowed: \"auto\", \"fifo\", \"slice\" or \"normal\""]),
     ] {
         let error = load(&format!("{start}{rest}\n"));

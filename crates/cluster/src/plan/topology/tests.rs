@@ -43,8 +43,8 @@ fn said(text: &str) -> String {
 fn each_mistake_is_named_with_its_line_its_value_and_what_is_allowed() {
     assert_eq!(said(FILE), "nothing");
     let number = "a whole number from";
-    let name = "1 to 64 letters, digits, '-', '_' or '.', as a text in quotes";
-    let (any, host) = ("the name of a [[host]] or a [[switch]], as a text in quotes", "the name of a [[host]], as a text in quotes");
+    let name = "1 to 64 letters, digits, '-', '_' or '.', in quotes";
+    let (any, host) = ("the name of a [[host]] or a [[switch]], in quotes", "the name of a [[host]], in quotes");
     let two = "a list of two names, each of a [[host]] or a [[switch]], such as [\"h1\", \"s1\"]";
     let many = "a list of 1 to 64 names of a [[host]], such as [\"h1\", \"h2\"]";
     for (from, to, line, why) in [
@@ -60,7 +60,7 @@ fn each_mistake_is_named_with_its_line_its_value_and_what_is_allowed() {
         ("period_ns = 100000", "period_ns = 0", 30, "request[0].period_ns is 0; allowed: 1 to 1000000000000".into()),
         ("trees = 1", "trees = 9", 31, "request[0].trees is 9; allowed: 1 to 8".into()),
         // Values of a wrong type.
-        ("[limits]", "[[limits]]", 1, "limits is a list; allowed: a table, which begins with [limits]".into()),
+        ("[limits]", "[[limits]]", 1, "limits is a list; allowed: a table that begins with [limits]".into()),
         ("percent = 50", "percent = \"half\"", 2, format!("limits.queue_percent is \"half\"; allowed: {number} 1 to 100")),
         ("trunk = 0.1", "trunk = \"often\"", 4, "failures.trunk is \"often\"; allowed: a probability, from 0 to 1".into()),
         ("name = \"h2\"", "name = 2", 9, format!("host[1].name is 2; allowed: {name}")),

@@ -283,7 +283,7 @@ fn other_values_that_are_not_allowed_are_named_with_their_keys_and_what_is() {
         ("redis.reads", &["\"stale\""], "\"auto\", \"lease\" or \"quorum\""),
         ("redis.requirepass", &["\"\"", long], "1 to 512 bytes"),
         ("redis.maxmemory", &["-5", "1", "1048575", "\"lots\"", "\"20000000000gb\""], "0 for no limit, or at least 1mb"),
-        ("threads.plan", &["\"dedicated\"", "\"many\""], "\"shared\", the one plan of this version"),
+        ("threads.plan", &["\"dedicated\"", "\"many\""], "\"shared\", the only plan of this version"),
         (
             "threads.pin",
             &["[]", "[-1]", "[1024]", "[65536]", "[\"a\"]", "\"here\""],
@@ -354,7 +354,7 @@ fn what_is_no_file_of_ours_is_shown_with_its_line() {
         ("name = \"x\"\n", "f: node is missing; allowed: 1 to 16 [[node]] tables".into()),
         (
             "name = \"x\"\n[[detector]]\ncap = 5\n[[node]]\nnumber = 1\n",
-            "f, line 2: detector is a list; allowed: a table, which begins with [detector]".into(),
+            "f, line 2: detector is a list; allowed: a table that begins with [detector]".into(),
         ),
         ("lease_us = 1\nlease_us = 2\n", "f, line 2: lease_us is given twice; allowed: once".into()),
     ] {
