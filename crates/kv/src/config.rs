@@ -75,7 +75,7 @@ impl Default for KvConfig {
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{key} is {value}: {allowed}")]
+#[error("{key} is {value}; allowed: {allowed}")]
 pub struct ConfigError {
     /// The setting.
     pub key: &'static str,
@@ -93,30 +93,30 @@ impl KvConfig {
                 "limits.max_bulk_bytes",
                 self.limits.max_bulk_bytes,
                 (1024..=512 << 20).contains(&self.limits.max_bulk_bytes),
-                "allowed are 1 KiB to 512 MiB",
+                "1 KiB to 512 MiB",
             ),
-            ("limits.max_args", self.limits.max_args, (1..=1 << 20).contains(&self.limits.max_args), "allowed are 1 to 1048576"),
+            ("limits.max_args", self.limits.max_args, (1..=1 << 20).contains(&self.limits.max_args), "1 to 1048576"),
             (
                 "limits.max_inline_bytes",
                 self.limits.max_inline_bytes,
                 (64..=1 << 20).contains(&self.limits.max_inline_bytes),
-                "allowed are 64 bytes to 1 MiB",
+                "64 bytes to 1 MiB",
             ),
             (
                 "limits.max_request_bytes",
                 self.limits.max_request_bytes,
                 (self.limits.max_bulk_bytes..=2 << 30).contains(&self.limits.max_request_bytes),
-                "allowed are limits.max_bulk_bytes to 2 GiB",
+                "limits.max_bulk_bytes to 2 GiB",
             ),
-            ("max_clients", self.max_clients, (1..=1_000_000).contains(&self.max_clients), "allowed are 1 to 1000000"),
+            ("max_clients", self.max_clients, (1..=1_000_000).contains(&self.max_clients), "1 to 1000000"),
             (
                 "output_limit_bytes",
                 self.output_limit_bytes,
                 self.output_limit_bytes >= self.output_pause_bytes.max(1024),
-                "it must be at least output_pause_bytes and 1 KiB",
+                "at least output_pause_bytes and 1024",
             ),
-            ("commands_per_turn", self.commands_per_turn, self.commands_per_turn >= 1, "it must be at least 1"),
-            ("expire_per_turn", self.expire_per_turn, self.expire_per_turn >= 1, "it must be at least 1"),
+            ("commands_per_turn", self.commands_per_turn, self.commands_per_turn >= 1, "at least 1"),
+            ("expire_per_turn", self.expire_per_turn, self.expire_per_turn >= 1, "at least 1"),
         ];
         for (key, value, good, allowed) in rules {
             if !good {
@@ -124,15 +124,15 @@ impl KvConfig {
             }
         }
         if self.password.as_deref() == Some("") {
-            return Err(ConfigError { key: "password", value: "empty".to_owned(), allowed: "leave it out for none" });
+            return Err(ConfigError {
+                key: "password",
+                value: "empty".to_owned(),
+                allowed: "1 byte or more; leave the password out for none",
+            });
         }
         let ring = self.sizes.client_ring_bytes;
         if !ring.is_power_of_two() || ring < 4096 {
-            return Err(ConfigError {
-                key: "sizes.client_ring_bytes",
-                value: ring.to_string(),
-                allowed: "allowed are powers of two from 4096 on",
-            });
+            return Err(ConfigError { key: "sizes.client_ring_bytes", value: ring.to_string(), allowed: "powers of two from 4096 on" });
         }
         Ok(())
     }
@@ -146,8 +146,8 @@ mod tests {
     fn the_default_is_good_and_mistakes_are_named() {
         assert_eq!(KvConfig::default().check(), Ok(()));
         let bad = KvConfig { limits: Limits { max_bulk_bytes: 1 << 30, ..Limits::default() }, ..KvConfig::default() };
-        assert_eq!(bad.check().unwrap_err().to_string(), "limits.max_bulk_bytes is 1073741824: allowed are 1 KiB to 512 MiB");
+        assert_eq!(bad.check().unwrap_err().to_string(), "limits.max_bulk_bytes is 1073741824; allowed: 1 KiB to 512 MiB");
         let bad = KvConfig { sizes: Sizes { client_ring_bytes: 5000, ..Sizes::default() }, ..KvConfig::default() };
-        assert!(bad.check().unwrap_err().to_string().starts_with("sizes.client_ring_bytes is 5000: "));
+        assert!(bad.check().unwrap_err().to_string().starts_with("sizes.client_ring_bytes is 5000; allowed: powers of two"));
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     fn only_a_refusal_says_that_nothing_has_happened() {
         let put = Action::Put("v".into());
         assert_eq!(output(&put, b"+OK\r\n"), Reply::Output(Output::Done));
-        assert_eq!(output(&put, format!("-{UNCERTAIN} the session has ended\r\n").as_bytes()), Reply::Unknown);
+        assert_eq!(output(&put, format!("-{UNCERTAIN} your session ended\r\n").as_bytes()), Reply::Unknown);
         assert!(matches!(output(&put, b"-OOM no memory\r\n"), Reply::Refused(_)));
         assert!(matches!(output(&put, format!("-{UNCERTAIN}LY what\r\n").as_bytes()), Reply::Refused(_)));
     }

@@ -51,10 +51,10 @@ impl ClientConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// As many requests are waiting for replies as may.
-    #[error("{0} requests wait for their replies already")]
+    #[error("{0} requests already wait for their replies: take some replies first")]
     Full(usize),
     /// The request does not fit into a lane.
-    #[error("the request takes {bytes} bytes, and a lane takes {limit} at most")]
+    #[error("the request has {bytes} bytes; allowed: up to {limit}")]
     TooLong {
         /// What it takes.
         bytes: usize,
@@ -62,12 +62,12 @@ pub enum RequestError {
         limit: usize,
     },
     /// The request has no argument, or too many.
-    #[error("a request has 1 to {MAX_ARGS} arguments, not {0}")]
+    #[error("the request has {0} arguments; allowed: 1 to {MAX_ARGS}")]
     Arguments(usize),
     /// A call takes all replies for itself, and earlier requests still await theirs.
-    #[error("{0} requests wait for their replies; a call must be the only one")]
+    #[error("{0} requests wait for their replies: take those first, since a call must be the only request")]
     Busy(usize),
     /// The caller gave up. The request may still take effect; its reply will come through [`Client::poll`](super::Client::poll).
-    #[error("given up; the request may or may not take effect")]
+    #[error("gave up waiting: the request may or may not take effect")]
     GivenUp,
 }

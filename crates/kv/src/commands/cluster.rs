@@ -45,7 +45,7 @@ pub(super) fn my_id(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     if is_enabled(ctx, reply) {
         match myself(ctx.env()) {
             Some(me) => reply.bulk(name(me).as_bytes()),
-            None => reply.error("ERR this node is no member of the cluster at the moment"),
+            None => reply.error("ERR this node is not in the cluster at the moment: ask another one"),
         }
     }
 }

@@ -152,7 +152,7 @@ const NAMES_MOST: usize = 1024;
 fn names_too_many(args: Args<'_>, reply: &mut Reply<'_>) -> bool {
     let too_many = args.len() > 2 + NAMES_MOST;
     if too_many {
-        reply.error(&format!("ERR COMMAND describes {NAMES_MOST} commands at once, and was asked for {}", args.len() - 2));
+        reply.error(&format!("ERR COMMAND describes up to {NAMES_MOST} commands at once, not {}", args.len() - 2));
     }
     too_many
 }

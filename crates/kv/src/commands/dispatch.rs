@@ -79,7 +79,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed::default();
     }
     if client.stateless && command.has(flag::CONNECTION) {
-        let why = format!("ERR '{}' needs a connection, and requests over the fabric have none", command.name);
+        let why = format!("ERR '{}' works on a socket only, and not over the fabric", command.name);
         reject(ctx, reply, Some(command), &why);
         return Executed::default();
     }
@@ -181,7 +181,7 @@ pub(super) fn is_primarys(ctx: &mut Ctx<'_>, command: &Command) -> bool {
     !reads || client.stateless || client.wants_quorum == Some(true) || !(command.keys.is_empty() || cluster_mode && client.readonly)
 }
 
-const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";
+const HTTP: &str = "ERR Protocol error: this is HTTP, but this server speaks the Redis protocol";
 
 /// Whether a request is a line of HTTP. A web page can make a browser send anything to any port of its user's host as the body of a POST. The header lines
 /// before the body end such a connection, as in Redis.

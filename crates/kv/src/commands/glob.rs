@@ -58,7 +58,7 @@ impl<'a> Pattern<'a> {
 
     /// An error, if the comparisons are used up and the answers mean nothing.
     pub(super) fn exhausted(&self) -> Option<String> {
-        (self.left == 0).then(|| format!("ERR the pattern takes more than {COMPARISONS_MOST} comparisons of bytes"))
+        (self.left == 0).then(|| format!("ERR the pattern needs more than {COMPARISONS_MOST} comparisons of bytes: use a simpler one"))
     }
 }
 
@@ -164,7 +164,10 @@ mod tests {
         let long = [&b"*"[..], &text[..500_000], b"b"].concat();
         let mut pattern = Pattern::new(&long, &pulse);
         assert!(!pattern.matches(&text));
-        assert_eq!(pattern.exhausted().as_deref(), Some("ERR the pattern takes more than 200000000 comparisons of bytes"));
+        assert_eq!(
+            pattern.exhausted().as_deref(),
+            Some("ERR the pattern needs more than 200000000 comparisons of bytes: use a simpler one")
+        );
         let class = [&b"*["[..], &vec![b'b'; 1_000_000], b"]"].concat();
         let mut pattern = Pattern::new(&class, &pulse);
         assert!(!pattern.matches(&text) && pattern.exhausted().is_some(), "a class is as long as it is");

@@ -92,9 +92,7 @@ const RANDOM_MOST: usize = 64;
 pub(super) fn too_many(ctx: &mut Ctx<'_>, command: &str, keys: usize) -> Option<String> {
     let visited = ctx.shared.visited + keys;
     if visited > KEYS_MOST {
-        return Some(format!(
-            "ERR {command} would go through {visited} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN"
-        ));
+        return Some(format!("ERR {command} would look at {visited} keys in one turn, but at most {KEYS_MOST} are allowed: use SCAN"));
     }
     ctx.shared.visited = visited;
     None
@@ -165,7 +163,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
     let most = KEYS_MOST.saturating_sub(ctx.shared.visited).min(count);
     if most == 0 {
-        return reply.error(&format!("ERR the SCANs of a transaction go through {KEYS_MOST} keys at most: send them one by one"));
+        return reply.error(&format!("ERR the SCANs of a transaction may look at {KEYS_MOST} keys: send them outside of it"));
     }
     let pulse = &ctx.shared.pulse;
     let (mut seen, mut bytes, mut found) = (0, 0, Vec::new());
@@ -257,8 +255,8 @@ mod tests {
             (&["CLUSTER", "COUNTKEYSINSLOT", "1"], "CLUSTER COUNTKEYSINSLOT"),
             (&["CLUSTER", "GETKEYSINSLOT", "1", "10"], "CLUSTER GETKEYSINSLOT"),
         ] {
-            let most = "keys while everybody waits, and goes through 100000 at most: use SCAN";
-            assert_eq!(server.ask(request), format!("-ERR {name} would go through 100001 {most}\r\n"));
+            let most = "keys in one turn, but at most 100000 are allowed: use SCAN";
+            assert_eq!(server.ask(request), format!("-ERR {name} would look at 100001 {most}\r\n"));
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
         return reply.error("ERR FAILOVER is not valid when server is a replica.");
     }
     if !env.hands_over {
-        return reply.error("ERR with this engine a leader hands over by leaving: restart it");
+        return reply.error("ERR FAILOVER does not work with this engine: restart the leader instead");
     }
     let me = env.me();
     let others: Vec<_> = env.view.iter().flat_map(|view| view.with_roles(Roles::REPLICA)).filter(|m| m.id.node != me).collect();
@@ -77,10 +77,10 @@ pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(errors::SYNTAX);
     }
     if !env.resizes {
-        return reply.error("ERR with this engine the group has as many places as members: add nodes, or remove some");
+        return reply.error("ERR RESIZE does not work with this engine: add or remove nodes instead");
     }
     if !env.is_primary {
-        return reply.error("ERR RESIZE is for the node that leads");
+        return reply.error("ERR only the leader takes RESIZE: send it there");
     }
     if args.len() == 1 {
         match env.places {
@@ -94,7 +94,7 @@ pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return;
     }
     let Some(places) = parse_i64(args.at(1)).and_then(|places| usize::try_from(places).ok()).filter(|places| *places <= MAX_MEMBERS) else {
-        return reply.error("ERR the number of places is from 0, as many as members, to 16");
+        return reply.error("ERR RESIZE takes 1 to 16 places, or 0 for as many as there are members");
     };
     ctx.shared.resize = Some(places);
     reply.ok();
@@ -103,14 +103,14 @@ pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 /// `RAISELEVEL level`. The reply says that the node has asked for it; the view shows when the level has been raised.
 pub(super) fn raise_level(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let Some(level) = parse_i64(args.at(1)).and_then(|level| u8::try_from(level).ok()).filter(|level| *level > 0) else {
-        return reply.error("ERR a feature level is a number from 1 to 255");
+        return reply.error("ERR RAISELEVEL takes a level from 1 to 255");
     };
-    let Some(view) = &ctx.env().view else { return reply.error("ERR this node knows no view") };
+    let Some(view) = &ctx.env().view else { return reply.error("ERR this node has not joined the cluster yet: ask another one") };
     if level < view.level {
-        return reply.error(&format!("ERR the feature level is {}, and never falls", view.level));
+        return reply.error(&format!("ERR the feature level is {} and cannot be lowered", view.level));
     }
     if let Some(member) = view.members.iter().find(|m| !m.levels.has(level)) {
-        return reply.error(&format!("ERR node {} can work at the feature levels {}, not at {level}", member.id.node.0, member.levels));
+        return reply.error(&format!("ERR node {} works at the feature levels {}, not at {level}", member.id.node.0, member.levels));
     }
     ctx.shared.raise_level = Some(level);
     reply.ok();
@@ -159,7 +159,7 @@ pub(super) fn config_get(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 pub(super) fn config_set(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    reply.error("ERR settings are fixed while the node runs; change its configuration file and restart it");
+    reply.error("ERR settings cannot be changed while the node runs: change its configuration file and restart it");
 }
 
 pub(super) fn config_resetstat(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {

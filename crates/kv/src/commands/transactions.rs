@@ -26,7 +26,7 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
     if transaction.bytes + bytes > limit {
         transaction.broken = true;
         transaction.queue.clear();
-        return reply.error(&format!("ERR the transaction exceeds the limit of {limit} bytes"));
+        return reply.error(&format!("ERR the transaction has more than {limit} bytes, the most that is allowed: send less at once"));
     }
     // The effects of the whole transaction go into one entry.
     let effect_bytes = transaction.effect_bytes + bound::of(command, args);

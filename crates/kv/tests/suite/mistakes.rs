@@ -98,7 +98,7 @@ fn what_is_no_request_ends_the_connection_at_once() {
 /// A web page that is opened in a browser can send these to a port of the same host, with any bytes after them.
 #[test]
 fn no_request_is_taken_from_within_http() {
-    let error = "-ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it\r\n";
+    let error = "-ERR Protocol error: this is HTTP, but this server speaks the Redis protocol\r\n";
     for (head, before) in [
         ("POST / HTTP/1.1\r\nHost: 127.0.0.1:7711\r\n", ""),
         ("PUT / HTTP/1.1\r\nhost: 127.0.0.1:7711\r\n", "-ERR unknown command 'PUT', with args beginning with: '/' 'HTTP/1.1' \r\n"),

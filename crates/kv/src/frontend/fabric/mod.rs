@@ -42,7 +42,7 @@ const _: () = assert!(
 pub const UNCERTAIN: &str = "UNCERTAIN";
 /// The reply to a write that was sent before its session was ended: the client was unreachable for longer than replies are kept.
 const OUTCOME_UNKNOWN: &str =
-    "UNCERTAIN the session has ended in your absence: whether this request took effect before is unknown, and it will not be executed now";
+    "UNCERTAIN your session ended while you were away: this request may have taken effect before, and is not executed now";
 
 /// What an operation on a client's lane was for: the low bits of its token.
 const REPLY: u64 = 0;
@@ -342,7 +342,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         if unconfirmed >= MAX_UNCONFIRMED || bytes >= MAX_UNCONFIRMED_BYTES {
             // If this node no longer leads, this reply is never sent: another node may have room.
             lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
-                let error = format!("ERR {unconfirmed} replies of {bytes} bytes wait for confirmation already");
+                let error = format!("ERR {unconfirmed} replies with {bytes} bytes are not confirmed yet: confirm some first");
                 Reply::new(out, Protocol::Resp3).error(&error);
             });
             return;
@@ -366,7 +366,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
     let limit = if kept { limit.min(turn.longest_kept_reply()) } else { limit };
     if len > limit {
         lane.buffer().truncate(text_at);
-        let error = format!("ERR the reply of {len} bytes exceeds what can be sent or kept, {limit} bytes");
+        let error = format!("ERR the request was executed, but its reply has {len} bytes, and at most {limit} can be sent");
         Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
     }
     if kept {
