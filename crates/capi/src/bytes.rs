@@ -60,9 +60,10 @@ pub(crate) unsafe fn slice<'a>(data: *const u8, length: usize, name: &str) -> Re
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(name)),
-        (false, _) if length > isize::MAX as usize => {
-            Err(Failure(martlet_status::MARTLET_BAD_ARGUMENT, format!("the argument `{name}` has a length of {length} bytes")))
-        }
+        (false, _) if length > isize::MAX as usize => Err(Failure(
+            martlet_status::MARTLET_BAD_ARGUMENT,
+            format!("the argument `{name}` has a length of {length} bytes; allowed: up to {}", isize::MAX),
+        )),
         // SAFETY: it is not null, and the length is one that a slice may have; the rest is the caller's promise.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data, length) }),
     }

@@ -98,7 +98,7 @@ pub(crate) unsafe fn sized<T: Grows>(given: *const T, name: &str) -> Result<T, F
     // SAFETY: by the caller's promise there are so many bytes, and they lie behind those that are known here.
     let has_more = (size_of::<T>()..size).any(|at| unsafe { bytes.add(at).read() } != 0);
     if has_more {
-        return Err(bad(name, format_args!("has something set that this library, {}, does not know", env!("CARGO_PKG_VERSION"))));
+        return Err(bad(name, format_args!("has a field set that this library, version {}, does not know", env!("CARGO_PKG_VERSION"))));
     }
     let mut known = MaybeUninit::<T>::zeroed();
     // SAFETY: as many bytes as both have; zeroes are a value, and so is what the program has set.

@@ -163,7 +163,7 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> martlet_status
             status
         }
         Err(_) => {
-            keep("a panic inside of the library".into());
+            keep("the library panicked".into());
             MARTLET_PANICKED
         }
     }
@@ -189,7 +189,7 @@ pub extern "C" fn martlet_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
     let text: &CStr = match status {
-        0 => c"well",
+        0 => c"success",
         1 => c"not the leader",
         2 => c"the log is full",
         3 => c"the command is too long",
@@ -197,22 +197,22 @@ pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
         5 => c"timed out",
         6 => c"shutting down",
         7 => c"a blocking call from a callback",
-        8 => c"the session is not known",
-        9 => c"out of turn",
-        10 => c"the reply was confirmed and is not kept",
-        11 => c"too many replies that were not confirmed",
-        12 => c"nobody can take over",
+        8 => c"the session is unknown",
+        9 => c"the command is out of turn",
+        10 => c"the reply was confirmed and is no longer kept",
+        11 => c"too many unconfirmed replies",
+        12 => c"no replica can take over",
         13 => c"an argument is null",
         14 => c"an argument is not allowed",
         15 => c"failed",
-        16 => c"nothing",
-        17 => c"a panic inside of the library",
+        16 => c"nothing yet, or nothing more",
+        17 => c"the library panicked",
         18 => c"leadership was not handed over",
-        19 => c"leadership is being handed over to another",
-        20 => c"the reply was too long to be kept",
-        21 => c"as many calls wait as may",
+        19 => c"leadership is being handed over to another replica",
+        20 => c"the reply was too long to keep",
+        21 => c"too many calls wait",
         22 => c"the disk has failed",
-        _ => c"no status of Martlet",
+        _ => c"not a status of Martlet",
     };
     text.as_ptr()
 }

@@ -222,7 +222,7 @@ fn a_structure_of_another_version_is_taken_as_far_as_both_know_it() {
     assert!(unknown.is_ok_and(|n| (n.old, n.new) == (7, 0)), "what it does not know is not set");
     assert!(unset.is_ok_and(|n| n.old == 7), "a newer program that sets nothing new");
     let text = refused.err().map(|Failure(_, text)| text).unwrap_or_default();
-    assert!(text.contains("`n` has something set that this library, 0.") && text.ends_with("does not know"), "{text}");
+    assert!(text.contains("`n` has a field set that this library, version 0.") && text.ends_with("does not know"), "{text}");
 }
 
 /// The state of the machine below: whatever it was told, one after the other.
@@ -405,7 +405,7 @@ fn bytes_are_put_and_freed() {
 #[test]
 fn no_panic_crosses_and_every_status_has_a_text() {
     assert_eq!(call(|| panic!("inside")), MARTLET_PANICKED);
-    assert_eq!(error(), "a panic inside of the library");
+    assert_eq!(error(), "the library panicked");
     // As the header has them: a line each, such as `MARTLET_OK = 0,`.
     let header = include_str!("../include/martlet.h");
     let (_, rest) = header.split_once("typedef enum martlet_status {").expect("the statuses");

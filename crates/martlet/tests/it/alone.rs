@@ -100,7 +100,7 @@ fn what_cannot_be_is_refused_with_a_reason(way: Way) {
     replica.propose_with(b"x", move |_| sender.send((its.propose(b"y"), its.stop().err().map(|e| e.to_string()))).expect("awaited"));
     let (refused, stop) = receiver.recv().expect("told");
     assert_eq!(refused, Err(CallError::OnReplicaThread));
-    assert!(stop.is_some_and(|text| text.contains("its own")));
+    assert!(stop.is_some_and(|text| text.contains("or this is the replica's own thread")));
     // The refused calls have ended nothing.
     assert!(replica.propose(b"y").is_ok());
     assert!(replica.metrics().expect("counters").get(Counter::Pid) == u64::from(std::process::id()));

@@ -23,7 +23,7 @@ impl fmt::Display for Leader {
 }
 
 fn who(leader: &Option<Leader>) -> String {
-    leader.as_ref().map_or("nobody is known to lead".to_owned(), |leader| format!("{leader} leads"))
+    leader.as_ref().map_or("no leader is known".to_owned(), |leader| format!("{leader} leads"))
 }
 
 /// Why a call failed. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect. After [`CallError::Confirmed`] and
@@ -37,19 +37,19 @@ pub enum CallError {
         leader: Option<Leader>,
     },
     /// The log has no room, because a follower or this replica's disk is slow, and no more calls may wait.
-    #[error("the log is full, and {waiting} calls wait already, the most that may")]
+    #[error("the log is full, and {waiting} calls already wait, the most that may: try again later")]
     LogFull {
         /// How many wait.
         waiting: usize,
     },
     /// No more calls may wait. This replica is making progress with those that do.
-    #[error("{waiting} calls wait already, the most that may")]
+    #[error("{waiting} calls already wait, the most that may: try again later")]
     Busy {
         /// How many wait.
         waiting: usize,
     },
     /// The command is longer than one entry can hold.
-    #[error("a command of {bytes} bytes; allowed are up to {limit}")]
+    #[error("the command has {bytes} bytes; allowed: up to {limit}")]
     TooLong {
         /// Its length.
         bytes: usize,
@@ -58,7 +58,7 @@ pub enum CallError {
     },
     /// Leadership was lost, or the time allowed ran out, while the command was being replicated: it may have taken effect, or may yet. A session's command can
     /// be asked for again, whichever replica leads then.
-    #[error("the outcome is unknown: the command may have taken effect, or may yet")]
+    #[error("the outcome is unknown: the command may have taken effect, or may take effect later")]
     OutcomeUnknown,
     /// The time allowed ran out on a read, or on a handover of leadership, which may still take effect.
     #[error("no answer in the time allowed")]
@@ -67,16 +67,18 @@ pub enum CallError {
     #[error("this replica is shutting down")]
     ShuttingDown,
     /// This was a blocking call from a completion callback, where it would wait for itself.
-    #[error("a blocking call from the replica's own thread would wait for itself: use the one that takes a callback")]
+    #[error("a blocking call on the replica's own thread would wait for itself: use the call that takes a callback")]
     OnReplicaThread,
     /// The session is not among those that are kept: it was never opened, it was closed, or so many sessions were used since that it was forgotten.
-    #[error("session {session} is not known any more: whether its last commands took effect cannot be told")]
+    #[error(
+        "session {session} is not known: it was never opened, or was closed or forgotten. Whether its last commands took effect is unknown"
+    )]
     SessionUnknown {
         /// Which.
         session: u64,
     },
     /// A session's command came out of turn. Commands of a session are executed in the order of their numbers.
-    #[error("command {seq} of session {session} is out of turn: {next} is next")]
+    #[error("command {seq} of session {session} is out of turn: send command {next} next")]
     OutOfTurn {
         /// Which session.
         session: u64,
@@ -86,7 +88,7 @@ pub enum CallError {
         next: u64,
     },
     /// The client has confirmed the reply to this session's command, so the reply is not kept any more. The command took effect once.
-    #[error("the reply to command {seq} of session {session} has been confirmed, and is not kept any more")]
+    #[error("command {seq} of session {session} took effect; its reply was confirmed, and is no longer kept")]
     Confirmed {
         /// Which session.
         session: u64,
@@ -95,7 +97,7 @@ pub enum CallError {
     },
     /// This session's command was executed before, with a reply too long to be kept. It took effect once, and the call that asked for it first may have had the
     /// reply.
-    #[error("command {seq} of session {session} took effect, and its reply of {bytes} bytes was too long to be kept")]
+    #[error("command {seq} of session {session} took effect, but its reply of {bytes} bytes was too long to keep")]
     ReplyTooLong {
         /// Which session.
         session: u64,
@@ -105,7 +107,7 @@ pub enum CallError {
         bytes: u64,
     },
     /// The client has left so many of the session's replies unconfirmed, or such long ones, that no more are kept for it.
-    #[error("session {session} has {kept} replies that were not confirmed: confirm some first")]
+    #[error("session {session} has {kept} unconfirmed replies: confirm some first")]
     TooManyUnconfirmed {
         /// Which session.
         session: u64,
@@ -113,10 +115,10 @@ pub enum CallError {
         kept: usize,
     },
     /// Leadership cannot be handed over: no other replica holds the whole state, or the chosen successor does not hold it, or it was lost on the way.
-    #[error("nobody who may take over holds the whole state")]
+    #[error("no replica that could take over has the whole state")]
     NoSuccessor,
     /// Leadership is already being handed over, to another replica than this call asks for.
-    #[error("leadership is being handed over to another replica already")]
+    #[error("leadership is already being handed over to another replica")]
     HandingOver,
     /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where no leader is known, it may still go there.
     #[error("leadership was lost before it was handed over: {}", who(leader))]
@@ -125,7 +127,7 @@ pub enum CallError {
         leader: Option<Leader>,
     },
     /// The counters could not be read.
-    #[error("the counters cannot be read: {0}")]
+    #[error("cannot read the counters: {0}")]
     Metrics(crate::counters::ReadingError),
 }
 
@@ -148,7 +150,7 @@ pub enum StartError {
         call: &'static str,
     },
     /// The builder was given a value that is not allowed.
-    #[error("{key} is {value}; allowed is {allowed}")]
+    #[error("{key} is {value}; allowed: {allowed}")]
     Value {
         /// The setting.
         key: &'static str,
@@ -187,6 +189,6 @@ pub enum StopError {
     #[error("the replica's thread panicked: {0}")]
     Panicked(String),
     /// Another thread is already waiting for the replica's end, or this is the replica's own thread.
-    #[error("another thread waits for the end of this replica, or this is its own")]
+    #[error("cannot wait for the replica's end: another thread already does, or this is the replica's own thread")]
     Elsewhere,
 }
