@@ -11,8 +11,8 @@
 // What transfer returns behind the last part of the state.
 #define MARTLET_END UINT64_MAX
 
-// The longest command. With the engine mu it is about a quarter of sizes.log_ring_bytes, less headers, where that is less: with the default sizes it is,
-// slightly.
+// The longest command. With a majority engine (mu, dare, apus) it is about a quarter of sizes.log_ring_bytes, less headers, where that is less: with the
+// default sizes it is, slightly.
 #define MARTLET_MAX_COMMAND_BYTES (1 << 20)
 
 // The longest address of a leader, with its NUL.
@@ -30,8 +30,8 @@ typedef enum martlet_status {
     MARTLET_NOT_LEADER = 1,
     // The log has no room for more, and as many calls wait as may.
     MARTLET_LOG_FULL = 2,
-    // The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with the engine mu than about a quarter of the log where that is less;
-    // martlet_error has the limit.
+    // The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with a majority engine (mu, dare, apus) than about a quarter of the log where
+    // that is less; martlet_error has the limit.
     MARTLET_TOO_LONG = 3,
     // The command may have taken effect, or may yet. A session's command can be asked for again, of whoever leads then.
     MARTLET_OUTCOME_UNKNOWN = 4,
@@ -79,7 +79,7 @@ typedef enum martlet_role_kind {
     MARTLET_LEADER = 1,
     // It follows, or is on its way into the cluster.
     MARTLET_FOLLOWER = 2,
-    // The others have removed it, or it handed its leadership over with the engine primary-backup; it comes back by itself.
+    // The others have removed it, or it handed its leadership over with an engine that follows views (primary-backup, hsuc, huc); it comes back by itself.
     MARTLET_REJOINING = 3,
     // It has ended.
     MARTLET_STOPPED = 4,
@@ -371,17 +371,18 @@ enum martlet_status martlet_join(const struct martlet_replica *replica);
 // `replica` is null or one that martlet_start gave, which nobody uses any more.
 enum martlet_status martlet_stop(struct martlet_replica *replica);
 
-// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
-// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
-// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
+// Hands leadership over to the next replica. Returns when another replica leads, or is named as the leader. With a majority engine (mu, dare, apus) this
+// replica follows then. With an engine that follows views (primary-backup, hsuc, huc) it has left the cluster in order and joins it again. Calls that come
+// meanwhile are told MARTLET_NOT_LEADER. The status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica;
+// martlet_error says who leads.
 //
 // # Safety
 // `replica` is one that martlet_start gave and martlet_stop has not had.
 enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
 
-// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
-// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is named, the status is
-// MARTLET_OK, and nothing changes.
+// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With an engine that follows views (primary-backup,
+// hsuc, huc) the successor cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is
+// named, the status is MARTLET_OK, and nothing changes.
 //
 // # Safety
 // As martlet_transfer_leadership.
@@ -449,7 +450,8 @@ enum martlet_status martlet_propose_once_with(const struct martlet_replica *repl
                                               void *context);
 
 // Asks the machine's query, linearizably: the answer is of a moment between call and return, and has every command in it that had been
-// answered before the call. It costs no message with the engine primary-backup, which holds a lease, and a word to each follower with mu. Free the reply.
+// answered before the call. It costs no message with an engine that follows views (primary-backup, hsuc, huc), which checks the lease that it holds. With a
+// majority engine (mu, dare, apus) it costs one access to each follower's memory. Free the reply.
 //
 // # Safety
 // As martlet_propose, for the bytes of the query.
@@ -468,11 +470,12 @@ enum martlet_status martlet_read_with(const struct martlet_replica *replica,
                                       martlet_done done,
                                       void *context);
 
-// Asks the machine's query, linearizably, for who trusts no clock: what martlet_read promises, but with the engine primary-backup too it is a majority of the
-// coordinators that says that nobody else can have led, asked once the query has been answered and all that it saw is replicated, and not the lease alone. With mu
-// it is martlet_read. It costs a word read from each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be
-// reached it waits, until this replica hears that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands
-// need no such thing: a leader that has been succeeded acknowledges nothing that its successor has not found. Free the reply.
+// Asks the machine's query, linearizably and without trusting any clock. It promises what martlet_read promises. But with an engine that follows views
+// (primary-backup, hsuc, huc), too, it is a majority of the coordinators that says that no other replica can have led, and not the lease alone. They are asked
+// once the query has been answered and all that it saw is replicated. With a majority engine (mu, dare, apus) it is martlet_read. It costs a word read from
+// each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be reached it waits, until this replica hears
+// that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands need no such thing: a leader that has been succeeded
+// acknowledges nothing that its successor has not found. Free the reply.
 //
 // # Safety
 // As martlet_read.

@@ -9,8 +9,8 @@ use crate::replica::{given, martlet_replica};
 use crate::status::martlet_status::MARTLET_OK;
 use crate::status::{Failure, call, martlet_status, null, status_of};
 
-/// The longest command. With the engine mu it is about a quarter of sizes.log_ring_bytes, less headers, where that is less: with the default sizes it is,
-/// slightly.
+/// The longest command. With a majority engine (mu, dare, apus) it is about a quarter of sizes.log_ring_bytes, less headers, where that is less: with the
+/// default sizes it is, slightly.
 pub const MARTLET_MAX_COMMAND_BYTES: usize = 1 << 20;
 const _: () = assert!(MARTLET_MAX_COMMAND_BYTES == martlet_node::embed::MAX_COMMAND_BYTES, "the header says what holds");
 

@@ -21,7 +21,8 @@ fn asking(query: &[u8]) -> impl FnOnce(&Callbacks) -> Vec<u8> + Send + 'static {
 }
 
 /// Asks the machine's query, linearizably: the answer is of a moment between call and return, and has every command in it that had been
-/// answered before the call. It costs no message with the engine primary-backup, which holds a lease, and a word to each follower with mu. Free the reply.
+/// answered before the call. It costs no message with an engine that follows views (primary-backup, hsuc, huc), which checks the lease that it holds. With a
+/// majority engine (mu, dare, apus) it costs one access to each follower's memory. Free the reply.
 ///
 /// # Safety
 /// As martlet_propose, for the bytes of the query.
@@ -61,11 +62,12 @@ pub unsafe extern "C" fn martlet_read_with(
     })
 }
 
-/// Asks the machine's query, linearizably, for who trusts no clock: what martlet_read promises, but with the engine primary-backup too it is a majority of the
-/// coordinators that says that nobody else can have led, asked once the query has been answered and all that it saw is replicated, and not the lease alone. With mu
-/// it is martlet_read. It costs a word read from each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be
-/// reached it waits, until this replica hears that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands
-/// need no such thing: a leader that has been succeeded acknowledges nothing that its successor has not found. Free the reply.
+/// Asks the machine's query, linearizably and without trusting any clock. It promises what martlet_read promises. But with an engine that follows views
+/// (primary-backup, hsuc, huc), too, it is a majority of the coordinators that says that no other replica can have led, and not the lease alone. They are asked
+/// once the query has been answered and all that it saw is replicated. With a majority engine (mu, dare, apus) it is martlet_read. It costs a word read from
+/// each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be reached it waits, until this replica hears
+/// that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands need no such thing: a leader that has been succeeded
+/// acknowledges nothing that its successor has not found. Free the reply.
 ///
 /// # Safety
 /// As martlet_read.

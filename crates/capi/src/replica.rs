@@ -212,9 +212,10 @@ pub unsafe extern "C" fn martlet_stop(replica: *mut martlet_replica) -> martlet_
     })
 }
 
-/// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
-/// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
-/// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
+/// Hands leadership over to the next replica. Returns when another replica leads, or is named as the leader. With a majority engine (mu, dare, apus) this
+/// replica follows then. With an engine that follows views (primary-backup, hsuc, huc) it has left the cluster in order and joins it again. Calls that come
+/// meanwhile are told MARTLET_NOT_LEADER. The status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica;
+/// martlet_error says who leads.
 ///
 /// # Safety
 /// `replica` is one that martlet_start gave and martlet_stop has not had.
@@ -227,9 +228,9 @@ pub unsafe extern "C" fn martlet_transfer_leadership(replica: *const martlet_rep
     })
 }
 
-/// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
-/// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is named, the status is
-/// MARTLET_OK, and nothing changes.
+/// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With an engine that follows views (primary-backup,
+/// hsuc, huc) the successor cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next. If this replica leads and is
+/// named, the status is MARTLET_OK, and nothing changes.
 ///
 /// # Safety
 /// As martlet_transfer_leadership.

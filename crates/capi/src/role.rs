@@ -20,7 +20,7 @@ pub enum martlet_role_kind {
     MARTLET_LEADER = 1,
     /// It follows, or is on its way into the cluster.
     MARTLET_FOLLOWER = 2,
-    /// The others have removed it, or it handed its leadership over with the engine primary-backup; it comes back by itself.
+    /// The others have removed it, or it handed its leadership over with an engine that follows views (primary-backup, hsuc, huc); it comes back by itself.
     MARTLET_REJOINING = 3,
     /// It has ended.
     MARTLET_STOPPED = 4,

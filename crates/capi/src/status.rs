@@ -19,8 +19,8 @@ pub enum martlet_status {
     MARTLET_NOT_LEADER = 1,
     /// The log has no room for more, and as many calls wait as may.
     MARTLET_LOG_FULL = 2,
-    /// The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with the engine mu than about a quarter of the log where that is less;
-    /// martlet_error has the limit.
+    /// The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with a majority engine (mu, dare, apus) than about a quarter of the log where
+    /// that is less; martlet_error has the limit.
     MARTLET_TOO_LONG = 3,
     /// The command may have taken effect, or may yet. A session's command can be asked for again, of whoever leads then.
     MARTLET_OUTCOME_UNKNOWN = 4,

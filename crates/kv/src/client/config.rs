@@ -7,7 +7,8 @@ use super::MAX_ARGS;
 /// What a client's replies depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
-    /// They depend on the primary's lease, by its clock. With the engine `mu` they depend on a majority, as with [`Quorum`](Reads::Quorum).
+    /// With an engine that follows views (`primary-backup`, `hsuc`, `huc`) they depend on the primary's lease, by its clock. With a majority engine (`mu`,
+    /// `dare`, `apus`) they depend on a majority, as with [`Quorum`](Reads::Quorum).
     #[default]
     Lease,
     /// They depend on no clock: a majority of the coordinators is asked after the request was executed. On shared memory that takes a microsecond or so more,

@@ -39,8 +39,9 @@ pub trait StateMachine: Send + 'static {
     /// another version of the program, or be faulty, and that must not bring this one down. So no bytes may make this method panic or use memory without bound.
     ///
     /// # Errors
-    /// When the bytes are no such state. What the machine holds then has no meaning: it is [cleared](StateMachine::clear) before anything else, and with `mu`
-    /// another replica is asked for the state.
+    /// When the bytes are no such state. What the machine holds then has no meaning: it is [cleared](StateMachine::clear) before anything else. With a majority
+    /// engine (`mu`, `dare`, `apus`) another replica is asked for the state, if another one has it. With an engine that follows views (`primary-backup`,
+    /// `hsuc`, `huc`) this replica starts over as a new incarnation, which receives the state anew. Bytes from this replica's own disk are an error of its start.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart>;
 
     /// Forgets everything. The machine is then as it was when the replica was started for the first time.

@@ -58,8 +58,8 @@ pub struct UnreadableEntry {
 
 /// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
 ///
-/// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3). There, commands are the
-/// *effects* of a request, and `apply` runs on backups only.
+/// With [`Execution::Speculative`] a leader has already changed its machine when it proposes (uKharon section 7.3), whatever the engine. There, commands are the
+/// *effects* of a request, and `apply` runs on the other replicas only.
 pub trait StateMachine {
     /// Applies one command; each is applied once, in order. While a machine is being taught it holds only a part of the state. What a command finds or changes
     /// outside the ranges installed so far is replaced when those are installed, and must do no harm. Deterministic: the result depends on the state and the
