@@ -4,103 +4,99 @@ use std::ops::Range;
 use std::time::Duration;
 
 use clap::Parser;
-use martlet_sim::cluster::{Blow, Canary, Changes, Kind, Masks, PHASES, Phase, Plan};
+use martlet_sim::cluster::{Blow, Canary, Changes, KINDS, Kind, Masks, PHASES, Phase, Plan, SPECIAL};
 use martlet_sim::hunt::Cast;
 
-/// Lives whole clusters in virtual time, one seed a life: the production state machines under every fault. Stops at the first life in which a
-/// property is violated, makes it small, tells it, and says how to repeat it.
+/// Simulate whole clusters in virtual time, one life for each seed: the production state machines under every fault. The run stops at the first life in
+/// which a property is violated. It looks for a smaller life with the same violation, tells its story, and says how to repeat it.
 #[derive(Debug, Parser)]
 #[command(name = "martlet-sim", bin_name = "cargo xtask sim", version, after_help = EXAMPLES)]
 pub struct Args {
-    /// How many seeds [default: 1000; with --seed 1; with --minutes no end].
+    /// How many seeds [default: 1000; with --seed: 1; with --minutes: no limit]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
 
-    /// The seed, or the first of several.
+    /// The seed, or the first of several
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// Ends after so many minutes.
+    /// End after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
 
-    /// Threads, each with one life at a time [default: one a core].
+    /// How many threads simulate, each one life at a time [default: one for each core]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 
-    /// The kinds of cluster, each of which lives every seed [default: the one of the first ten that the seed says, in turn]: host (shared memory) and
-    /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; dare and dare-network, with dare; apus and apus-network, with apus; hsuc and hsuc-network, with hsuc; huc and huc-network, with huc, and hsuc-on-commit, hsuc-on-commit-network, mu-on-commit and
-    /// mu-on-commit-network, whose leaders execute what is committed; mu-disks, mu-disks-network, apus-disks and apus-disks-network, whose nodes lose their power, and are asked to end all at once, and have disks; two-end, where two of three of them are asked to end; hsuc-all-but-one and huc-all-but-one, where four of five are killed within a millisecond; dare-contest, where processes of dare are stopped at any single step, again and again; dare-zombies, where the memory of the dead counts for a while; dare-parted-resize, where a group is parted while it gets fewer places; dare-parted-removal, where it is parted when one of those that go knows that; dare-parted-read, where a leader that another one has succeeded is asked for a read; dare-removed, where those for which there is no place outlive the leader; dare-asked-again, where a successor is asked for what its predecessor had in its hands; wardens, where each host has one, and certificates of deaths are forged; clocks, where a primary is stopped just after it has renewed its lease; stopped-clock, where its clock stops with it, and it
-    /// is then asked for a read by quorum.
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    /// The kinds of cluster; each of them lives every seed [default: the seed chooses one of the first ten, in turn]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', long_help = clusters())]
     cluster: Vec<&'static Kind>,
 
-    /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join,
-    /// network-takeover, mu-leader-change, mu-hand-over, dare-failover, dare-election, dare-join, dare-resize; or of all of them.
-    #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phases)]
+    /// Crash, and then pause, each node at every single step of these phases of the protocol
+    #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phases, long_help = every_step())]
     every_step: Vec<Phases>,
 
-    /// With --every-step: only every so manyth step.
+    /// With --every-step: take only every Nth step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), requires = "every_step")]
     pub stride: u64,
 
-    /// With --every-step: the story of a single blow, as n1/crash/57.
+    /// With --every-step: tell the story of a single crash or pause, such as n1/crash/57
     #[arg(long, value_name = "BLOW", requires = "every_step")]
     pub blow: Option<Blow>,
 
-    /// Tells each life, a line for every view, fault, takeover and so on.
+    /// Tell the story of each life: a line for every view, fault, takeover and so on
     #[arg(long)]
     pub trace: bool,
 
-    /// A line for each life.
+    /// Print a line for each life
     #[arg(long, conflicts_with = "trace")]
     pub verbose: bool,
 
-    /// Clocks drift far beyond their bounds: out of the model, so nothing is promised, and what goes wrong then says what the bounds are for.
+    /// Let clocks drift far beyond their bounds. That is outside the model, so nothing is promised: what goes wrong shows what the bounds are for
     #[arg(long, conflicts_with = "every_step")]
     pub out_of_model: bool,
 
-    /// Writes the scenes in `crates/sim/testdata` anew, as they are told today.
+    /// Write the scenes in `crates/sim/testdata` again, as they are told today
     #[arg(long, exclusive = true)]
     pub bless: bool,
 
-    /// The summary as one JSON object.
+    /// Print the summary as one JSON object
     #[arg(long, conflicts_with = "trace")]
     pub json: bool,
 
-    /// Tells the life that went wrong as it is, without looking for a smaller one.
+    /// Tell the story of the life that went wrong, without looking for a smaller one
     #[arg(long)]
     pub no_shrink: bool,
 
-    /// How many lives may be lived on the way to a smaller one.
+    /// How many lives may be tried in the search for a smaller one
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub shrink_lives: u32,
 
-    /// How many lines at the end of a story are shown when a life went wrong.
+    /// How many lines from the end of its story to show when a life went wrong
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub lines: usize,
 
-    /// Leaves out kinds of faults, or single ones: `pause`, or `pause/3` for the fourth, or `all`.
+    /// Leave out kinds of faults, or single faults: `pause`, or `pause/3` for the fourth pause, or `all`
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     without: Vec<Masks>,
 
-    /// Trouble lasts exactly so many virtual nanoseconds.
+    /// How long faults go on, in virtual nanoseconds
     #[arg(long, value_name = "NS")]
     trouble_ns: Option<u64>,
 
-    /// Clients make at most so many requests while there is trouble.
+    /// The most requests that clients make while faults go on
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
 
-    /// At most so many nodes.
+    /// The most nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     nodes: Option<u16>,
 
-    /// At most so many clients.
+    /// The most clients
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     clients: Option<u64>,
 
-    /// At most so many keys.
+    /// The most keys
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keys: Option<u64>,
 }
@@ -113,11 +109,25 @@ fn phases(name: &str) -> Result<Phases, String> {
     match PHASES.iter().position(|phase| phase.name == name) {
         Some(at) => Ok(one(at)),
         None if name == "all" => Ok(PHASES),
-        None => {
-            let names: Vec<&str> = PHASES.iter().map(|phase| phase.name).collect();
-            Err(format!("allowed are {}, and all", names.join(", ")))
-        }
+        None => Err(format!("allowed are {}, and all", phase_names())),
     }
+}
+
+fn phase_names() -> String {
+    PHASES.iter().map(|phase| phase.name).collect::<Vec<_>>().join(", ")
+}
+
+fn every_step() -> String {
+    format!("Crash, and then pause, each node at every single step of these phases of the protocol: {}; or all", phase_names())
+}
+
+fn clusters() -> String {
+    let line = |kind: &Kind| format!("\n  {:<22} {}", kind.name, kind.about);
+    let kinds: String = KINDS.iter().chain(SPECIAL).map(line).collect();
+    format!(
+        "The kinds of cluster; each of them lives every seed [default: the seed chooses one of the first {}, in turn]:{kinds}",
+        KINDS.len()
+    )
 }
 
 const EXAMPLES: &str = "\
@@ -240,6 +250,10 @@ mod tests {
         assert_eq!(names(of("all")), PHASES.iter().map(|phase| phase.name).collect::<Vec<_>>());
         let help = Args::command().render_long_help().to_string();
         assert!(PHASES.iter().all(|phase| help.contains(phase.name)), "{help}");
+        // Where it is narrow, lines are broken.
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_told = |kind: &Kind| words.contains(&format!(" {} {}", kind.name, kind.about));
+        assert!(KINDS.iter().chain(SPECIAL).all(is_told), "{help}");
     }
 
     #[test]

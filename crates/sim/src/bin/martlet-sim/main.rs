@@ -65,7 +65,7 @@ fn walk(args: &Args, stop: &AtomicBool) -> ExitCode {
             continue;
         }
         let walk = hunt::every_step(phase, seed, args.stride, args.jobs(), stop);
-        println!("{name}: {} steps, {} lives, {} blows dealt", walk.steps, walk.lives, walk.dealt);
+        println!("{name}: {} steps, {} lives, {} crashes and pauses", walk.steps, walk.lives, walk.dealt);
         if let Some((blow, violation)) = walk.failure {
             println!("{BAD}{name}, {blow}:{BAD:#} {violation}");
             println!("again: cargo xtask sim --every-step {name} --seed {seed} --blow {blow}");
@@ -95,10 +95,10 @@ fn bless() -> ExitCode {
             continue;
         }
         if let Err(why) = std::fs::write(&file, told) {
-            eprintln!("martlet-sim: {} cannot be written: {why}", file.display());
+            eprintln!("martlet-sim: cannot write {}: {why}", file.display());
             return ExitCode::FAILURE;
         }
-        println!("{} is told anew", scenario.name);
+        println!("{} has changed and is written again", scenario.name);
     }
     ExitCode::SUCCESS
 }
