@@ -307,20 +307,20 @@ pub fn expected_market<'a>(executed: impl Iterator<Item = &'a Executed> + Clone)
         let (symbol, account, side, price, quantity) = match *command {
             Command::Limit { symbol, account, side, price, quantity } => (symbol, account, side, price, quantity),
             Command::Market { symbol, account, side, quantity } => (symbol, account, side, 0, quantity),
-            Command::Cancel { .. } => return Err(format!("{command:?} came to {outcome:?}")),
+            Command::Cancel { .. } => return Err(format!("{command:?} had the outcome {outcome:?}")),
         };
         let traded: u64 = fills.iter().map(|fill| fill.quantity).sum();
         let left = quantity.checked_sub(traded + dropped).ok_or(format!("{command:?} traded more than it asked for: {outcome:?}"))?;
         let resting = Resting { id: *order, account, side, price, quantity: left };
         if orders.entry(symbol).or_default().insert(*order, resting).is_some() {
-            return Err(format!("order {order} of symbol {symbol} was told to two"));
+            return Err(format!("order {order} of symbol {symbol} was reported to two clients"));
         }
     }
     let mut take = |symbol: Symbol, order: u64, quantity: u64| -> Result<(), String> {
         let resting = orders.get_mut(&symbol).and_then(|orders| orders.get_mut(&order));
-        let resting = resting.ok_or(format!("order {order} of symbol {symbol} traded, and nobody was told of it"))?;
+        let resting = resting.ok_or(format!("order {order} of symbol {symbol} traded, but was reported to no client"))?;
         resting.quantity =
-            resting.quantity.checked_sub(quantity).ok_or(format!("order {order} of symbol {symbol} gave more than it had"))?;
+            resting.quantity.checked_sub(quantity).ok_or(format!("order {order} of symbol {symbol} traded more than its quantity"))?;
         Ok(())
     };
     for Executed { command, outcome, .. } in executed {
@@ -330,7 +330,7 @@ pub fn expected_market<'a>(executed: impl Iterator<Item = &'a Executed> + Clone)
             }
             (Command::Cancel { symbol, order, .. }, Outcome::Cancelled { quantity }) => take(*symbol, *order, *quantity)?,
             (_, Outcome::Rejected(_)) => {}
-            (command, outcome) => return Err(format!("{command:?} came to {outcome:?}")),
+            (command, outcome) => return Err(format!("{command:?} had the outcome {outcome:?}")),
         }
     }
     orders
@@ -338,7 +338,7 @@ pub fn expected_market<'a>(executed: impl Iterator<Item = &'a Executed> + Clone)
         .map(|(symbol, orders)| {
             let (accepted, last) = (orders.len() as u64, orders.last_key_value().map_or(0, |(order, _)| *order));
             if accepted != last {
-                return Err(format!("symbol {symbol}: {accepted} orders were told of, and the last has the number {last}"));
+                return Err(format!("symbol {symbol}: {accepted} orders were reported, but the last one has the number {last}"));
             }
             Ok((symbol, Book::of(accepted, orders.into_values().filter(|order| order.quantity > 0))))
         })

@@ -33,7 +33,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// Three nodes, a load, kill -9 of the leader in the middle of it, and a check of every order and every book
+    /// Start three nodes and a load, kill the leader in the middle of it (kill -9), and check every order and every book
     Demo {
         #[command(flatten)]
         load: Load,
@@ -43,31 +43,31 @@ enum What {
         /// How orders are replicated: primary-backup, mu, dare, apus, hsuc or huc
         #[arg(long, default_value_t)]
         engine: EngineKind,
-        /// Where each node serves its clients
+        /// On which thread each node serves its clients
         #[arg(long, value_enum, default_value_t)]
         threading: Threading,
     },
-    /// One node
+    /// Run one node
     Node {
         /// The cluster's file
         #[arg(long)]
         cluster: PathBuf,
-        /// Which node of it
+        /// The number of the node in that file
         #[arg(long)]
         number: u16,
-        /// Where clients reach it
+        /// The address at which clients reach the node
         #[arg(long)]
         listen: SocketAddr,
-        /// Where it serves them
+        /// On which thread the node serves its clients
         #[arg(long, value_enum, default_value_t)]
         threading: Threading,
-        /// Ends, as by SIGKILL, with whoever started it
+        /// Is killed when the process that started it ends
         #[arg(long, hide = true)]
         with_parent: bool,
     },
-    /// A load for nodes that run: their books must be empty, or the check at the end fails
+    /// Load nodes that run already. Their books must be empty, or the check at the end fails
     Load {
-        /// The nodes
+        /// The addresses of the nodes
         #[arg(long, required = true, value_delimiter = ',')]
         servers: Vec<SocketAddr>,
         #[command(flatten)]
@@ -97,19 +97,19 @@ impl Threading {
 #[derive(Args, Clone, Copy)]
 #[group(id = "how-much")]
 struct Load {
-    /// Clients, each with a thread, a connection and a session of its own
+    /// How many clients there are, each with a thread, a connection and a session of its own
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,
-    /// Orders of each client
+    /// How many orders each client sends
     #[arg(long, default_value_t = 20_000)]
     orders: u64,
-    /// How many orders each client keeps under way
+    /// How many orders of a client may wait for their replies
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
     outstanding: u32,
-    /// Symbols that are traded
+    /// How many symbols are traded
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     symbols: u16,
-    /// The seed of the orders
+    /// The seed from which the orders are drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -225,7 +225,7 @@ impl Nodes {
             while let Some(children) = children.upgrade() {
                 for (number, child) in children.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().enumerate() {
                     let Some(Ok(Some(status))) = child.as_mut().map(Child::try_wait) else { continue };
-                    complain(format_args!("exchange: node {number} has ended, which it was not to: {status}"));
+                    complain(format_args!("exchange: node {number} has ended unexpectedly: {status}"));
                     let _ = std::fs::remove_dir_all(&dir);
                     std::process::exit(1);
                 }
@@ -322,7 +322,7 @@ fn demo(load: Load, kills: u32, engine: EngineKind, threading: Threading) -> Res
     say(format_args!("one order at a time:"))?;
     let alone = Load { clients: 1, outstanding: 1, ..load };
     run(&servers, alone, 1_000_000, &mut executed, |_| Ok(()))?;
-    say(format_args!("{} at a time from each of {} clients, with {kills} kills of whoever leads:", load.outstanding, load.clients))?;
+    say(format_args!("{} at a time from each of {} clients, while the leader is killed {kills} times:", load.outstanding, load.clients))?;
     run(&servers, load, 0, &mut executed, |progress| {
         for kill in 1..=kills {
             // At equal distances over the load.
@@ -374,14 +374,14 @@ fn run(
     let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
     say(format_args!(
         "  {count} orders, {rate:.0} a second; latency in us: p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}; {repeats} connection(s) \
-         lost and everything under way repeated",
+         lost, with all waiting orders sent again",
         at(0.5),
         at(0.9),
         at(0.99),
         at(0.999),
         latencies.max() as f64 / 1e3
     ))?;
-    say(format_args!("  clients on the cores that the scheduler gives them, of {}", cores()))?;
+    say(format_args!("  clients ran on cores of {}, as the scheduler chose", cores()))?;
     Ok(())
 }
 
@@ -428,15 +428,15 @@ fn check(servers: &[SocketAddr], executed: &[Executed]) -> Result<(), Failure> {
                 Ok(shown) if shown == wanted => break,
                 // On busy cores, an answer may take longer than a client waits for it when it can ask others.
                 _ if start.elapsed() <= APPLY_PATIENCE => std::thread::sleep(Duration::from_millis(1)),
-                Ok(_) => return Err(format!("the books of node {number} are not those that follow from what was answered").into()),
-                Err(error) => return Err(format!("node {number} does not say what it holds: {error}").into()),
+                Ok(_) => return Err(format!("the books of node {number} do not match the replies that clients got").into()),
+                Err(error) => return Err(format!("cannot read the books of node {number}: {error}").into()),
             }
         }
     }
     let resting: usize = expected.books().map(|(_, book)| book.len()).sum();
     say(format_args!(
-        "every order was executed exactly once: {} commands, {} orders accepted, {resting} of them resting; the books that follow from the answers \
-         are those of all {} nodes (digest {:016x})",
+        "every order was executed exactly once: {} commands, {} orders accepted, {resting} of them resting; the books of all {} nodes \
+         match the replies (digest {:016x})",
         executed.len(),
         wanted.1,
         servers.len(),

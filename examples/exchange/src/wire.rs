@@ -149,7 +149,7 @@ fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 
 /// The peer's frames make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes; allowed are up to {MAX_FRAME_BYTES}")]
+#[error("the frame has {0} bytes; allowed: up to {MAX_FRAME_BYTES}")]
 pub struct TooLong(pub usize);
 
 /// Finds the first frame in what has arrived: its body, and how many bytes the frame takes. `Ok(None)`: it is not complete yet.
