@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use super::planted::{MISTAKES, Mistake};
-use crate::net::cluster::Waits;
 use crate::number::number;
 
 pub const USAGE: &str = "\
-Usage: cargo xtask guests [--rounds N] [--fault stop|part|both] [--lasting S] [--engine NAME] [--reads quorum|lease] [--lease-ms N] [--seed N]
-       cargo xtask guests --planted narrow-margin|lazy-revocation [--rounds N] [--lasting S] [--seed N]
+Usage: cargo xtask guests [--rounds N] [--fault stop|part|both] [--lasting S] [--engine NAME] [--reads quorum|lease] [--seed N]
 
 A cluster of three hosts with a kernel and a clock each: virtual machines on the fabric `ethernet`. A fourth machine has the clients, whose history is checked for
 linearizability in each round (`martlet judge`). Before each fault the clock of the host whose node leads is slowed by a tenth, and those of the others are
@@ -17,15 +14,8 @@ quickened by a tenth, which is as much as a kernel allows. Then, in turn or as -
   stop    The machine of the node that leads stands still for S seconds (10, or --lasting). It does not notice: its clock stands still as well.
   part    For so long nothing passes between the host of the node that leads and those of the other nodes. Clients reach all of them.
 
-Ten rounds, or --rounds. `primary-backup`, or the engine NAME; reads as the cluster's file has them by default, or as --reads says; leases as long as by default, or
-N ms. Where machines stand still, reads under a lease may be stale, as docs/ethernet.md says; where clocks merely run apart they may not.
-
-With --planted, nodes are built from a copy of the sources with a mistake, and rounds of the kind that shows it follow until one is not linearizable. If all are, the
-mistake was not found, and the exit status is 1.
-
-  narrow-margin    Leases are used and waited for as if clocks differed by no more than 1 %. Leases of 10 s, which end after the others have noticed the partition.
-  lazy-revocation  A new primary takes over while its predecessor may still write to the others. They take it for dead by its heartbeats, long before they give up
-                   its connection: without a connection it could not write to them in any case.
+Ten rounds, or --rounds. `primary-backup`, or the engine NAME; reads as the cluster's file has them by default, or as --reads says. Where machines stand still, reads under a
+lease may be stale, as docs/ethernet.md says; where clocks merely run apart they may not.
 
 It needs what `cargo xtask vm` needs. Without KVM machines are emulated, and all timeouts are ten times as long as by default. Exit status 77 when machines cannot be had here.
 ";
@@ -58,34 +48,20 @@ pub struct Wanted {
     pub lasting: Duration,
     pub engine: String,
     pub reads: Option<String>,
-    pub waits: Waits,
     pub seed: u64,
-    /// A mistake that has to be found.
-    pub planted: Option<&'static Mistake>,
 }
 
 impl Wanted {
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
         const BOTH: &[Fault] = &[Fault::Stop, Fault::Part];
-        let mut wanted = Wanted {
-            rounds: 10,
-            faults: BOTH,
-            lasting: Duration::from_secs(10),
-            engine: "primary-backup".into(),
-            reads: None,
-            waits: Waits::default(),
-            seed: 1,
-            planted: None,
-        };
-        let mut given = Vec::new();
+        let mut wanted =
+            Wanted { rounds: 10, faults: BOTH, lasting: Duration::from_secs(10), engine: "primary-backup".into(), reads: None, seed: 1 };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            given.push(arg.clone());
             match arg.as_str() {
                 "--rounds" => wanted.rounds = number(&arg, &value()?, 100_000, USAGE)?,
                 "--lasting" => wanted.lasting = Duration::from_secs(number(&arg, &value()?, 60, USAGE)?),
                 "--engine" => wanted.engine = value()?,
-                "--lease-ms" => wanted.waits.lease = Some(Duration::from_millis(number(&arg, &value()?, 60_000, USAGE)?)),
                 "--seed" => wanted.seed = number(&arg, &value()?, u64::MAX, USAGE)?,
                 "--reads" => {
                     let reads = value()?;
@@ -102,22 +78,7 @@ impl Wanted {
                         other => return Err(format!("--fault is {other:?}; allowed are stop, part and both\n\n{USAGE}")),
                     }
                 }
-                "--planted" => {
-                    let name = value()?;
-                    let allowed = MISTAKES.iter().map(|mistake| mistake.name).collect::<Vec<_>>().join(" and ");
-                    let mistake = Mistake::named(&name);
-                    wanted.planted = Some(mistake.ok_or(format!("--planted is {name:?}; allowed are {allowed}\n\n{USAGE}"))?);
-                }
                 other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
-            }
-        }
-        if let Some(mistake) = wanted.planted {
-            if let Some(other) = given.iter().find(|arg| ["--fault", "--engine", "--reads", "--lease-ms"].contains(&arg.as_str())) {
-                return Err(format!("{other} is given beside --planted {}, which decides that itself\n\n{USAGE}", mistake.name));
-            }
-            (wanted.faults, wanted.reads, wanted.waits) = (mistake.faults, Some(mistake.reads.into()), mistake.waits);
-            if !given.iter().any(|arg| arg == "--lasting") {
-                wanted.lasting = mistake.lasting;
             }
         }
         Ok(wanted)
@@ -139,10 +100,8 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_understood_and_else_refused_with_what_is_allowed() {
-        let wanted = parse(&["--rounds", "4", "--lasting", "2", "--engine", "mu", "--reads", "lease", "--lease-ms", "5", "--seed", "9"]);
-        let wanted = wanted.expect("good");
+        let wanted = parse(&["--rounds", "4", "--lasting", "2", "--engine", "mu", "--reads", "lease", "--seed", "9"]).expect("good");
         assert_eq!((wanted.rounds, wanted.lasting, wanted.seed), (4, Duration::from_secs(2), 9));
-        assert_eq!(wanted.waits.lease, Some(Duration::from_millis(5)));
         assert_eq!((wanted.engine.as_str(), wanted.reads.as_deref()), ("mu", Some("lease")));
         assert_eq!([0, 1, 2].map(|round| wanted.fault(round)), [Fault::Stop, Fault::Part, Fault::Stop]);
         assert_eq!(parse(&["--fault", "part"]).expect("good").fault(0), Fault::Part);
@@ -151,13 +110,8 @@ mod tests {
             (["--reads", "none"], "--reads is \"none\"; allowed are quorum and lease"),
             (["--lasting", "61"], "--lasting is \"61\"; allowed are 1 to 60"),
             (["--hosts", "4"], "unknown argument \"--hosts\""),
-            (["--planted", "all"], "--planted is \"all\"; allowed are narrow-margin and lazy-revocation"),
         ] {
             assert!(parse(&bad).expect_err("bad").starts_with(why), "{bad:?}");
         }
-        let planted = parse(&["--planted", "narrow-margin"]).expect("good");
-        assert_eq!((planted.faults, planted.reads.as_deref()), (&[Fault::Part][..], Some("lease")));
-        let refused = parse(&["--engine", "mu", "--planted", "narrow-margin"]).expect_err("bad");
-        assert!(refused.starts_with("--engine is given beside --planted narrow-margin, which decides that itself"), "{refused}");
     }
 }

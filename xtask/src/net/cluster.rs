@@ -17,14 +17,6 @@ pub const NODES: usize = 3;
 const FABRIC: u16 = 7600;
 const REDIS: u16 = 7711;
 
-/// How long nodes wait; `None` stands for the default between hosts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    pub lease: Option<Duration>,
-    pub heartbeat: Option<Duration>,
-    pub give_up: Option<Duration>,
-}
-
 /// The nodes, which end when this value is dropped, and their files, which stay as long as the rig.
 pub struct Cluster<'a> {
     rig: &'a Rig,
@@ -42,7 +34,7 @@ impl<'a> Cluster<'a> {
     pub fn make(rig: &'a Rig, martlet: &Path, name: &str, engine: &str) -> Result<Cluster<'a>, String> {
         let directory = rig.directory.join(name);
         let hosts: Vec<_> = (0..NODES).map(|host| rig.namespaces.address(host, 0)).collect();
-        write_files(&directory, &hosts, engine, "auto", 1, Waits::default())?;
+        write_files(&directory, &hosts, engine, "auto", 1)?;
         Ok(Cluster { rig, martlet: martlet.to_owned(), directory, nodes: Default::default(), written: 0 })
     }
 
@@ -201,20 +193,20 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Writes the files of a cluster and of its nodes, which have these addresses, into a new directory. Where nodes wait by default they wait `patience` times as long.
+/// Writes the files of a cluster and of its nodes, which have these addresses, into a new directory. All time-outs are `patience` times their default.
 ///
 /// # Errors
 /// When that fails.
-pub fn write_files(directory: &Path, hosts: &[String], engine: &str, reads: &str, patience: u32, waits: Waits) -> Result<(), String> {
+pub fn write_files(directory: &Path, hosts: &[String], engine: &str, reads: &str, patience: u32) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(directory)?;
         hosts::write_key(&directory.join("cluster.key"))?;
-        let us = |wanted: Option<Duration>, usual_ms: u64| wanted.unwrap_or(Duration::from_millis(usual_ms) * patience).as_micros();
-        let (lease, beat, give_up) = (us(waits.lease, 100), us(waits.heartbeat, 25), us(waits.give_up, 500));
-        let (broadcast, timeout) = (us(None, 100), us(None, 1_500));
+        let us = |usual: u32| usual * patience;
+        let lease_us = us(100_000);
         let mut cluster =
-            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = {lease}\n");
-        if patience > 1 || waits != Waits::default() {
+            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = {lease_us}\n");
+        if patience > 1 {
+            let (beat, broadcast, timeout, give_up) = (us(25_000), us(100_000), us(1_500_000), us(500_000));
             cluster += &format!("[detector]\nheartbeat_us = {beat}\nbroadcast_us = {broadcast}\nbroadcast_timeout_us = {timeout}\n");
             cluster += &format!("[ethernet]\ngive_up_us = {give_up}\n");
         }
