@@ -155,7 +155,7 @@ fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_its_node() 
         client.ask(10);
         kill_process(Pid::from_raw(pid as i32).expect("a number"), Signal::KILL).expect("it runs");
         client.settle();
+        assert_eq!(info(&mut Client::new(port, 1), "connections_lost"), 0);
         cluster.up_again().ok();
     }
-    assert_eq!(info(&mut Client::new(port, 1), "connections_lost"), 0);
 }

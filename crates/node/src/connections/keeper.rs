@@ -218,15 +218,19 @@ fn is_dead() -> bool {
 
 /// Replaces this process's keeper, if it is dead, by another under the same name. `None`: it lives, or there has been none. To be called every now and then, by
 /// the thread that [started](start) it: a keeper uses the thread-local storage of its thread, which another thread might not leave there for as long.
+///
+/// # Panics
+/// In another thread.
 pub fn mend() -> Option<Mended> {
-    if !is_dead() {
+    let charge = CHARGE.load(Ordering::Acquire);
+    if charge.is_null() {
         return None;
     }
-    let charge = CHARGE.load(Ordering::Acquire);
-    // SAFETY: it was leaked, and is only read: by this thread, and by a keeper that is dead.
+    // SAFETY: it was leaked, and has only been read since it was stored there.
     let (listener, thread) = unsafe { ((*charge).listener, (*charge).thread) };
-    if thread != gettid() {
-        return Some(Mended::Lost(io::Error::other("this is not the thread that started the keeper")));
+    assert_eq!(thread, gettid(), "a keeper is replaced by the thread that started it");
+    if !is_dead() {
+        return None;
     }
     close_accepted(listener);
     // The spare descriptors are all still there, since a keeper gives none up while its process lives; and so is the stack.
@@ -392,6 +396,8 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
             if waits[0].revents != 0 {
                 match accept(listener, replica) {
                     Ok(client) if is_ours(client) => {
+                        // Should this keeper die, the process closes what it has accepted.
+                        HIGHEST.fetch_max(client, Ordering::SeqCst);
                         let first = queue(&mut silent, client);
                         if first >= 0 {
                             libc::syscall(libc::SYS_close, first);

@@ -201,12 +201,14 @@ impl RedisFront {
         *ask_at = now.after(ASK_NS);
         let is_late = now >= since.after(PATIENCE_NS);
         for hold in std::mem::take(waiting) {
-            let asked = keeper::ask(&succession.service.keeper_of(hold.holder));
+            let name = succession.service.keeper_of(hold.holder);
+            // A keeper that has died as it was asked is replaced, if its process lives.
+            let asked = keeper::ask(&name).or_else(|_| keeper::ask(&name));
             match asked {
                 Ok(Some(left)) => got.push((hold, Some(left))),
                 // The process has no keeper any more, or none that answers.
                 Err(error) => {
-                    tracing::warn!(%error, process = hold.holder.pid, "cannot take over the connections of an earlier leader's process: they end");
+                    tracing::warn!(%error, process = hold.holder.pid, "an earlier leader's process has left no connections, or has no keeper that could hand them over");
                     sure_of_death(&hold);
                     got.push((hold, None));
                 }
