@@ -1,4 +1,4 @@
-//! Files of settings, in TOML: what each key may be, and an answer to each mistake that names the file, the line, the key, the value and what is allowed.
+//! Files of settings, in TOML; not the settings themselves: what each key may be, and an answer to each mistake that names the file, the line, the key, the value and what is allowed.
 //!
 //! A kind of file has a table of its keys ([`Keys`]) beside the type that it is read into. [`read`] answers what the parser refuses: a key that is unknown,
 //! missing or given twice, and a value of a wrong type. What only the content can tell is checked afterwards, by a [`Checker`], which knows the same table.

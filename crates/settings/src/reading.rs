@@ -11,33 +11,33 @@ use toml::de::{DeTable, DeValue};
 use crate::allowed::{Allowed, Keys, allowed_for, is_named};
 use crate::error::ConfigError;
 
-/// A larger file is no configuration of ours.
+/// A larger file is none of settings.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The longest value that is repeated as it is, in bytes.
 const MAX_SHOWN_BYTES: usize = 120;
 
-/// The text of a file of at most [`MAX_FILE_BYTES`].
+/// The text of a file of at most so many bytes.
 ///
 /// # Errors
 /// [`ConfigError::Read`].
-pub fn read_text(file: &Path) -> Result<String, ConfigError> {
+pub fn read_text(file: &Path, most: u64) -> Result<String, ConfigError> {
     let failed = |error| ConfigError::Read { file: file.to_owned(), error };
     let mut text = String::new();
-    let n = std::fs::File::open(file).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if n as u64 > MAX_FILE_BYTES {
-        let error = std::io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes, the most that is allowed"));
+    let n = std::fs::File::open(file).map_err(failed)?.take(most + 1).read_to_string(&mut text).map_err(failed)?;
+    if n as u64 > most {
+        let error = std::io::Error::other(format!("it is longer than {most} bytes, the most that is allowed"));
         return Err(failed(error));
     }
     Ok(text)
 }
 
-/// Reads a file. Also returns its text, with which later errors can be given a line.
+/// Reads a file of at most [`MAX_FILE_BYTES`]. Also returns its text, with which later errors can be given a line.
 ///
 /// # Errors
 /// As for [`read_text`] and [`read`].
 pub fn load<T: DeserializeOwned + Keys>(file: &Path) -> Result<(T, String), ConfigError> {
-    let text = read_text(file)?;
+    let text = read_text(file, MAX_FILE_BYTES)?;
     Ok((read(file, &text)?, text))
 }
 
@@ -47,7 +47,8 @@ pub fn load<T: DeserializeOwned + Keys>(file: &Path) -> Result<(T, String), Conf
 /// When the text is not TOML, or a key is unknown, missing, given twice or of a wrong type.
 pub fn read<T: DeserializeOwned + Keys>(file: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
-        let at = error.span().unwrap_or(0..0);
+        let place = error.span();
+        let at = place.clone().unwrap_or(0..0);
         let whole = DeTable::parse(text);
         let known = match &whole {
             Err(_) => given_twice(text, &at, &error),
@@ -64,16 +65,17 @@ pub fn read<T: DeserializeOwned + Keys>(file: &Path, text: &str) -> Result<T, Co
         }
         let says = error.message().replace('\n', ", ");
         let message = if whole.is_ok() { says } else { format!("{} is not TOML: {says}", shown_line::<T>(text, line)) };
-        ConfigError::Parse { file, line: Some(line), message }
+        ConfigError::Parse { file, line: place.map(|_| line), message }
     })
 }
 
-/// A line of the text, unless it is long or has a secret.
+/// A line of the text, unless it is long. In a file that may have secrets, no line is shown that has a quotation mark: the name of a secret's key may be
+/// misspelt, or stand on another line. Neither is a line without `=` or `[`, which may be part of a text of several lines.
 fn shown_line<T: Keys>(text: &str, line: usize) -> String {
     let written = text.lines().nth(line - 1).unwrap_or_default();
-    let name = |key: &'static str| key.rsplit_once('.').map_or(key, |(_, name)| name);
-    let is_secret = T::keys().any(|(key, allowed)| matches!(allowed, Allowed::Hidden(_)) && written.contains(name(key)));
-    if is_secret || written.len() > MAX_SHOWN_BYTES { "it".to_owned() } else { format!("{written:?}") }
+    let has_secrets = T::keys().any(|(_, allowed)| matches!(allowed, Allowed::Hidden(_)));
+    let may_be_secret = has_secrets && (written.contains(['"', '\'']) || !written.contains(['=', '[']));
+    if may_be_secret || written.len() > MAX_SHOWN_BYTES { "it".to_owned() } else { format!("{written:?}") }
 }
 
 /// What is wrong with a key.
@@ -133,7 +135,13 @@ impl Found<'_> {
 fn given_twice(text: &str, at: &Range<usize>, error: &toml::de::Error) -> Option<Wrong> {
     let is_twice = error.message().starts_with("duplicate key");
     let key = text.get(at.clone()).filter(|key| is_twice && !key.is_empty() && !key.contains('\n'))?;
-    Some(Wrong { has_place: true, key: key.to_owned(), value: "given twice".into(), allowed: "once".into() })
+    // The table's heading, unless the key stands in one itself.
+    let heading = |line: &str| line.trim().strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim().to_owned());
+    let before = text.get(..at.start).unwrap_or_default();
+    let is_heading = before.rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with('['));
+    let table = before.lines().rev().find_map(heading).filter(|_| !is_heading);
+    let key = table.map_or_else(|| key.to_owned(), |table| format!("{table}.{key}"));
+    Some(Wrong { has_place: true, key, value: "given twice".into(), allowed: "once".into() })
 }
 
 fn unknown_key<T: Keys>(root: &Table<'_, '_>, text: &str, at: &Range<usize>, error: &toml::de::Error) -> Option<Wrong> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use martlet_protocol::detector::planned::PathBounds;
 use martlet_protocol::detector::wardens::{HostId, MAX_PATHS};
 use martlet_settings::Allowed::{Made, Number, Words};
-use martlet_settings::{Checker, ConfigError, Keys, Setting, read, read_text};
+use martlet_settings::{Checker, ConfigError, Keys, MAX_FILE_BYTES, Setting, read, read_text};
 use serde::Deserialize;
 
 use crate::canary::Canary;
@@ -99,7 +99,10 @@ impl File {
                 return Err(check.refuse(key, peer.host, allowed));
             }
             let key = format!("peer[{at}].addresses");
-            let shown = || format!("{:?}", peer.addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
+            let shown = || match peer.addresses.len() {
+                few if few <= MAX_PATHS => format!("{:?}", peer.addresses.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                many => format!("a list of {many}"),
+            };
             if peer.addresses.len() != self.path.len() {
                 let allowed = format_args!("a list of {}: one address for each [[path]], in the same order", self.path.len());
                 return Err(check.refuse(key, shown(), allowed));
@@ -147,7 +150,7 @@ impl Neighbours {
     /// # Errors
     /// When the file cannot be read, or has a value that is not allowed: the error names the file, the line, the key, the value and what is allowed.
     pub fn read(path: &Path) -> Result<Neighbours, ConfigError> {
-        Neighbours::parse(path, &read_text(path)?)
+        Neighbours::parse(path, &read_text(path, MAX_FILE_BYTES)?)
     }
 
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Neighbours, ConfigError> {

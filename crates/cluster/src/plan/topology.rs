@@ -223,6 +223,8 @@ pub struct Topology {
 }
 
 /// The largest accepted values. With them every sum over a path fits into 64 bits.
+/// The file of a network of some hundred thousand links.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 const MAX_NS: u64 = 1_000_000_000_000;
 const MAX_BYTES: u64 = 1_000_000_000;
 const MAX_MBIT: u64 = 10_000_000;
@@ -323,7 +325,7 @@ impl Topology {
     /// # Errors
     /// When it cannot be read, is not TOML, or has a value that is not allowed. The error names the file, the key, the value and what is allowed.
     pub fn read(file: &Path) -> Result<Topology, ConfigError> {
-        Topology::parse(file, &read_text(file)?)
+        Topology::parse(file, &read_text(file, MAX_FILE_BYTES)?)
     }
 
     /// Parses the text of a file. `file` is for errors.

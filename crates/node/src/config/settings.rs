@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use martlet_fabric::NodeId;
 use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
-use martlet_settings::{Checker, ConfigError, load, read_text};
+use martlet_settings::{Checker, ConfigError, MAX_FILE_BYTES, load, read_text};
 
 use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Pin, Reads, RecoveryConfig, Secret, UseWarden};
 
@@ -368,7 +368,7 @@ fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {
     if mode & 0o077 != 0 {
         return Err(check.refuse("its mode", format_args!("{mode:o}"), "600 or 400, since anyone who reads the key can join the cluster"));
     }
-    let text = read_text(file)?;
+    let text = read_text(file, MAX_FILE_BYTES)?;
     let text = text.trim_ascii();
     Key::from_hex(text).ok_or_else(|| check.refuse("its content", format_args!("a text of {} bytes", text.len()), "64 hexadecimal digits"))
 }
