@@ -165,7 +165,7 @@ impl<N, C> Exchange<N, C> {
         self.misfits.fetch_add(u64::from(misfit), Ordering::Relaxed);
         let now = Instant::now();
         let mut refusals = lock(&self.refusals);
-        // A node that keeps trying is reported once, not ten times a second.
+        // A node that keeps trying is reported once, not at each attempt.
         match (refusals.is_news(who, &text, misfit, now), misfit) {
             (false, _) => tracing::debug!("{text}"),
             (true, false) => tracing::warn!("{text}"),

@@ -47,14 +47,15 @@ pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     path: PathBuf,
     /// `None`: it has no path that another one could have.
-    _lock: Option<FileLock>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "it is held"))]
+    lock: Option<FileLock>,
 }
 
 #[cfg(feature = "fuzzing")]
 impl Listener {
     /// A listener without a path, where it cannot be found.
     pub(crate) fn nowhere() -> io::Result<Listener> {
-        Ok(Listener { socket: seqpacket()?, path: PathBuf::new(), _lock: None })
+        Ok(Listener { socket: seqpacket()?, path: PathBuf::new(), lock: None })
     }
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<Listener, ListenError> {
     }
     let socket = seqpacket().map_err(system("cannot make the socket", path))?;
     rustix::net::bind(&socket, &address).map_err(|error| system("cannot listen at", path)(error.into()))?;
-    let listener = Listener { socket, path: path.into(), _lock: Some(lock) };
+    let listener = Listener { socket, path: path.into(), lock: Some(lock) };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(system("cannot set the mode of", path))?;
     rustix::net::listen(&listener.socket, 128).map_err(|error| system("cannot listen at", path)(error.into()))?;
     Ok(listener)
@@ -116,7 +117,7 @@ mod tests {
         let second = listen(&path, 0o600).expect_err("taken");
         assert_eq!(second.to_string(), format!("a warden is already running at {}; a host has only one", path.display()));
         // As after a SIGKILL: the lock is released, the file stays.
-        drop(first._lock.take().expect("held"));
+        drop(first.lock.take().expect("held"));
         let Listener { socket, path: left, .. } = &first;
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("it listens");
         assert!(left.exists());

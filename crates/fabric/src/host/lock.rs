@@ -34,7 +34,7 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         if self.owner == getpid() {
-            // It can fail only if it is not locked.
+            // If it fails, the lock goes with the last copy of the descriptor.
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
     }

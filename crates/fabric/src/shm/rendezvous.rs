@@ -209,10 +209,11 @@ mod tests {
             assert_eq!(place.listen(&cluster, NodeId(3)).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
             assert!(!place.is_running(&cluster, NodeId(4)).expect("a socket"));
             drop(held);
-            // A process that another test starts has a copy of it until it executes its program, and keeps the place for as long.
-            while is_running() {
+            // A process that another test starts has a copy of the socket until it executes its program, and keeps the name for as long.
+            while place == Rendezvous::Names && is_running() {
                 std::thread::yield_now();
             }
+            assert!(!is_running());
             drop(place.listen(&cluster, NodeId(3)).expect("free again"));
         }
     }
@@ -226,8 +227,10 @@ mod tests {
             assert!(place.claim_founding(&cluster).expect("it can be told").is_none());
             assert!(place.claim_founding(&format!("{cluster}-other")).expect("it can be told").is_some());
             drop(lock);
+            let claim = || place.claim_founding(&cluster).expect("it can be told");
             // As above, a process that is being started may have a copy.
-            while place.claim_founding(&cluster).expect("it can be told").is_none() {
+            while claim().is_none() {
+                assert_eq!(place, Rendezvous::Names, "a file is unlocked whatever copies there are");
                 std::thread::yield_now();
             }
         }

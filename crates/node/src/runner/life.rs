@@ -73,7 +73,7 @@ pub(super) enum End {
 const MISFIT_PATIENCE_NS: u64 = 5_000_000_000;
 /// How often it looks whether this is the case, in nanoseconds.
 const MISFIT_INTERVAL_NS: u64 = 100_000_000;
-/// How old the latest refusal may be to count.
+/// How old the latest refusal may be to count: older than the longest pause between two attempts to connect, over any fabric.
 const MISFIT_FRESH: Duration = Duration::from_secs(2);
 
 /// Whether this node meets only nodes of other builds, and since when.
