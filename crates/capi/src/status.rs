@@ -50,7 +50,7 @@ pub enum martlet_status {
     MARTLET_NOTHING = 16,
     /// A panic inside of the library: a fault of it. Where the library was built to unwind, the process goes on; as it is usually built it ends.
     MARTLET_PANICKED = 17,
-    /// Leadership was lost before it was handed over, and did not go to the successor. Where nobody is known to lead, it may yet.
+    /// Leadership was lost before it was handed over, and did not go to the successor. If no leader is known, it may still go there.
     MARTLET_NOT_HANDED_OVER = 18,
     /// Leadership is being handed over to another replica than the one asked for now.
     MARTLET_HANDING_OVER = 19,

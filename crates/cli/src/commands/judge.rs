@@ -38,8 +38,8 @@ pub struct Arguments {
     /// Number of clients that speak the Redis protocol. The nodes must not need a password.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u16>(0..=64))]
     redis_clients: u16,
-    /// Number of clients that speak the Redis protocol and only read. A node that still answers although others have replaced it is soon found by them:
-    /// clients that write as well wait there for their first write.
+    /// Number of clients that speak the Redis protocol and only read. They soon find a node that still answers although it has been replaced. Clients that
+    /// also write wait there for their first write.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u16>(0..=64))]
     redis_readers: u16,
     /// Pause of each client between two requests, in microseconds.
@@ -60,7 +60,7 @@ const FIRST_ROUNDS: std::ops::Range<u64> = 1 << 48..1 << 52;
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     if arguments.clients + arguments.redis_clients == 0 {
-        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients that write nothing is checked"));
+        return Err(Fail::usage("--clients and --redis-clients are both 0; without clients that write, nothing is checked"));
     }
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_cluster()?;

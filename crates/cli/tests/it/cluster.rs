@@ -143,7 +143,7 @@ fn what_clients_see_of_a_cluster_that_is_broken_is_judged() {
     assert_eq!(&reply[..len], b":0\r\n", "its keys are gone");
     cluster.run(&["cluster", "down"]).ok();
     cluster.run(&["judge", "--seconds", "1"]).code(3);
-    assert!(cluster.run(&["judge", "--clients", "0"]).code(2).err.contains("without clients that write nothing is checked"));
+    assert!(cluster.run(&["judge", "--clients", "0"]).code(2).err.contains("without clients that write, nothing is checked"));
 }
 
 #[test]

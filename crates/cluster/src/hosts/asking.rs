@@ -26,7 +26,7 @@ impl std::fmt::Display for Unanswered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Unanswered::NoAddress => write!(f, ": it has no address at which it could answer other hosts"),
-            Unanswered::At(at, why) => write!(f, " at {at}: {why}"),
+            Unanswered::At(at, why) => write!(f, " (asked at {at}): {why}"),
         }
     }
 }
@@ -178,10 +178,10 @@ mod tests {
         let refused = TalkError::Refused("node 3 is not listed".into());
         for (why, wanted, is_silence) in [
             (Unanswered::NoAddress, "node 1 does not restart: it has no address at which it could answer other hosts", false),
-            (Unanswered::At(at, refused), "node 1 does not restart at 10.0.0.1:7601: it says: node 3 is not listed", false),
+            (Unanswered::At(at, refused), "node 1 does not restart (asked at 10.0.0.1:7601): it says: node 3 is not listed", false),
             (
                 Unanswered::At(at, TalkError::Broken(io::Error::other("timed out"))),
-                "node 1 does not restart at 10.0.0.1:7601: timed out",
+                "node 1 does not restart (asked at 10.0.0.1:7601): timed out",
                 true,
             ),
         ] {

@@ -15,5 +15,5 @@ pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";
 
 /// For a request that the engine could not replicate, and that had no effect.
 pub(super) fn too_large(bytes: usize, limit: usize) -> String {
-    format!("ERR this request may change {bytes} bytes, but an entry of the log holds {limit}: send less at once")
+    format!("ERR the changes of this request may take {bytes} bytes, and an entry of the log holds at most {limit}: send less at once")
 }

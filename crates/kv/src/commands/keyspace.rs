@@ -163,7 +163,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
     let most = KEYS_MOST.saturating_sub(ctx.shared.visited).min(count);
     if most == 0 {
-        return reply.error(&format!("ERR the SCANs of a transaction may look at {KEYS_MOST} keys: send them outside of it"));
+        return reply.error(&format!("ERR the SCANs of a transaction may look at up to {KEYS_MOST} keys: send them outside of it"));
     }
     let pulse = &ctx.shared.pulse;
     let (mut seen, mut bytes, mut found) = (0, 0, Vec::new());

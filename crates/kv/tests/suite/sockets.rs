@@ -569,7 +569,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
     rig.replica.limit = 4096;
     let mut client = rig.connect();
     let long = "x".repeat(5_000);
-    let refused = |reply: String| assert!(reply.starts_with("-ERR this request may change "), "{reply}");
+    let refused = |reply: String| assert!(reply.starts_with("-ERR the changes of this request may take "), "{reply}");
     refused(rig.call(&mut client, &format!("SET k {long}")));
     refused(rig.call(&mut client, &format!("MSET a {0} b {0}", "y".repeat(2_000))));
     assert_eq!(rig.call(&mut client, "EXISTS k a b"), ":0\r\n");
@@ -599,7 +599,7 @@ fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
         rig.call(&mut client, request);
     }
     let replies = rig.call(&mut client, "EXEC");
-    assert!(replies.starts_with("*2\r\n+OK\r\n-ERR this request may change "), "{replies}");
+    assert!(replies.starts_with("*2\r\n+OK\r\n-ERR the changes of this request may take "), "{replies}");
     assert_eq!(rig.call(&mut client, "EXISTS p p2 q q2"), ":2\r\n");
 
     // Keys that are due together are deleted in as many entries as it takes.

@@ -115,7 +115,7 @@ pub enum CallError {
         kept: usize,
     },
     /// Leadership cannot be handed over: no other replica holds the whole state, or the chosen successor does not hold it, or it was lost on the way.
-    #[error("no replica that could take over has the whole state")]
+    #[error("no other replica has the whole state, or the chosen one cannot take over")]
     NoSuccessor,
     /// Leadership is already being handed over, to another replica than this call asks for.
     #[error("leadership is already being handed over to another replica")]

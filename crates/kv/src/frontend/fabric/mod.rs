@@ -366,7 +366,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
     let limit = if kept { limit.min(turn.longest_kept_reply()) } else { limit };
     if len > limit {
         lane.buffer().truncate(text_at);
-        let error = format!("ERR the request was executed, but its reply has {len} bytes, and at most {limit} can be sent");
+        let error = format!("ERR the request was executed, but its reply has {len} bytes, and at most {limit} can be sent or kept");
         Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
     }
     if kept {

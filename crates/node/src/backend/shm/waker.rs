@@ -68,7 +68,7 @@ impl Listener {
             martlet_fabric::host::process::stand_aside();
             if let Err(error) = listen(&its, &wait, &pass_on) {
                 // Memory may have run out. The main thread's own deadlines still wake it: what comes is then seen late, but not never.
-                tracing::error!(%error, "the thread that wakes this node has ended: the node may answer late. Restart it");
+                tracing::error!(%error, "the thread that wakes this node has ended: the node may answer late. Restart the node");
             }
         })?;
         Ok(Listener { state, thread: Some(thread) })
