@@ -89,15 +89,15 @@ impl Succession {
                 self.lacks_keeper = false;
                 tracing::warn!(%address, "the keeper of this node (martlet-keeper) had died; another one has taken its place");
             }
-            Some(Mended::Lost(error)) => {
-                if !std::mem::replace(&mut self.lacks_keeper, true) {
-                    tracing::error!(
-                        %address,
-                        %error,
-                        "the keeper of this node (martlet-keeper) has died, and there is no other so far: connections at the service's address end if this node dies while it leads"
-                    );
-                }
+            Some(Mended::Lost(error)) if !std::mem::replace(&mut self.lacks_keeper, true) => {
+                tracing::error!(
+                    %address,
+                    %error,
+                    "the keeper of this node (martlet-keeper) has died, and there is no other so far: connections at the service's address end if this node dies while it leads"
+                );
             }
+            // That has been said.
+            Some(Mended::Lost(_)) => {}
         }
     }
 
