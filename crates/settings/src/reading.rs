@@ -69,13 +69,19 @@ pub fn read<T: DeserializeOwned + Keys>(file: &Path, text: &str) -> Result<T, Co
     })
 }
 
-/// A line of the text, unless it is long. In a file that may have secrets, no line is shown that has a quotation mark: the name of a secret's key may be
-/// misspelt, or stand on another line. Neither is a line without `=` or `[`, which may be part of a text of several lines.
+/// A line of the text, unless it is long. Of a file that may have secrets, only a heading or a key is shown: the name of a secret's key may be misspelt, and a
+/// text of several lines be a secret as a whole.
 fn shown_line<T: Keys>(text: &str, line: usize) -> String {
     let written = text.lines().nth(line - 1).unwrap_or_default();
     let has_secrets = T::keys().any(|(_, allowed)| matches!(allowed, Allowed::Hidden(_)));
-    let may_be_secret = has_secrets && (written.contains(['"', '\'']) || !written.contains(['=', '[']));
-    if may_be_secret || written.len() > MAX_SHOWN_BYTES { "it".to_owned() } else { format!("{written:?}") }
+    let shown = match written.split_once('=') {
+        _ if !has_secrets => Some(written.to_owned()),
+        Some((key, value)) if value.trim().is_empty() => Some(format!("{key}=")),
+        Some((key, _)) => Some(format!("{key}= ...")),
+        None => written.trim_start().starts_with('[').then(|| written.to_owned()),
+    };
+    let shown = shown.filter(|shown| shown.len() <= MAX_SHOWN_BYTES && !(has_secrets && shown.contains(['"', '\''])));
+    shown.map_or_else(|| "it".to_owned(), |shown| format!("{shown:?}"))
 }
 
 /// What is wrong with a key.
@@ -137,9 +143,14 @@ fn given_twice(text: &str, at: &Range<usize>, error: &toml::de::Error) -> Option
     let key = text.get(at.clone()).filter(|key| is_twice && !key.is_empty() && !key.contains('\n'))?;
     // The table's heading, unless the key stands in one itself.
     let heading = |line: &str| line.trim().strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim().to_owned());
+    let of_list = |line: &str| line.trim_start().starts_with("[[");
     let before = text.get(..at.start).unwrap_or_default();
     let is_heading = before.rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with('['));
-    let table = before.lines().rev().find_map(heading).filter(|_| !is_heading);
+    let table = before.lines().rev().find(|line| heading(line).is_some()).filter(|_| !is_heading).and_then(|line| {
+        let name = heading(line)?;
+        let earlier = before.lines().filter(|other| of_list(other) && heading(other).as_ref() == Some(&name)).count();
+        Some(if of_list(line) { format!("{name}[{}]", earlier - 1) } else { name })
+    });
     let key = table.map_or_else(|| key.to_owned(), |table| format!("{table}.{key}"));
     Some(Wrong { has_place: true, key, value: "given twice".into(), allowed: "once".into() })
 }

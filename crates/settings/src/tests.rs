@@ -86,11 +86,22 @@ fn each_kind_of_mistake_is_named_with_file_line_key_value_and_what_is_allowed() 
         ("coins = 5\n", "", "shop.toml, line 2: till.coins is missing; allowed: a whole number from 1 to 200"),
         ("number = 2", "", "shop.toml, line 7: clerk[1].number is missing; allowed: a whole number from 1 to 9"),
         // Keys given twice.
-        ("coins = 5", "coins = 5\ncoins = 6", "shop.toml, line 4: coins is given twice; allowed: once"),
+        ("coins = 5", "coins = 5\ncoins = 6", "shop.toml, line 4: till.coins is given twice; allowed: once"),
+        ("number = 2", "number = 2\nnumber = 3", "shop.toml, line 9: clerk[1].number is given twice; allowed: once"),
         ("[[clerk]]\nnumber = 2", "[till]", "shop.toml, line 7: till is given twice; allowed: once"),
         // No TOML.
         ("coins = 5", "coins =", "shop.toml, line 3: \"coins =\" is not TOML: string values must be quoted, expected literal string"),
-        ("name = \"x\"", "secret = abc", "shop.toml, line 1: it is not TOML: string values must be quoted, expected literal string"),
+        ("name = \"x\"", "secrte \"abc\"", "shop.toml, line 1: it is not TOML: key with no value, expected `=`"),
+        (
+            "name = \"x\"",
+            "secret = \"\"\"\nabc\"\"\" d",
+            "shop.toml, line 2: it is not TOML: unexpected key or value, expected newline, `#`",
+        ),
+        (
+            "name = \"x\"",
+            "secret = abc",
+            "shop.toml, line 1: \"secret = ...\" is not TOML: string values must be quoted, expected literal string",
+        ),
     ] {
         assert_eq!(said(&GOOD.replacen(from, to, 1)), wanted, "{to}");
     }

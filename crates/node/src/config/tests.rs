@@ -496,7 +496,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
             ["leese_us is an unknown key", "allowed: name, key, key_file, fabric, rendezvous, lease_us, "],
         ),
         ("name = \"demo\"\n", "", ["name is missing; allowed: 1 to 48 letters", ""]),
-        ("name = \"demo\"", "name = ", ["\"name = \" is not TOML: ", ""]),
+        ("name = \"demo\"", "name = ", ["\"name =\" is not TOML: ", ""]),
         (
             "[\"coordinator\", \"replica\"]",
             "[\"king\"]",

@@ -93,7 +93,7 @@ fn each_mistake_is_named_with_its_line_its_value_and_what_is_allowed() {
         ("name = \"s1\"", "name = \"h2\"", 11, "switch[0].name is \"h2\"; allowed: a name that no other [[host]] or [[switch]] has".into()),
         ("[\"h2\", \"s1\"]", "[\"s1\", \"h1\"]", 18, "link[1].between is [\"s1\", \"h1\"]; allowed: two nodes that no other [[link]] joins".into()),
         ("[\"h2\"]", "[\"h2\", \"h2\"]", 28, "request[0].receivers is \"h2\"; allowed: hosts other than the sender, each once".into()),
-        ("trees = 1", "trees = 1\ntrees = 2", 32, "trees is given twice; allowed: once".into()),
+        ("trees = 1", "trees = 1\ntrees = 2", 32, "request[0].trees is given twice; allowed: once".into()),
         // Keys that are unknown or missing.
         ("trees = 1", "tree = 3", 31, "request[0].tree is an unknown key; allowed: sender, receivers, payload_bytes, period_ns, trees".into()),
         ("[limits]", "[limit]", 1, "limit is an unknown key; allowed: limits, failures, host, switch, link, shared, request".into()),

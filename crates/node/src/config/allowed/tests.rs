@@ -344,7 +344,7 @@ fn what_is_no_file_of_ours_is_shown_with_its_line() {
         ),
         (
             "name = \"x\"\nlease_us = \n",
-            "f, line 2: \"lease_us = \" is not TOML: string values must be quoted, expected literal string".into(),
+            "f, line 2: \"lease_us =\" is not TOML: string values must be quoted, expected literal string".into(),
         ),
         (
             "name = \"x\"\n[election]\ncap = 5\n[[node]]\nnumber = 1\n",
