@@ -380,7 +380,7 @@ mod tests {
         market.execute(&twice);
         // The client is told of the second execution only.
         executed.push(Executed { command: twice, outcome: market.execute(&twice), latency_ns: 0 });
-        assert!(expected_market(executed.iter()).expect_err("a number is missing").contains("the last has the number"));
+        assert!(expected_market(executed.iter()).expect_err("a number is missing").contains("the last one has the number"));
     }
 
     #[test]
@@ -392,6 +392,6 @@ mod tests {
         let expected = expected_market(executed.iter()).expect("it fits together");
         assert_ne!(expected.digest(), market.digest(), "acknowledged, and not in the book");
         executed.push(Executed { command, outcome: market.execute(&command), latency_ns: 0 });
-        assert!(expected_market(executed.iter()).expect_err("two of one number").contains("told to two"));
+        assert!(expected_market(executed.iter()).expect_err("two of one number").contains("reported to two clients"));
     }
 }

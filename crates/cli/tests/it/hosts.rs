@@ -236,7 +236,7 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
 fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
     hosts.martlet(0, &["cluster", "kill", "0"]).ok();
     let unheard = hosts.martlet(2, &["host", "invite"]).code(1).err;
-    assert!(unheard.contains("node 0 keeps the list of nodes, but cannot be reached at 10.78.0.1:7601"), "{unheard}");
+    assert!(unheard.contains("node 0 keeps the list of nodes, but cannot be reached (asked at 10.78.0.1:7601)"), "{unheard}");
     assert!(
         unheard.contains(
             "`martlet cluster remove 0` on this one: that takes node 0 off the list, and from then on the host of node 1 keeps the list"
