@@ -257,7 +257,10 @@ mod tests {
             Ok(())
         })?;
         let reads = |recording: &Recording| recording.history.iter().all(|op| op.input.action == Action::Get);
-        assert_eq!(recordings.iter().map(reads).collect::<Vec<_>>(), [false, false, true], "the last one only reads");
+        let (reader, others) = recordings.split_last().expect("three");
+        assert!(reads(reader), "the last one only reads");
+        // One of them may not have had a core at all.
+        assert!(!others.iter().all(reads), "and the others do not");
         recordings.push(audit(&mut callers[0], 9, 1, mix));
         judge(&recordings, 42)
     }
