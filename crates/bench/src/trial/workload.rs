@@ -251,7 +251,9 @@ mod tests {
         let mut callers: Vec<InMemory> = (0..3).map(|_| InMemory { held: Arc::clone(&held), sick, calls: 0 }).collect();
         let mix = Mix { keys: 8, reads: 50, readers: 1, pause: Duration::ZERO, value_bytes: 16 };
         let (mut recordings, ()) = round(&mut callers, 1, mix, 42, |acknowledged| {
-            while acknowledged.load(Ordering::Relaxed) < 6_000 {
+            // On a busy machine the client that only reads may be the only one that runs for a while.
+            let is_written = || held.lock().expect("not poisoned").values().any(Option::is_some);
+            while acknowledged.load(Ordering::Relaxed) < 6_000 || !is_written() {
                 std::thread::yield_now();
             }
             Ok(())
@@ -259,7 +261,6 @@ mod tests {
         let reads = |recording: &Recording| recording.history.iter().all(|op| op.input.action == Action::Get);
         let (reader, others) = recordings.split_last().expect("three");
         assert!(reads(reader), "the last one only reads");
-        // One of them may not have had a core at all.
         assert!(!others.iter().all(reads), "and the others do not");
         recordings.push(audit(&mut callers[0], 9, 1, mix));
         judge(&recordings, 42)
