@@ -1,6 +1,6 @@
 //! Packets from a sender without a key, on a host's loopback device: as many as a core can send, to all UDP ports that are bound there.
 //!
-//! An eighth of the packets is sent one by one, as if from many senders. The others are sent by UDP segmentation offload, as if a network card had merged those
+//! A quarter of the packets is sent one by one, as if from many senders. The others are sent by UDP segmentation offload, as if a network card had merged those
 //! of one sender.
 
 use std::collections::VecDeque;
@@ -38,8 +38,6 @@ const AT_ONCE: usize = 50;
 /// The shortest noise, and the longest packet that any host takes in one piece.
 const SHORTEST_NOISE: usize = 100;
 const LONGEST_PACKET: usize = 1_232;
-/// One in this many packets is sent in a call of its own.
-const SINGLY: u64 = 8;
 /// One in this many volleys is of ICMP, which is sent packet by packet.
 const UNREACHABLE: u32 = 64;
 
@@ -186,7 +184,7 @@ fn flood(over: &AtomicBool, known: &Mutex<Known>, own: &AtomicU16, per_s: u64, s
             std::thread::sleep(PAUSE);
             continue;
         }
-        let singly = alone <= sent.all() / SINGLY;
+        let singly = alone <= sent.all() / 4;
         let most = if singly { 1 } else { AT_ONCE.min((due - done) as usize) };
         if !known.heard.is_empty() && chance.u32(..UNREACHABLE) == 0 {
             let heard = &known.heard[chance.usize(..known.heard.len())];
