@@ -69,19 +69,19 @@ pub fn read<T: DeserializeOwned + Keys>(file: &Path, text: &str) -> Result<T, Co
     })
 }
 
-/// A line of the text, unless it is long. Of a file that may have secrets, only a heading or a key is shown: the name of a secret's key may be misspelt, and a
-/// text of several lines be a secret as a whole.
+/// A line of the text, unless it is long. Of a file that may have secrets, only a known key or heading is shown: the name of a secret's key may be misspelt,
+/// and a line be part of a secret text of several lines.
 fn shown_line<T: Keys>(text: &str, line: usize) -> String {
     let written = text.lines().nth(line - 1).unwrap_or_default();
     let has_secrets = T::keys().any(|(_, allowed)| matches!(allowed, Allowed::Hidden(_)));
+    let is_known = |name: &str| T::keys().any(|(key, _)| key.rsplit('.').next() == Some(name));
     let shown = match written.split_once('=') {
         _ if !has_secrets => Some(written.to_owned()),
-        Some((key, value)) if value.trim().is_empty() => Some(format!("{key}=")),
-        Some((key, _)) => Some(format!("{key}= ...")),
-        None => written.trim_start().starts_with('[').then(|| written.to_owned()),
+        Some((key, _)) if !is_known(key.trim()) => None,
+        Some((key, value)) => Some(format!("{key}={}", if value.trim().is_empty() { "" } else { " ..." })),
+        None => is_known(written.trim().trim_matches(['[', ']'])).then(|| written.to_owned()),
     };
-    let shown = shown.filter(|shown| shown.len() <= MAX_SHOWN_BYTES && !(has_secrets && shown.contains(['"', '\''])));
-    shown.map_or_else(|| "it".to_owned(), |shown| format!("{shown:?}"))
+    shown.filter(|shown| shown.len() <= MAX_SHOWN_BYTES).map_or_else(|| "it".to_owned(), |shown| format!("{shown:?}"))
 }
 
 /// What is wrong with a key.

@@ -97,6 +97,7 @@ fn each_kind_of_mistake_is_named_with_file_line_key_value_and_what_is_allowed() 
             "secret = \"\"\"\nabc\"\"\" d",
             "shop.toml, line 2: it is not TOML: unexpected key or value, expected newline, `#`",
         ),
+        ("name = \"x\"", "secrte = abc", "shop.toml, line 1: it is not TOML: string values must be quoted, expected literal string"),
         (
             "name = \"x\"",
             "secret = abc",
