@@ -342,7 +342,9 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                 if !HOLDS.load(Ordering::SeqCst) {
                     end(keeps);
                 }
-                close_others(&waits);
+                close_others(listener, &waits);
+                // They have been closed with the others: their numbers may be given to connections.
+                spares = [-1; SPARES];
             }
             if came <= 0 {
                 looks = if lives || given >= 0 { 0 } else { looks + u32::from(came == 0) };
@@ -408,6 +410,9 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     }
                     // It is accepted at the next attempt. Nothing is given up while the process lives: the process could take the number that is given up.
                     Err(Errno::MFILE | Errno::NFILE) => is_full = lives || !give_up_one(&mut spares, &mut silent),
+                    // The process has closed it: no successor can ask. While the process lives, its keeper lives too.
+                    Err(Errno::BADF | Errno::NOTSOCK) if !lives => end(keeps),
+                    Err(Errno::BADF | Errno::NOTSOCK) => is_full = true,
                     Err(_) => {}
                 }
             }
@@ -494,11 +499,12 @@ pub fn is_ours(client: RawFd) -> bool {
     }
 }
 
-/// Closes everything that is neither the service's nor waited for, once the process is dead: another process may be waiting for one of these to end.
-fn close_others(waits: &[libc::pollfd]) {
+/// Closes everything that is neither the service's nor the keeper's own, once the process is dead: another process may be waiting for one of these to end. The
+/// listener is named, since a keeper that rests does not wait for it.
+fn close_others(listener: RawFd, waits: &[libc::pollfd]) {
     let service = SERVICE.load(Ordering::Acquire);
     let port = if service >= 0 { local_port(service) } else { 0 };
-    let own = [service, LEDGER.load(Ordering::Acquire)];
+    let own = [listener, service, LEDGER.load(Ordering::Acquire)];
     let is_own = |fd: RawFd| own.contains(&fd) || waits.iter().any(|wait| wait.fd == fd);
     let highest = waits.iter().map(|wait| wait.fd).chain(own).fold(HIGHEST.load(Ordering::Relaxed), RawFd::max);
     let last = highest + NEWEST;

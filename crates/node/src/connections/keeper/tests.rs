@@ -222,9 +222,9 @@ struct Full {
 }
 
 impl Full {
-    /// This test's program, which runs that one test.
-    fn new(test: &str) -> Full {
-        let name = format!("martlet-keeper-full-{}", std::process::id());
+    /// This test's program, which runs that one test, and whose keeper keeps this.
+    fn new(test: &str, keeps: Keeps) -> Full {
+        let name = format!("martlet-keeper-full-{keeps:?}-{}", std::process::id());
         let program = std::env::current_exe().expect("the kernel says it");
         let (module, _) = std::any::type_name::<Full>().rsplit_once("::").expect("a path");
         let (_, module) = module.split_once("::").expect("the crate");
@@ -240,14 +240,18 @@ impl Full {
         Full { name, process, keeper }
     }
 
-    /// What such a process does.
+    /// What such a process does. All its descriptors are of a connection to its service.
     fn fill(name: &str) -> ! {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = Some(64);
         setrlimit(Resource::Nofile, limit).expect("less is always allowed");
         HOLDS.store(true, Ordering::SeqCst);
-        let (one, _other) = std::os::unix::net::UnixStream::pair().expect("two descriptors");
-        start(name, Keeps::All).expect("a keeper");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let _client = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+        let (one, _) = listener.accept().expect("it has connected");
+        SERVICE.store(listener.as_raw_fd(), Ordering::SeqCst);
+        let keeps = if name.contains("Service") { Keeps::Service } else { Keeps::All };
+        start(name, keeps).expect("a keeper");
         let children = std::fs::read_to_string("/proc/thread-self/children").expect("the kernel lists them");
         let mut all = Vec::new();
         while let Ok(another) = one.try_clone() {
@@ -296,7 +300,13 @@ fn a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_succes
     if let Ok(name) = std::env::var(FULL) {
         Full::fill(&name);
     }
-    let mut full = Full::new("a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_successors");
+    for keeps in [Keeps::All, Keeps::Service] {
+        serves_successors_of_one_that_was_full(keeps);
+    }
+}
+
+fn serves_successors_of_one_that_was_full(keeps: Keeps) {
+    let mut full = Full::new("a_keeper_whose_process_had_all_descriptors_that_it_may_have_serves_its_successors", keeps);
     // As of followers that connect in advance. The process, which lives, has no descriptors for them.
     let beforehand = [(); 2].map(|()| Connection::new(&full.name).expect("there is room to wait"));
     full.assert_at_rest();
