@@ -73,7 +73,10 @@ impl Replica {
             let kept = asked
                 .and_then(Left::receive)
                 // The keeper may have closed the connection that this replica had from before, just as this replica asked over it.
-                .or_else(|_| self.leaders.ask_keeper(holder).and_then(Left::receive))
+                .or_else(|error| match error.kind() {
+                    io::ErrorKind::TimedOut => Err(error),
+                    _ => self.leaders.ask_keeper(holder).and_then(Left::receive),
+                })
                 .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
                 .inspect_err(gone);
             left.push((holder, kept.ok()));

@@ -159,3 +159,33 @@ fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_its_node() 
         cluster.up_again().ok();
     }
 }
+
+#[test]
+fn a_leader_that_is_stopped_with_its_keeper_is_succeeded_all_the_same() {
+    if !fabric().is_empty() {
+        return;
+    }
+    let cluster = Cluster::new();
+    let port = free_ports(1);
+    cluster.up_with(&["--service-port", &port.to_string()]).ok();
+    let mut client = Client::new(port, 0);
+    client.ask(10);
+    client.settle();
+    let node = info(&mut Client::new(port, 1), "node");
+    let pid = cluster.nodes()[&node].1.expect("it runs");
+    let keeper = keeper_of(pid).expect("it has one");
+    for stopped in [keeper, Pid::from_raw(pid as i32).expect("a number")] {
+        kill_process(stopped, Signal::STOP).expect("it runs");
+    }
+    // The next leader accepts it once it has given up what the keeper holds.
+    let mut next = Client::new(port, 1);
+    next.ask(10);
+    next.settle();
+    next.send(b"GET own-0\r\n");
+    assert_eq!((next.line(), next.line()), ("$2".into(), "10".into()));
+    assert_ne!(info(&mut next, "node"), node);
+    kill_process(keeper, Signal::CONT).expect("it was stopped");
+    // No process asks for what the keeper holds.
+    assert_eq!(client.stream.read_line(&mut String::new()).unwrap_or(0), 0);
+    cluster.up_again().ok();
+}

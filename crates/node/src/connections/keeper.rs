@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use martlet_fabric::host::descriptors::{duplicate, open, open_beside};
 use martlet_fabric::host::process::stand_aside;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -488,15 +489,19 @@ fn end(keeps: Keeps) -> ! {
     }
 }
 
-/// Whether the process at the other end runs as the same user.
-pub fn is_ours(client: RawFd) -> bool {
+/// The process at the other end, or, of a connection that was made to a listener, the process that listens.
+fn peer(client: RawFd) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a place for the value and to its length.
-    unsafe {
-        libc::syscall(libc::SYS_getsockopt, client, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut peer, &mut len) == 0
-            && libc::c_long::from(peer.uid) == libc::syscall(libc::SYS_geteuid)
-    }
+    let asked = unsafe { libc::syscall(libc::SYS_getsockopt, client, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut peer, &mut len) };
+    (asked == 0).then_some(peer)
+}
+
+/// Whether the process at the other end runs as the same user.
+pub fn is_ours(client: RawFd) -> bool {
+    // SAFETY: a plain system call.
+    peer(client).is_some_and(|peer| libc::c_long::from(peer.uid) == unsafe { libc::syscall(libc::SYS_geteuid) })
 }
 
 /// Closes everything that is neither the service's nor the keeper's own, once the process is dead: another process may be waiting for one of these to end. The
@@ -571,9 +576,13 @@ impl Connection {
     }
 }
 
-/// Connects to a keeper, which must run as the same user.
+/// Connects to a keeper, which must run as the same user. A keeper that is stopped keeps this process for as long as [`ANSWER`].
 fn connect(name: &str) -> io::Result<OwnedFd> {
-    connect_by(message_socket()?, name)
+    let socket = message_socket()?;
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, timeout, Some(ANSWER))?;
+    }
+    connect_by(socket, name)
 }
 
 fn connect_by(keeper: OwnedFd, name: &str) -> io::Result<OwnedFd> {
@@ -586,7 +595,8 @@ fn connect_by(keeper: OwnedFd, name: &str) -> io::Result<OwnedFd> {
 /// Asks the keeper of a process that is dead, or may have let go, for its connections. `None`: the process lives, and has not let go.
 ///
 /// # Errors
-/// When there is no keeper any more: then the connections are lost. They are also lost if a process of another user has taken the keeper's name since.
+/// When there is no keeper any more: then the connections are lost. They are also lost if a process of another user has taken the keeper's name since. When the
+/// keeper is stopped, so that it does not answer for [`SILENCE`].
 pub fn ask(name: &str) -> io::Result<Option<Left>> {
     begin_to_ask(name)?.receive()
 }
@@ -594,7 +604,7 @@ pub fn ask(name: &str) -> io::Result<Option<Left>> {
 /// The first half of [`ask`]: no descriptor of the other process has arrived yet, and this process opens none of its own after it.
 ///
 /// # Errors
-/// When the process has no keeper any more.
+/// When the process has no keeper any more, or its keeper is stopped and has no room for a connection.
 pub fn begin_to_ask(name: &str) -> io::Result<Left> {
     ask_for(name, CONNECTIONS)
 }
@@ -602,23 +612,33 @@ pub fn begin_to_ask(name: &str) -> io::Result<Left> {
 /// Asks the keeper of a process for the listener of the service. `None`: the process has none yet.
 ///
 /// # Errors
-/// When there is no such keeper any more.
+/// When there is no such keeper any more, or it is stopped. [`io::ErrorKind::Unsupported`]: the process is in another PID namespace, so that no process here
+/// could make sure of its death.
 pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
-    let mut left = ask_for(name, LISTENER)?;
+    let keeper = connect(name)?;
+    if owner(name).is_none() || owner(name) != peer(keeper.as_raw_fd()).map(|peer| peer.pid) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut left = ask_by(keeper, LISTENER)?;
     left.take()?;
     Ok(left.sockets.pop())
 }
 
-/// How long a keeper may leave a process that ends without an answer, or its connection waiting.
+/// The process that a keeper's name tells of, by its number in its own PID namespace.
+pub(super) fn owner(name: &str) -> Option<libc::pid_t> {
+    name.rsplit('-').nth(1)?.parse().ok()
+}
+
+/// How long the keeper of a process that is dead may say nothing before it counts as one that is stopped, and the connections as lost. A keeper that waits until
+/// the kernel takes its next message is silent, too.
+pub const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long a keeper may leave a process that asks for something small without an answer, or its connection waiting.
 const ANSWER: Duration = Duration::from_millis(200);
 
 /// Says something to a keeper. Returns whether the keeper agrees, or has ended.
 fn tell(name: &str, what: u8) -> io::Result<bool> {
-    let socket = message_socket()?;
-    for timeout in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, timeout, Some(ANSWER))?;
-    }
-    let mut left = match connect_by(socket, name) {
+    let mut left = match connect(name) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(true),
         keeper => ask_by(keeper?, what)?,
     };
@@ -639,17 +659,49 @@ pub(super) fn is_over(name: &str) {
     let _ = tell(name, OVER);
 }
 
+/// What a keeper has said so far.
+#[derive(Debug)]
+pub enum Said {
+    /// Everything that the process held is here.
+    All(Left),
+    /// The process lives, and has not let go.
+    NotNow,
+    /// Something is still missing, and nothing has come for as long as it was waited for.
+    Less(Left),
+}
+
 impl Left {
     /// The second half of [`ask`].
     ///
     /// # Errors
     /// As for [`ask`].
-    pub fn receive(mut self) -> io::Result<Option<Left>> {
+    pub fn receive(self) -> io::Result<Option<Left>> {
+        match self.hear(SILENCE)? {
+            Said::All(left) => Ok(Some(left)),
+            Said::NotNow => Ok(None),
+            Said::Less(_) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "its keeper (martlet-keeper) does not answer, as if it were stopped"))
+            }
+        }
+    }
+
+    /// Takes what the keeper says, and waits for each of its messages for as long as that.
+    ///
+    /// # Errors
+    /// When the keeper has ended, or this process may open no more descriptors.
+    pub fn hear(mut self, wait: Duration) -> io::Result<Said> {
         loop {
+            let mut waits = [PollFd::new(&self.keeper, PollFlags::IN)];
+            let time = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+            match rustix::event::poll(&mut waits, Some(&time)) {
+                Ok(0) => return Ok(Said::Less(self)),
+                Err(Errno::INTR) => continue,
+                came => came?,
+            };
             match self.take()? {
                 (GIVEN, true) => {}
-                (GIVEN, false) => return Ok(Some(self)),
-                _ => return Ok(None),
+                (GIVEN, false) => return Ok(Said::All(self)),
+                _ => return Ok(Said::NotNow),
             }
         }
     }

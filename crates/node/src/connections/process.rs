@@ -131,6 +131,22 @@ pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
     }
 }
 
+/// Kills this process, unless it has died, and does not wait for its death. Returns whether it is dead with all its threads. If it is not, the caller goes on
+/// with other work and calls this again: the memory of a large process is torn down before it counts as dead, and a process that waits for a device may not die
+/// for long.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn kill(holder: Holder) -> io::Result<bool> {
+    let Some(pidfd) = open(holder)? else { return Ok(true) };
+    if !has_ended(&pidfd) {
+        // SAFETY: a plain system call.
+        let sent = sys::checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0) });
+        sent.map(drop).or_else(|error| if has_ended(&pidfd) { Ok(()) } else { Err(error) })?;
+    }
+    Ok(has_ended(&pidfd))
+}
+
 fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
     // Usually it is dead already: that its thread is dead was known before.
     if has_ended(pidfd) {
@@ -198,6 +214,21 @@ mod tests {
         {
             assert_eq!(runs_by(Err(io::Error::from_raw_os_error(errno)), 12345), runs, "{errno}");
         }
+    }
+
+    #[test]
+    fn a_process_that_is_killed_without_a_wait_is_dead_sooner_or_later() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("it runs");
+        let pid = child.id() as i32;
+        let holder = Holder { node: 0, pid, started: started(pid).expect("it runs") };
+        let before = Holder { started: holder.started - 1, ..holder };
+        assert!(kill(before).expect("it was dead") && !is_dead(holder), "another process of its number is left alone");
+        while !kill(holder).expect("it may be killed") {
+            std::thread::yield_now();
+        }
+        assert!(is_dead(holder));
+        child.wait().expect("its parent notices");
+        assert!(kill(holder).expect("its number is free, or another one's by now"));
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub enum ServiceError {
         /// Why.
         source: io::Error,
     },
+    /// A process of the service is in another PID namespace.
+    #[error(
+        "cannot listen on {address}, the service's address, together with process {process} (its number in its own PID namespace), which is in another PID \
+         namespace: the nodes of one address have to share one, in which none of them is process 1"
+    )]
+    Apart {
+        /// Which.
+        address: SocketAddr,
+        /// Its number there.
+        process: i32,
+    },
     /// The kernel refuses something.
     #[error("connections cannot be kept for a successor: {0}")]
     Kernel(#[from] io::Error),
@@ -66,7 +77,7 @@ impl Service {
     /// called by the thread that lives longest.
     ///
     /// # Errors
-    /// When another program listens there, or the kernel refuses.
+    /// When another program listens there, another node of the service is in another PID namespace, or the kernel refuses.
     pub fn open(cluster: &str, address: SocketAddr, node: u16) -> Result<Service, ServiceError> {
         let kind = kind(cluster, address);
         let holder = Holder::this(node)?;
@@ -76,8 +87,10 @@ impl Service {
         keeper::start(&own, Keeps::Service)?;
         let until = Instant::now() + PATIENCE;
         let listener = loop {
-            if let Some(listener) = listener_of_others(&kind, &own)? {
-                break listener;
+            match listener_of_others(&kind, &own)? {
+                Others::Have(listener) => break listener,
+                Others::Apart(process) => return Err(ServiceError::Apart { address, process }),
+                Others::Lack => {}
             }
             match new_listener(address) {
                 Ok(listener) => break listener,
@@ -138,12 +151,27 @@ fn new_listener(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// What other processes of a service have.
+enum Others {
+    /// The listener.
+    Have(OwnedFd),
+    /// No listener.
+    Lack,
+    /// One of them, whose number is this in its PID namespace, is in another one than this process: none of the two could make sure that the other is dead.
+    Apart(i32),
+}
+
 /// Gets the listener from another process of the service, or from a dead one whose keeper is still there.
-fn listener_of_others(kind: &str, own: &str) -> io::Result<Option<OwnedFd>> {
-    let names = keepers(kind)?;
-    let mut names = names.iter().filter(|name| *name != own);
-    // A keeper that has just gone is skipped.
-    Ok(names.find_map(|name| keeper::ask_for_listener(name).ok().flatten()))
+fn listener_of_others(kind: &str, own: &str) -> io::Result<Others> {
+    for name in keepers(kind)?.iter().filter(|name| *name != own) {
+        match keeper::ask_for_listener(name) {
+            Ok(Some(listener)) => return Ok(Others::Have(listener)),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Others::Apart(keeper::owner(name).unwrap_or(0))),
+            // A keeper that has just gone, or does not answer, is skipped.
+            Ok(None) | Err(_) => {}
+        }
+    }
+    Ok(Others::Lack)
 }
 
 /// The names of all keepers of a service.

@@ -8,10 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use martlet_node::connections::keeper::{self, Left, Mended};
+use martlet_node::connections::keeper::{self, Left, Mended, Said};
 use martlet_node::connections::ledger::{Ledger, Line, Remainder, Remains, Scratch, Settled, own_file};
-use martlet_node::connections::process::make_sure_of_death;
+use martlet_node::connections::process;
 use martlet_node::connections::service::Service;
 use martlet_node::connections::socket::{Counts, cookie, counts};
 use martlet_protocol::basics::Time;
@@ -34,6 +35,10 @@ use crate::turn::{Released, Turn};
 const PATIENCE_NS: u64 = 100_000_000;
 /// How often such a process is asked, in nanoseconds.
 const ASK_NS: u64 = 200_000;
+/// How long this thread waits for a keeper's first answer. A keeper that has a core answers within microseconds, and may need the core of this thread.
+const FIRST_ANSWER: Duration = Duration::from_millis(1);
+/// How long it waits for an answer that did not come then, each time it looks.
+const LATER_ANSWER: Duration = Duration::from_micros(100);
 /// How often a node checks that its keeper is alive, in nanoseconds.
 const KEEPER_LOOK_NS: u64 = 100_000_000;
 
@@ -45,11 +50,105 @@ enum Phase {
     /// It has announced that it may hold connections, and waits until that is committed.
     Announced(Ticket),
     /// It asks the earlier holders.
-    Collecting { waiting: Vec<Hold>, got: Vec<(Hold, Option<Left>)>, since: Time, ask_at: Time },
+    Collecting { waiting: Vec<Earlier>, got: Vec<(Hold, Option<Left>)>, since: Time, ask_at: Time },
     /// It serves. The earlier holders can be dismissed when this is committed.
     Settling(Ticket, Vec<Left>),
     /// It serves.
     Serving,
+}
+
+/// An earlier holder that has not handed over its connections yet. This thread never waits for it for long: the holder, or its keeper, may be stopped, and the
+/// lease of this node runs on.
+#[derive(Debug)]
+struct Earlier {
+    hold: Hold,
+    /// Its keeper's answer, as far as that has come.
+    asked: Option<Left>,
+    /// When its keeper was first asked, or last gave something.
+    heard_at: Time,
+    /// It has no keeper any more.
+    is_lost: bool,
+    /// The log says that it is killed.
+    is_told: bool,
+}
+
+impl Earlier {
+    fn new(hold: Hold, now: Time) -> Earlier {
+        Earlier { hold, asked: None, heard_at: now, is_lost: false, is_told: false }
+    }
+
+    /// Asks it, or goes on asking. Returns what it has left, when that is known and when no two processes can write to one socket any more.
+    fn hand_over(&mut self, name: &str, now: Time, is_late: bool) -> Option<Option<Left>> {
+        if !self.is_lost {
+            match self.hear(name, now) {
+                Ok(Some(left)) => return Some(Some(left)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.is_lost = true;
+                    let process = self.hold.holder.pid;
+                    tracing::warn!(%error, process, "an earlier leader's process has left no connections, or has no keeper that could hand them over");
+                }
+            }
+        }
+        if !is_late && !self.is_lost {
+            return None;
+        }
+        let is_dead = self.kill();
+        if is_dead && !self.is_lost && now >= self.heard_at.after(keeper::SILENCE.as_nanos() as u64) {
+            self.is_lost = true;
+            tracing::warn!(
+                process = self.hold.holder.pid,
+                seconds = keeper::SILENCE.as_secs(),
+                "the keeper (martlet-keeper) of an earlier leader's process does not answer, as if it were stopped: its connections are not taken over"
+            );
+        }
+        (is_dead && self.is_lost).then_some(None)
+    }
+
+    /// What its keeper has handed over; `None`: not everything yet.
+    fn hear(&mut self, name: &str, now: Time) -> std::io::Result<Option<Left>> {
+        let ask = || match keeper::Connection::new(name) {
+            // It has no room for another connection at the moment.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            connection => connection?.begin_to_ask().map(Some),
+        };
+        let had = self.asked.as_ref().map_or(0, |left| left.sockets.len());
+        let (before, wait) = match self.asked.take() {
+            Some(left) => (Ok(Some(left)), LATER_ANSWER),
+            None => (ask(), FIRST_ANSWER),
+        };
+        let hear = |left: Option<Left>| left.map(|left| left.hear(wait)).transpose();
+        // A keeper that has died as it was asked is replaced, if its process lives.
+        match before.and_then(hear).or_else(|_| ask().and_then(hear))? {
+            Some(Said::All(left)) => return Ok(Some(left)),
+            Some(Said::Less(left)) => {
+                if left.sockets.len() > had {
+                    self.heard_at = now;
+                }
+                self.asked = Some(left);
+            }
+            Some(Said::NotNow) => self.heard_at = now,
+            None => {}
+        }
+        Ok(None)
+    }
+
+    /// Sees to its death, without waiting for it. Returns whether it is dead.
+    fn kill(&mut self) -> bool {
+        let process = self.hold.holder.pid;
+        let is_told = std::mem::replace(&mut self.is_told, true);
+        match process::kill(self.hold.holder) {
+            Ok(true) => return true,
+            Ok(false) if is_told => {}
+            Ok(false) => tracing::warn!(process, "an earlier leader's process does not give up its connections: it is killed"),
+            Err(_) if is_told => {}
+            // It is asked again, and its connections wait: better than having two processes write to one socket.
+            Err(error) => {
+                tracing::error!(%error, process, "cannot make sure that an earlier leader's process is dead: its connections wait");
+            }
+        }
+        false
+    }
 }
 
 /// The service, as this node has it.
@@ -193,35 +292,17 @@ impl RedisFront {
             keeper::HOLDS.store(true, Ordering::SeqCst);
             keeper::LET_GO.store(false, Ordering::SeqCst);
             (*since, *ask_at) = (now, now);
-            *waiting = holds(turn).filter(|hold| hold.session() != own).collect();
+            *waiting = holds(turn).filter(|hold| hold.session() != own).map(|hold| Earlier::new(hold, now)).collect();
         }
         if now < *ask_at {
             return;
         }
         *ask_at = now.after(ASK_NS);
         let is_late = now >= since.after(PATIENCE_NS);
-        for hold in std::mem::take(waiting) {
-            let name = succession.service.keeper_of(hold.holder);
-            // A keeper that has died as it was asked is replaced, if its process lives.
-            let asked = keeper::ask(&name).or_else(|_| keeper::ask(&name));
-            match asked {
-                Ok(Some(left)) => got.push((hold, Some(left))),
-                // The process has no keeper any more, or none that answers.
-                Err(error) => {
-                    tracing::warn!(%error, process = hold.holder.pid, "an earlier leader's process has left no connections, or has no keeper that could hand them over");
-                    sure_of_death(&hold);
-                    got.push((hold, None));
-                }
-                Ok(None) => {
-                    if is_late {
-                        tracing::warn!(
-                            process = hold.holder.pid,
-                            "an earlier leader's process does not give up its connections: it is killed"
-                        );
-                        sure_of_death(&hold);
-                    }
-                    waiting.push(hold);
-                }
+        for mut earlier in std::mem::take(waiting) {
+            match earlier.hand_over(&succession.service.keeper_of(earlier.hold.holder), now, is_late) {
+                Some(left) => got.push((earlier.hold, left)),
+                None => waiting.push(earlier),
             }
         }
         if waiting.is_empty() {
@@ -437,13 +518,6 @@ impl Drop for RedisFront {
 /// The processes that may hold connections.
 fn holds<'t, R: Replica<Machine = KvMachine>>(turn: &'t Turn<'_, R>) -> impl Iterator<Item = Hold> + 't {
     turn.replica.machine().sessions().from(SessionId::of_process(0)).filter_map(|(id, session)| Hold::of(id, session))
-}
-
-fn sure_of_death(hold: &Hold) {
-    if let Err(error) = make_sure_of_death(hold.holder) {
-        // It is asked again, and its connections wait: better than having two processes write to one socket.
-        tracing::error!(%error, process = hold.holder.pid, "cannot make sure that an earlier leader's process is dead: its connections wait");
-    }
 }
 
 fn tell_unread(error: &std::io::Error) {

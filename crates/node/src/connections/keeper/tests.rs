@@ -39,7 +39,7 @@ impl Kept {
         SERVICE.store(listener.as_raw_fd(), Ordering::SeqCst);
         HIGHEST.fetch_max(sockets.iter().map(AsRawFd::as_raw_fd).max().unwrap_or(0), Ordering::SeqCst);
         LET_GO.store(true, Ordering::SeqCst);
-        let name = format!("martlet-{kind}-test-{}", std::process::id());
+        let name = name_of(&format!("{kind}-test"), Holder { node: 0, pid: std::process::id() as i32, started: 0 });
         let (own, (tell, started)) = (name.clone(), std::sync::mpsc::channel());
         // The keeper shares that thread's own storage.
         std::thread::spawn(move || {
@@ -418,6 +418,61 @@ fn connections_are_kept_for_whoever_lives_and_not_once_the_last_has_ended_in_ord
     other.kill();
     assert!(!end(), "nobody may");
     assert!(!one.is_kept() && !other.is_kept());
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_takes_no_part_in_a_service() {
+    if let Ok(part) = std::env::var(PART) {
+        Part::live(&part);
+    }
+    let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+    let unshare = |way: &&[&str]| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(*way).args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command
+    };
+    let Some(way) = ways.into_iter().find(|way| unshare(way).arg("true").output().is_ok_and(|ran| ran.status.success())) else {
+        eprintln!("SKIPPED: a process in a PID namespace of its own; this needs the right to make one (unshare --pid)");
+        return;
+    };
+    let cluster = format!("apart-{}", std::process::id());
+    let address: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let test = "a_process_of_another_pid_namespace_takes_no_part_in_a_service";
+    let one = Part::new(test, &cluster, address);
+    let (_, module) = module_path!().split_once("::").expect("the crate");
+    let said = unshare(&way)
+        .arg(std::env::current_exe().expect("the kernel says it"))
+        .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
+        .env(PART, format!("{cluster} {address}"))
+        .output()
+        .expect("it has just worked");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains(&format!("Apart {{ address: {address}, process: {} }}", one.process.id())), "{said}");
+}
+
+#[test]
+fn a_keeper_that_is_stopped_keeps_no_process_waiting_and_answers_when_it_goes_on() {
+    let kept = Kept::new("frozen", 10);
+    let keeper = Pid::from_raw(kept.keeper).expect("a process");
+    rustix::process::kill_process(keeper, rustix::process::Signal::STOP).expect("ours");
+    while !std::fs::read_to_string(format!("/proc/{}/stat", kept.keeper)).expect("it lives").contains(") T ") {
+        std::thread::yield_now();
+    }
+    let mut left = Connection::new(&kept.name).and_then(Connection::begin_to_ask).expect("it listens");
+    for _ in 0..3 {
+        left = match left.hear(Duration::from_millis(1)).expect("it is there") {
+            Said::Less(left) => left,
+            said => panic!("{said:?}"),
+        };
+    }
+    assert!(ask_for_listener(&kept.name).is_err() && !ends(&kept.name), "nor does any other question wait for ever");
+    // Its backlog fills.
+    while let Ok(silent) = Connection::new(&kept.name) {
+        std::mem::forget(silent);
+    }
+    assert!(begin_to_ask(&kept.name).is_err());
+    rustix::process::kill_process(keeper, rustix::process::Signal::CONT).expect("ours");
+    assert_eq!(left.receive().expect("it goes on").expect("it has let go").sockets.len(), kept.sockets.len());
 }
 
 #[test]
