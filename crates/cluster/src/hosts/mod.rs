@@ -21,6 +21,7 @@
 
 mod asking;
 mod channel;
+mod conversations;
 mod hex;
 mod invitation;
 mod list;

@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use martlet_node::config::{Cluster, NodeEntry, Settings};
 use martlet_node::version;
 
 use super::channel::{Channel, Hello};
+use super::conversations::{Conversations, Place};
 use super::invitation::{self, Invitation, Taken};
 use super::list::{self, Own};
 use super::newcomer::Welcome;
@@ -24,8 +24,6 @@ use crate::fail::{Context as _, Fail, Outcome};
 
 /// How long one conversation may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many conversations are held at a time; further ones are not answered.
-const MOST: usize = 8;
 /// How often a host asks for the list of nodes, and how long that may take.
 const LIST_EVERY: Duration = Duration::from_secs(5);
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -89,7 +87,7 @@ impl Service {
     }
 
     fn listen(&self, listener: &TcpListener) {
-        let held = Arc::new(AtomicUsize::new(0));
+        let conversations = Conversations::default();
         loop {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -99,21 +97,22 @@ impl Service {
                     continue;
                 }
             };
-            if held.fetch_add(1, Ordering::AcqRel) >= MOST {
-                held.fetch_sub(1, Ordering::AcqRel);
-                continue;
-            }
-            let (service, done) = (self.clone(), Arc::clone(&held));
-            let spawned = thread::Builder::new().name("martlet-host".into()).spawn(move || {
+            let place = match conversations.begin(&stream) {
+                Ok(Some(place)) => place,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, %from, "cannot answer another host for now");
+                    continue;
+                }
+            };
+            let service = self.clone();
+            // Where no thread can be started, the other end sees its connection end.
+            let _ = thread::Builder::new().name("martlet-host".into()).spawn(move || {
                 stand_aside();
-                if let Err(error) = service.hear(stream) {
+                if let Err(error) = service.hear(stream, &place) {
                     tracing::debug!(%error, %from, "another host was not answered");
                 }
-                done.fetch_sub(1, Ordering::AcqRel);
             });
-            if spawned.is_err() {
-                held.fetch_sub(1, Ordering::AcqRel);
-            }
         }
     }
 
@@ -131,11 +130,13 @@ impl Service {
     }
 
     /// Holds one conversation.
-    fn hear(&self, stream: TcpStream) -> Result<(), TalkError> {
+    fn hear(&self, stream: TcpStream, place: &Place) -> Result<(), TalkError> {
         let mut invitation = None;
         let mut channel = Channel::answer(stream, PATIENCE, |hello| self.secret(hello, &mut invitation))?;
         loop {
-            let answer = match (channel.receive()?, &invitation) {
+            let request = channel.receive()?;
+            place.keep();
+            let answer = match (request, &invitation) {
                 (Request::Join { address, redis, version, least_level, most_level }, Some(id)) => {
                     let levels = Levels::of(least_level, most_level);
                     let joined = match levels.map(|levels| Protocol { version, levels, build: "this build".into() }) {
