@@ -267,6 +267,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What a [`Record::Ready`] takes in a round.
+pub const READY_BYTES: usize = 9;
+/// What a [`Record::Drained`] takes in a round.
+pub const DRAINED_BYTES: usize = 21;
+
 /// Writes a round into memory.
 #[derive(Debug)]
 pub struct Writer<'b> {
@@ -436,7 +441,15 @@ mod tests {
             Record::Child { pid: 4711, status: 9 },
             Record::Ready { fd: -1, events: 5 },
         ];
-        assert!(rest.iter().all(|record| writer.add(record)));
+        for record in &rest {
+            let before = writer.len();
+            assert!(writer.add(record));
+            match record {
+                Record::Ready { .. } => assert_eq!(writer.len() - before, READY_BYTES),
+                Record::Drained { .. } => assert_eq!(writer.len() - before, DRAINED_BYTES),
+                _ => {}
+            }
+        }
         let (len, records) = (writer.len(), writer.records());
         let Ok(Entry::Round(round)) = Entry::decode(&memory[..len]) else { panic!("it is a round") };
         assert_eq!((round.number, round.stamp), (9, STAMP));

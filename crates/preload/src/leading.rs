@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use crate::board::Board;
 use crate::clock;
-use crate::entry::{End, Record, Writer};
+use crate::entry::{DRAINED_BYTES, End, READY_BYTES, Record, Writer};
 use crate::replica::{Replica, Role};
 use crate::socket::{self, Pipe, Side};
 use crate::stream::{Seal, Stream, WINDOW_BYTES};
@@ -21,8 +21,12 @@ const RESERVE_BYTES: usize = 64 << 10;
 const MOST_READY: usize = 1000;
 /// The most connections that are accepted in a round.
 const MOST_ACCEPTED: usize = 64;
+/// The most connections whose output is noted in a round as drained.
+const MOST_DRAINED: usize = 2000;
 /// Each time that the kernel has taken so many more bytes of a connection's output, the log is told how far the connection is drained.
 const DRAIN_BYTES: u64 = WINDOW_BYTES / 4;
+
+const _: () = assert!(MOST_READY * READY_BYTES + MOST_DRAINED * DRAINED_BYTES <= RESERVE_BYTES, "they fit behind any input");
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -56,6 +60,18 @@ impl Ready {
     }
 }
 
+/// Adds what the round has room for: its room is reserved.
+fn add(writer: &mut Writer<'_>, record: &Record<'_>) {
+    if !writer.add(record) {
+        die(&format!("broken invariant: a round has no room for {record:?}"));
+    }
+}
+
+/// Keeps the first so many, and returns the others.
+fn beyond(due: &mut BTreeSet<u32>, most: usize) -> BTreeSet<u32> {
+    due.iter().nth(most).copied().map_or_else(BTreeSet::new, |first| due.split_off(&first))
+}
+
 impl Replica {
     /// Collects a round in this replica's stage. Returns its length in bytes, or `None` when there is nothing to wake the server for.
     pub fn collect(&mut self) -> Option<usize> {
@@ -77,12 +93,13 @@ impl Replica {
         self.collect_unread(&mut ready);
         self.collect_room(&mut writer, &mut ready);
         for (fd, events) in ready.order {
-            writer.add(&Record::Ready { fd, events });
+            add(&mut writer, &Record::Ready { fd, events });
         }
         // Judged by the time that the server will see.
         let is_over = self.wait.until_ns.is_some_and(|until| stamp.monotonic_ns >= until);
         let Role::Leads(lead) = &mut self.role else { return None };
-        let due = std::mem::take(&mut lead.is_due);
+        // What this round has no room for comes in the next one.
+        let due = std::mem::replace(&mut lead.is_due, !lead.drained.is_empty());
         (writer.records() > 0 || is_over || due).then(|| writer.len())
     }
 
@@ -232,13 +249,14 @@ impl Replica {
                 .get(**slot)
                 .is_some_and(|connection| !connection.stream.is_writable() && connection.stream.kept_from() > connection.stream.drained())
         }));
+        lead.drained = beyond(&mut due, MOST_DRAINED);
         let mut made = BTreeSet::new();
         for slot in due {
             if let Some(connection) = self.table.get(slot) {
                 let stream = &connection.stream;
                 // A connection whose client is gone has all the room there is until the server hears that the client is gone.
                 let offset = if connection.broken { stream.produced() } else { stream.kept_from() };
-                writer.add(&Record::Drained { slot, connection: stream.connection, offset });
+                add(writer, &Record::Drained { slot, connection: stream.connection, offset });
                 made.insert(slot);
             }
         }
@@ -352,5 +370,22 @@ fn send_through(board: &Board, (node, pipe): (u16, &Pipe), slot: u32, fd: RawFd,
     match failed {
         Some(error) if gone == 0 => Err(error),
         _ => Ok(gone),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_round_has_no_room_for_comes_in_later_ones() {
+        let mut due: BTreeSet<u32> = (0..2 * MOST_DRAINED as u32 + 3).collect();
+        let mut noted = Vec::new();
+        for expected in [MOST_DRAINED, MOST_DRAINED, 3] {
+            let later = beyond(&mut due, MOST_DRAINED);
+            assert_eq!(due.len(), expected);
+            noted.extend(std::mem::replace(&mut due, later));
+        }
+        assert!(due.is_empty() && noted.into_iter().eq(0..2 * MOST_DRAINED as u32 + 3));
     }
 }

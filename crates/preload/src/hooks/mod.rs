@@ -58,7 +58,7 @@ fn refuse(fd: RawFd, call: &str) {
 fn read_into(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
     let found = on_connection(fd, |replica, slot| {
         // SAFETY: the caller gives so many bytes to be written.
-        let into = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), if buffer.is_null() { 0 } else { len }) };
+        let into = if buffer.is_null() { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) } };
         replica.read(slot, into)
     })?;
     Some(match found {
@@ -79,6 +79,18 @@ fn write_from(fd: c_int, parts: &[&[u8]]) -> Option<ssize_t> {
 unsafe fn bytes<'a>(buffer: *const c_void, len: size_t) -> &'a [u8] {
     // SAFETY: as the caller promises.
     if buffer.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(buffer.cast(), len) } }
+}
+
+/// The parts of what a server gives in parts. A null pointer with a count of 0 is legal; what else the kernel refuses is left to the kernel.
+///
+/// # Safety
+/// `vectors` is a pointer to so many vectors, each of which gives so many bytes, or null.
+unsafe fn parts<'a>(vectors: *const iovec, count: usize) -> Vec<&'a [u8]> {
+    if vectors.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(vectors, count).iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect() }
 }
 
 #[unsafe(no_mangle)]
@@ -119,9 +131,9 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     if in_server() && fd >= crate::table::FIRST_FD {
         // SAFETY: the caller gives so many vectors.
-        let vectors = unsafe { std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0)) };
+        let mut vectors = (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { *vectors.add(at) });
         // A read may return less than there is room for.
-        let first = vectors.iter().find(|vector| vector.iov_len > 0);
+        let first = vectors.find(|vector| vector.iov_len > 0);
         if let Some(got) = first.and_then(|first| read_into(fd, first.iov_base, first.iov_len)) {
             return got;
         }
@@ -151,20 +163,14 @@ unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: 
 unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     if in_server() && fd >= crate::table::FIRST_FD {
         // SAFETY: the caller gives so many vectors, each of so many bytes.
-        let parts: Vec<&[u8]> = unsafe {
-            let vectors = std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0));
-            vectors.iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect()
-        };
+        let parts = unsafe { parts(vectors, usize::try_from(count).unwrap_or(0)) };
         if let Some(written) = write_from(fd, &parts) {
             return written;
         }
     } else if in_server() {
         // SAFETY: as above.
-        let whole: Vec<u8> = unsafe {
-            let vectors = std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0));
-            vectors.iter().flat_map(|vector| bytes(vector.iov_base, vector.iov_len)).copied().collect()
-        };
-        if let Some(written) = files::write(fd, &whole) {
+        let parts = unsafe { parts(vectors, usize::try_from(count).unwrap_or(0)) };
+        if let Some(written) = files::write(fd, &parts.concat()) {
             return written;
         }
     }
@@ -191,10 +197,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
         .filter(|message| message.msg_controllen == 0 && flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0);
     if let Some(given) = given.filter(|_| in_server() && fd >= crate::table::FIRST_FD) {
         // SAFETY: as above.
-        let parts: Vec<&[u8]> = unsafe {
-            let vectors = std::slice::from_raw_parts(given.msg_iov, given.msg_iovlen);
-            vectors.iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect()
-        };
+        let parts = unsafe { parts(given.msg_iov, given.msg_iovlen) };
         if let Some(written) = write_from(fd, &parts) {
             return written;
         }
