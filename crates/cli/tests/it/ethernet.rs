@@ -1,6 +1,7 @@
 //! A cluster whose nodes reach each other as ordinary hosts do: by sealed packets, here over the loopback device.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -139,4 +140,36 @@ fn of_nodes_of_other_hosts_it_is_said_whether_they_are_reached() {
     cluster.run(&["cluster", "kill", "0"]).ok();
     let nobody = cluster.run(&["status"]).code(3);
     assert!(nobody.err.contains("can be reached from here"), "{}", nobody.err);
+}
+
+#[test]
+fn a_node_that_is_no_longer_listed_is_no_longer_dialled() {
+    let cluster = Cluster::with_room_for(3);
+    let (redis, meeting) = (cluster.port.to_string(), cluster.port + 3);
+    let ports = ["--redis-port", &redis, "--fabric-port", &meeting.to_string()];
+    cluster.run(&[&["cluster", "up", "--patience", "120", "--fabric", "ethernet", "--engine", "mu"][..], &ports[..]].concat()).ok();
+    cluster.run(&["cluster", "kill", "1"]).ok();
+    cluster.run(&["cluster", "kill", "2"]).ok();
+    let [listed, left] = [1, 2].map(|node| {
+        let at = ("127.0.0.1", meeting + node);
+        std::iter::repeat_with(|| TcpListener::bind(at)).find_map(Result::ok).expect("until it is free")
+    });
+    left.set_nonblocking(true).expect("a socket");
+    let is_dialled = || std::iter::from_fn(|| left.accept().ok()).count() > 0;
+    // The node that lives dials both, over and over.
+    while !is_dialled() {}
+    let file = Path::new(&cluster.dir).join("cluster.toml");
+    let text = fs::read_to_string(&file).expect("its file");
+    let (others, _) = text.rsplit_once("[[node]]").expect("it lists three nodes");
+    let fresh = file.with_extension("new");
+    fs::write(&fresh, others).and_then(|()| fs::rename(&fresh, &file)).expect("our directory");
+    // Both are dialled equally often, until the node has seen the file.
+    let mut alone = 0;
+    while alone < 10 {
+        drop(listed.accept().expect("it is dialled"));
+        alone = if is_dialled() { 0 } else { alone + 1 };
+    }
+    drop((listed, left));
+    fs::write(&file, text).expect("our directory");
+    cluster.run(&["cluster", "up", "--patience", "120"]).ok();
 }

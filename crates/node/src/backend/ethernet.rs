@@ -49,6 +49,10 @@ impl Backend for EthernetFabric {
         EthernetFabric::connect(self, node, hosts::address_of(cluster, node));
     }
 
+    fn disconnect(&self, node: NodeId) {
+        self.disconnect(node);
+    }
+
     fn identity(&self) -> Identity {
         EthernetFabric::identity(self)
     }

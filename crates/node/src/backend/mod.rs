@@ -91,6 +91,9 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Asks to be connected with a node of the cluster whenever it is there: now, later, and again after it has restarted.
     fn connect(&self, cluster: &Cluster, node: NodeId);
 
+    /// Undoes [`Backend::connect`]: the node is no longer looked for. An existing connection is kept.
+    fn disconnect(&self, node: NodeId);
+
     /// This process's identity.
     fn identity(&self) -> Identity;
 

@@ -56,6 +56,10 @@ impl Backend for VerbsFabric {
         VerbsFabric::connect(self, node, hosts::address_of(cluster, node));
     }
 
+    fn disconnect(&self, node: NodeId) {
+        self.disconnect(node);
+    }
+
     fn identity(&self) -> Identity {
         VerbsFabric::identity(self)
     }

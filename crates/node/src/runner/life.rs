@@ -24,7 +24,7 @@ use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
 use crate::clock::jumps::JumpWatch;
-use crate::config::Settings;
+use crate::config::{Cluster, Settings};
 use crate::counters::{Counter, Counters, EventKind};
 use crate::durable::Keeper;
 use crate::engine::{self, NodeEngine};
@@ -143,6 +143,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     lives: Vec<u64>,
     /// It has founded the cluster for others, which have to learn that from it.
     pub(super) founds_for_others: bool,
+    /// The nodes that it asks to be connected with.
+    sought: Vec<NodeId>,
     misfits: Misfits,
     /// The registration with the warden of this host, if the node has one.
     warden: Option<Rc<Registration>>,
@@ -151,6 +153,14 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     pub(super) milestones: Milestones,
     /// Whether this process has held the cluster's state in an earlier life.
     has_held_before: bool,
+}
+
+/// Asks to be connected with all other nodes of a cluster, and no longer with others that were `sought`.
+fn seek<F: Backend>(fabric: &F, me: NodeId, cluster: &Cluster, sought: &mut Vec<NodeId>) {
+    let listed: Vec<NodeId> = cluster.config().nodes.iter().map(|node| NodeId(node.number)).filter(|node| *node != me).collect();
+    sought.iter().filter(|node| !listed.contains(node)).for_each(|node| fabric.disconnect(*node));
+    listed.iter().for_each(|node| fabric.connect(cluster, *node));
+    *sought = listed;
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -208,8 +218,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             core.join(now);
         }
         fabric.open();
-        let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
-        others.for_each(|other| fabric.connect(cluster, other));
+        let mut sought = Vec::new();
+        seek(&fabric, node, cluster, &mut sought);
         let mut agent = Agent::new(me, fabric, core, engine, machine, app, counters, clock::now);
         agent.instruments.jumps = Some(JumpWatch::of_this_host());
         agent.host.dormant = returns;
@@ -226,6 +236,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             returns,
             lives,
             founds_for_others: false,
+            sought,
             misfits: Misfits::default(),
             warden,
             counted: Time(0),
@@ -299,6 +310,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     return Ok(End::Unreadable(entry));
                 }
                 return Ok(End::MovesOn(Box::new(moved), gathered));
+            }
+            if let Some(changed) = file.changed() {
+                self.note_list(cluster, &changed);
             }
             if self.is_asked_to_end(stop) {
                 return Ok(self.end_in_order(stop));
@@ -384,6 +398,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             self.agent.record(EventKind::Stalled, None, gap);
         }
         turn
+    }
+
+    /// Looks for the nodes that the cluster's file lists now, at the addresses that it names, and no longer for others: a host that has left may be given to
+    /// other work, and is left in peace.
+    fn note_list(&mut self, cluster: &Cluster, changed: &Cluster) {
+        // A file of another cluster, or of this one founded again, lists other processes.
+        if changed.fabric_name() == cluster.fabric_name() && changed.config().fabric == cluster.config().fabric {
+            seek(&self.agent.host.member.fabric, self.me.node, changed, &mut self.sought);
+        }
     }
 
     /// Takes the warden's certificates of deaths. Returns whether there were any.

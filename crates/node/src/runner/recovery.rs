@@ -1,8 +1,8 @@
-//! How nodes act when their cluster's file says that the cluster is founded again from one node, having lost its majority for good (`docs/membership.md`,
-//! "Founded again by an operator").
+//! How nodes act when their cluster's file changes: it may say that the cluster is founded again from one node, having lost its majority for good
+//! (`docs/membership.md`, "Founded again by an operator"), and it may list other nodes.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -27,23 +27,44 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Watches the cluster's file on threads of its own, since a file can keep its reader waiting.
 #[derive(Debug)]
 pub(super) struct FileWatch {
-    /// The newest generation that the file has been seen to name.
-    generation: Arc<AtomicU64>,
+    news: Arc<News>,
     _looks: Option<Standing>,
+}
+
+/// What has been seen in the file.
+#[derive(Debug, Default)]
+struct News {
+    /// The newest generation that it has named.
+    generation: AtomicU64,
+    /// Whether it has changed since its contents were last taken.
+    is_changed: AtomicBool,
+    /// Its contents.
+    cluster: Mutex<Option<Cluster>>,
 }
 
 impl FileWatch {
     /// A cluster that a program has made has no file, so nothing is watched.
     pub fn start(settings: &Settings) -> FileWatch {
-        let generation = Arc::new(AtomicU64::new(0));
-        let looks = Look::at(settings, &generation).map(|look| errand::repeat("martlet-file", LOOK, Arc::new(move || look.look())));
-        FileWatch { generation, _looks: looks }
+        let news = Arc::default();
+        let looks = Look::at(settings, &news).map(|look| errand::repeat("martlet-file", LOOK, Arc::new(move || look.look())));
+        FileWatch { news, _looks: looks }
+    }
+
+    /// What the file says of the cluster, if it has changed since the last call. Never waits.
+    #[inline]
+    pub fn changed(&self) -> Option<Cluster> {
+        if !self.news.is_changed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut cluster = self.news.cluster.try_lock().ok()?;
+        self.news.is_changed.store(false, Ordering::Relaxed);
+        cluster.take()
     }
 
     /// Whether the file says that the cluster has been founded again since this one.
     #[inline]
     pub fn has_moved_on(&self, cluster: &Cluster) -> bool {
-        self.generation.load(Ordering::Relaxed) > cluster.generation()
+        self.news.generation.load(Ordering::Relaxed) > cluster.generation()
     }
 
     /// Reads the file again. `None`: it cannot be read at the moment, or does not list this node, or says what it said before. Nothing is given up in that
@@ -54,7 +75,7 @@ impl FileWatch {
             read.inspect_err(|error| tracing::error!(%error, "the cluster has been founded again, and this node has no part in it")).ok();
         let moved = moved.filter(|moved| moved.cluster().generation() > settings.cluster().generation());
         if moved.is_none() {
-            self.generation.store(0, Ordering::Relaxed);
+            self.news.generation.store(0, Ordering::Relaxed);
         }
         moved
     }
@@ -63,15 +84,15 @@ impl FileWatch {
 /// What is needed to look at the file.
 struct Look {
     file: PathBuf,
-    generation: Arc<AtomicU64>,
+    news: Arc<News>,
     /// When the file was last changed, and how long it was, as of the last look.
     seen: Mutex<Option<(SystemTime, u64)>>,
 }
 
 impl Look {
-    fn at(settings: &Settings, generation: &Arc<AtomicU64>) -> Option<Look> {
+    fn at(settings: &Settings, news: &Arc<News>) -> Option<Look> {
         let file = settings.cluster().file()?.to_owned();
-        Some(Look { file, generation: Arc::clone(generation), seen: Mutex::default() })
+        Some(Look { file, news: Arc::clone(news), seen: Mutex::default() })
     }
 
     fn look(&self) {
@@ -82,7 +103,9 @@ impl Look {
             && now != seen
             && let Ok(cluster) = Cluster::load(&self.file)
         {
-            self.generation.fetch_max(cluster.generation(), Ordering::Relaxed);
+            self.news.generation.fetch_max(cluster.generation(), Ordering::Relaxed);
+            *self.news.cluster.lock().unwrap_or_else(PoisonError::into_inner) = Some(cluster);
+            self.news.is_changed.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -133,17 +156,20 @@ mod tests {
         write(1);
         let cluster = Cluster::load(&path).expect("valid");
         let settings = Settings::new(cluster, NodeConfig::new(0, "<cluster>")).expect("valid");
-        let watch = FileWatch { generation: Arc::default(), _looks: None };
-        let look = Look::at(&settings, &watch.generation).expect("there is a file");
+        let watch = FileWatch { news: Arc::default(), _looks: None };
+        let look = Look::at(&settings, &watch.news).expect("there is a file");
         let until = |wanted: u64| {
             look.look();
-            assert_eq!(watch.generation.load(Ordering::Relaxed), wanted);
+            assert_eq!(watch.news.generation.load(Ordering::Relaxed), wanted);
         };
+        assert!(watch.changed().is_none(), "nothing has been seen yet");
         until(1);
+        assert!(watch.changed().is_some() && watch.changed().is_none(), "once");
         assert!(!watch.has_moved_on(settings.cluster()), "that is the one it is in");
         assert!(goes_on_from(&settings));
         std::fs::write(&path, "nonsense").expect("ours");
         until(1);
+        assert!(watch.changed().is_none(), "a file that is not valid says nothing");
         write(12);
         until(12);
         assert!(watch.has_moved_on(settings.cluster()));

@@ -61,6 +61,10 @@ impl Backend for ShmFabric {
         self.connect(node);
     }
 
+    fn disconnect(&self, node: NodeId) {
+        self.disconnect(node);
+    }
+
     fn identity(&self) -> Identity {
         self.identity()
     }
