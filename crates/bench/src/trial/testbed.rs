@@ -1,7 +1,6 @@
 //! A cluster of our own, made to be broken: its nodes are our children, its directory is temporary, and nothing of it outlives us.
 
 use std::collections::VecDeque;
-use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -163,15 +162,6 @@ impl Testbed {
     fn ended(&self, number: u16, status: ExitStatus) -> Fail {
         let said = self.directory.log_tail(number, 12);
         Fail::failed(format_args!("node {number} ended by itself ({status}); its last output:\n{said}"))
-    }
-
-    /// Writes a line to the input of every node that runs and was given one.
-    pub fn tell_all(&mut self, line: &str) -> Outcome {
-        for node in &mut self.nodes {
-            let input = node.process.as_mut().and_then(|(child, _)| child.stdin.as_mut());
-            input.map_or(Ok(()), |input| writeln!(input, "{line}")).context(format_args!("cannot tell node {} what to do", node.number))?;
-        }
-        Ok(())
     }
 
     fn node(&mut self, number: u16) -> &mut Running {

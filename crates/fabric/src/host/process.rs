@@ -1,7 +1,6 @@
 //! What a process that others depend on sets for itself at its start.
 
 use std::io;
-use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -54,37 +53,15 @@ pub fn come_first() {
     }
 }
 
-/// Where the helpers of this process run, if that has been set.
-static HELPERS_CPUS: OnceLock<CpuSet> = OnceLock::new();
-
-/// From now on, helpers of this process that [stand aside](stand_aside) or [leave a core](leave_core) go to these processors, whichever one they
-/// leave.
-///
-/// This is for several processes that are bound to processors of one host. There, a helper that leaves its own process's processor would go to
-/// another process's, which may be the one that all wait for.
-///
-/// # Errors
-/// When there is no such processor, or this has been set before.
-pub fn keep_helpers_on(cpus: &[usize]) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    for cpu in cpus {
-        if *cpu >= CpuSet::MAX_CPU {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu}; allowed are 0 to {}", CpuSet::MAX_CPU - 1)));
-        }
-        set.set(*cpu);
-    }
-    HELPERS_CPUS.set(set).map_err(|_| io::Error::new(io::ErrorKind::AlreadyExists, "where helpers run has been said before"))
-}
-
-/// Lets the calling thread run on every processor but the one that it has been bound to, if there is another, or on those where helpers are
-/// [kept](keep_helpers_on). This is the first half of [`stand_aside`], for a helper that the acting thread waits for.
+/// Lets the calling thread run on every processor but the one that it has been bound to, if there is another. This is the first half of [`stand_aside`], for a
+/// helper that the acting thread waits for.
 pub fn leave_core() {
     let mut everywhere = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
     let bound = sched_getaffinity(None).ok().filter(|cpus| cpus.count() == 1);
     let core = bound.and_then(|bound| (0..CpuSet::MAX_CPU).find(|cpu| bound.is_set(*cpu)));
-    let mut elsewhere = HELPERS_CPUS.get().copied().unwrap_or(everywhere);
-    if let Some(core) = core.filter(|_| HELPERS_CPUS.get().is_none()) {
+    let mut elsewhere = everywhere;
+    if let Some(core) = core {
         elsewhere.unset(core);
     }
     // A thread may always widen its set of processors or lower its priority. If this fails, it works all the same, only less politely. The kernel
@@ -119,6 +96,5 @@ mod tests {
     #[test]
     fn a_processor_beyond_all_is_an_error() {
         assert!(pin_to_cpu(1 << 20).is_err());
-        assert!(keep_helpers_on(&[1 << 20]).is_err());
     }
 }

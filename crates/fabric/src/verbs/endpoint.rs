@@ -26,7 +26,7 @@ mod posting;
 mod revocation;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -188,7 +188,8 @@ impl VerbsFabric {
     }
 
     /// The multicast group that datagrams to all members may go to, if there is one.
-    pub fn multicast_group(&self) -> Option<IpAddr> {
+    #[cfg(feature = "conformance")]
+    pub fn multicast_group(&self) -> Option<std::net::IpAddr> {
         self.mail.group()
     }
 

@@ -201,6 +201,7 @@ impl Mail {
     }
 
     /// The group that datagrams to all members may go to.
+    #[cfg(feature = "conformance")]
     pub(super) fn group(&self) -> Option<std::net::IpAddr> {
         self.group.as_ref().map(|group| group.address)
     }

@@ -30,14 +30,6 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// What a client may send before it has said who it is; Redis's own numbers.
-    #[must_use]
-    pub fn unauthenticated(self) -> Limits {
-        Limits { max_bulk_bytes: self.max_bulk_bytes.min(16 << 10), max_args: self.max_args.min(10), ..self }
-    }
-}
-
 /// Why bytes are not a request. The connection cannot continue, since it is unknown where the next request starts. The texts are Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
@@ -268,6 +260,7 @@ impl RequestParser {
     }
 }
 
+/// What a client may send before it has said who it is; Redis's own numbers.
 const UNAUTHENTICATED_ARGS: i64 = 10;
 const UNAUTHENTICATED_BYTES: i64 = 16 << 10;
 
