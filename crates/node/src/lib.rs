@@ -66,5 +66,5 @@ pub use acting::{ActingError, ActingThread, ActingThreads};
 pub use durable::{DiskError, OnDisk, on_disk};
 use os::undertaker;
 pub use os::{clock, cpu, idle, sched, signals, stop, warm};
-pub use runner::{Ended, Hooks, LONGEST_END, Milestone, OnMilestone, OnStart, ProcessPolicy, RunError, Started, run};
+pub use runner::{Ended, Hooks, LONGEST_END, Milestone, OnMilestone, OnStart, ProcessPolicy, RunError, Started, descriptors_needed, run};
 pub use warden::application_of;

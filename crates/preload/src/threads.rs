@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use crate::sys::Real;
 
@@ -33,15 +33,26 @@ struct Helper {
     routine: Routine,
     argument: *mut c_void,
     stack_bytes: usize,
+    /// Its thread's number; 0 until it runs.
+    thread: AtomicI32,
     /// The condition that it waits for, if it rests.
     waits_for: AtomicPtr<libc::pthread_cond_t>,
     /// It has been woken from that wait, and has not rested since.
     is_woken: AtomicBool,
     /// It only frees memory.
     frees: AtomicBool,
+    /// Its routine has returned. Its thread may still be about to end, and hold locks of the C library.
+    is_over: AtomicBool,
 }
 
 impl Helper {
+    /// Whether its thread is gone, so that nothing of it is left to be forked.
+    fn is_gone(&self) -> bool {
+        // SAFETY: a plain system call, which sends nothing.
+        let asked = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.thread.load(Ordering::SeqCst), 0) };
+        self.is_over.load(Ordering::SeqCst) && asked() != 0
+    }
+
     /// Whether a server that is about to wait waits for this helper first.
     fn is_awaited(&self) -> bool {
         self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst)
@@ -67,7 +78,11 @@ extern "C-unwind" fn run(helper: *mut c_void) -> *mut c_void {
     // SAFETY: it was leaked for this thread.
     let helper: &'static Helper = unsafe { &*helper.cast::<Helper>() };
     SELF.set(Some(helper));
-    (helper.routine)(helper.argument)
+    // SAFETY: a plain call.
+    helper.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    let result = (helper.routine)(helper.argument);
+    helper.is_over.store(true, Ordering::SeqCst);
+    result
 }
 
 /// # Safety
@@ -104,15 +119,19 @@ pub unsafe fn start(
         routine,
         argument,
         stack_bytes,
+        thread: AtomicI32::new(0),
         waits_for: AtomicPtr::new(std::ptr::null_mut()),
         is_woken: AtomicBool::new(false),
         frees: AtomicBool::new(false),
+        is_over: AtomicBool::new(false),
     }));
     let helper: &'static Helper = helper;
+    // Before it runs: it may end at once.
+    HELPERS.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
     // SAFETY: as the caller promises; the helper lives for ever.
     let result = unsafe { create(thread, attributes, run, std::ptr::from_ref(helper).cast_mut().cast()) };
-    if result == 0 {
-        HELPERS.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
+    if result != 0 {
+        HELPERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !std::ptr::eq(*other, helper));
     }
     result
 }
@@ -177,8 +196,19 @@ pub fn has_helpers() -> bool {
 
 /// Whether all helpers rest.
 pub fn all_rest() -> bool {
-    let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A fork has no use for those that have ended.
+    helpers.retain(|helper| !helper.is_gone());
     helpers.iter().all(|helper| helper.rests())
+}
+
+/// The names of the helpers that do not rest.
+pub fn restless() -> Vec<String> {
+    let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let threads: Vec<i32> = helpers.iter().filter(|helper| !helper.rests()).map(|helper| helper.thread.load(Ordering::SeqCst)).collect();
+    drop(helpers);
+    let name = |thread: i32| std::fs::read_to_string(format!("/proc/self/task/{thread}/comm")).ok();
+    threads.into_iter().map(|thread| name(thread).map_or_else(|| "?".into(), |name| name.trim_end().to_owned())).collect()
 }
 
 /// Returns when all helpers that the server has woken have finished, except those that only free memory.

@@ -34,7 +34,7 @@ use crate::warden::Registration;
 use policy::SecondProcess;
 
 pub use leaving::LONGEST_END;
-pub use policy::ProcessPolicy;
+pub use policy::{ProcessPolicy, descriptors_needed};
 
 pub(crate) use disk::belonged;
 use disk::{Birth, birth_after};

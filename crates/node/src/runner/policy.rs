@@ -85,7 +85,7 @@ impl ProcessPolicy {
 }
 
 /// The fewest descriptors with which a node of a cluster of `nodes` nodes starts, not counting those of its clients.
-fn descriptors_needed(nodes: usize) -> u64 {
+pub fn descriptors_needed(nodes: usize) -> u64 {
     48 + 16 * nodes as u64
 }
 

@@ -34,6 +34,11 @@ use crate::{clock, fault, own, socket, sys, threads, turnstile};
 /// Runs the library's code for a captured connection: `body` gets the replica and the connection's slot. `None`: the descriptor is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
     if !in_server() || fd < crate::table::FIRST_FD {
+        if crate::table::OF_CONNECTIONS.contains(&fd) && threads::is_helper() {
+            die(
+                "the server uses a client's connection on another thread than the one that waits for its clients: this version replicates servers with one thread for requests",
+            );
+        }
         return None;
     }
     let _library = InLibrary::enter();

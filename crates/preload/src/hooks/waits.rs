@@ -3,18 +3,20 @@
 //! With `poll` and `select` a server says at each wait what it waits for. This is compared with what it last waited for, so the leader's poller has nothing to
 //! do when it is the same.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::{is_captured, takes_turns};
 use crate::birth::{self, with_run};
-use crate::main_thread::{InLibrary, in_server};
+use crate::main_thread::{Confined, InLibrary, in_server};
 use crate::replica::{Wait, with};
 use crate::serving::Change;
-use crate::sys::{die, fail};
+use crate::sys::{complain, die, fail};
 use crate::table::{Interest, OF_CONNECTIONS, POLLED};
 use crate::{clock, fiber, sys, threads, turnstile};
 
@@ -146,11 +148,44 @@ unsafe fn raise(signals: Vec<c_int>, mask: *const sigset_t) {
 /// What has happened, each event with its epoll instance, or [`POLLED`].
 type Events = Vec<(RawFd, libc::epoll_event)>;
 
+/// How long a server that waits for clients for the first time is kept until its helpers rest.
+const FIRST_REST: Duration = Duration::from_secs(1);
+/// After how long without rest a server is ended: it has no replicas, and serves nobody.
+const LAST_REST: Duration = Duration::from_secs(10);
+
+/// When the server first wanted to wait for clients, and whether it has been said that its helpers did not rest.
+static FIRST_WAIT: Confined<Cell<Option<(Instant, bool)>>> = Confined::new(Cell::new(None));
+
+/// Whether replicas of the server can be made now: all its helpers rest.
+fn can_be_born() -> bool {
+    let (since, is_told) = FIRST_WAIT.get().get().unwrap_or_else(|| (Instant::now(), false));
+    FIRST_WAIT.get().set(Some((since, is_told)));
+    while !threads::all_rest() {
+        let elapsed = since.elapsed();
+        if elapsed < FIRST_REST {
+            sys::sleep(1_000_000);
+            continue;
+        }
+        let names = threads::restless().join(", ");
+        if elapsed > LAST_REST {
+            die(&format!(
+                "the server cannot be replicated: of its threads {names} never wait for a condition, as threads have to that run beside the one for requests"
+            ));
+        }
+        if !is_told {
+            FIRST_WAIT.get().set(Some((since, true)));
+            complain(&format!("the server is not replicated yet, and serves nobody: its threads {names} do not wait for a condition"));
+        }
+        return false;
+    }
+    true
+}
+
 /// Waits for captured descriptors, by giving way to the node. `None`: there are no replicas yet.
 fn wait(most: usize, timeout_ns: Option<u64>) -> Option<(Events, Vec<c_int>)> {
     if !birth::is_born() {
         // A server that polls without waiting is still busy starting, and may have half-read files.
-        if timeout_ns == Some(0) || !threads::all_rest() {
+        if timeout_ns == Some(0) || !can_be_born() {
             return None;
         }
         birth::bear();

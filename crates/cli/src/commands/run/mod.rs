@@ -24,9 +24,10 @@ use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format};
 use martlet_cluster::starter::{NOTIFY_SOCKET, Starter};
 use martlet_node::config::EngineKind;
+use martlet_node::descriptors_needed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Resource, Signal, WaitOptions, WaitStatus};
 use rustix::time::Timespec;
 use serde_json::json;
 
@@ -43,6 +44,8 @@ const MESSAGE_BYTES: usize = 1024;
 const END_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a server may take to end when it is told to, beside one request that it is at.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// After how long it is said that a server that was started has no replicas yet. A server may read a large file before it serves.
+const UNBORN: Duration = Duration::from_secs(10);
 /// How long the service may be without a leader before it is given up, where enough live to go on: beside a request that they may have to finish first.
 const LEADERLESS: Duration = Duration::from_secs(30);
 /// The same where they are too few. They are by the last word of the leader that has died, which may not have come to say that one more counts: that one then says that it will lead, for which
@@ -121,6 +124,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         );
     }
     let config = service::config(&supervisor.name, engine)?;
+    check_descriptors(config.nodes.len())?;
     let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
     command.env("MARTLET_RUN_LONGEST_S", longest.to_string());
@@ -134,10 +138,21 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let _noted = pid_file.map(host::PidFile::write).transpose()?;
     library.check()?;
     let first = command.spawn().context(format_args!("cannot start {}", path.display()))?;
-    supervisor.first = i32::try_from(first.id()).ok();
+    (supervisor.first, supervisor.started) = (i32::try_from(first.id()).ok(), Some(Instant::now()));
     let ended = supervisor.supervise(&interrupt);
     supervisor.end_all();
     ended
+}
+
+/// Refuses a limit with which replicas could not start, before the server says that it is ready.
+fn check_descriptors(nodes: usize) -> Outcome {
+    let (most, needed) = (rustix::process::getrlimit(Resource::Nofile).maximum, descriptors_needed(nodes));
+    match most.filter(|most| *most < needed) {
+        Some(most) => Err(Fail::usage(format_args!(
+            "the limit of file descriptors (ulimit -Hn) is {most}; a server in replicas needs at least {needed}, and one more for each client"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Starts, watches, replaces and ends the replicas. It is not in the way of requests.
@@ -158,6 +173,8 @@ struct Supervisor {
     whole: Option<usize>,
     /// The process that was started, until it says which replica it is.
     first: Option<i32>,
+    /// When that was, until it has been said that this takes long.
+    started: Option<Instant>,
     /// How the server has ended by itself.
     ended: Ended,
     /// When it was seen that it has.
@@ -197,6 +214,7 @@ impl Supervisor {
             replicas: Replicas::default(),
             whole: None,
             first: None,
+            started: None,
             ended: Ended::default(),
             ended_at: None,
             is_silenced: false,
@@ -218,6 +236,7 @@ impl Supervisor {
             self.listen().context("cannot listen to replicas")?;
             self.reap()?;
             self.say_whole();
+            self.say_if_unborn();
             if self.replicas.living.is_empty() && self.first.is_none() {
                 return match self.ended.code() {
                     Some(0) => Ok(()),
@@ -252,6 +271,14 @@ impl Supervisor {
                 if self.stopping.is_none() {
                     self.starter.tell("STOPPING=1");
                 }
+                self.say(
+                    format_args!(
+                        "told the server to end (SIGTERM); if it has not ended in {} s, its {} replicas are killed",
+                        (STOP_PATIENCE + self.longest).as_secs(),
+                        self.replicas.living.len()
+                    ),
+                    || json!({"event": "told to end", "killed_after_s": (STOP_PATIENCE + self.longest).as_secs()}),
+                );
                 // A server may refuse to end, and be told again.
                 (self.stopping, self.told) = (Some(Instant::now()), None);
             }
@@ -362,6 +389,20 @@ impl Supervisor {
         }
     }
 
+    /// A server that has no replicas after a while serves nobody, and may say nothing.
+    fn say_if_unborn(&mut self) {
+        let Some(pid) = self.first else { return self.started = None };
+        if self.started.take_if(|since| since.elapsed() > UNBORN).is_some() {
+            self.say(
+                format_args!(
+                    "the server, process {pid}, has no replicas yet, and serves nobody: after {} s its first thread has not come to wait for clients while its other threads rest",
+                    UNBORN.as_secs()
+                ),
+                || json!({"event": "not replicated yet", "pid": pid}),
+            );
+        }
+    }
+
     /// Takes note of the dead.
     fn reap(&mut self) -> Outcome {
         loop {
@@ -379,7 +420,7 @@ impl Supervisor {
         let how = std::process::ExitStatus::from_raw(status.as_raw());
         if self.first.take_if(|first| *first == pid).is_some() {
             // What was wrong the server has said.
-            let message = format!("the server has ended by itself before it could be replicated ({how})");
+            let message = format!("the server has ended before it could be replicated ({how})");
             let left = children();
             return match status.exit_status() {
                 // As one that was asked for its version.

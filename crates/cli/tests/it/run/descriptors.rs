@@ -257,12 +257,18 @@ fn a_server_that_makes_a_stream_of_a_connection_ends_with_the_reason() {
 #[test]
 fn a_server_that_may_have_too_few_descriptors_is_refused_and_told_how_many_it_needs() {
     let Some((command, _)) = python::command("descriptors.py", &[]) else { return };
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -n 200 && exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
-    let output = limited.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && said.contains("may have 200 descriptors (RLIMIT_NOFILE)") && said.contains("more than 256"),
-        "{said}"
-    );
+    for (limit, says) in [
+        (
+            "-n 300",
+            "error: the limit of file descriptors (ulimit -Hn) is 300; a server in replicas needs at least 304, and one more for each client",
+        ),
+        ("-Sn 200", "may have 200 descriptors (RLIMIT_NOFILE): it needs more than 256 in replicas"),
+    ] {
+        let mut limited = Command::new("sh");
+        let script = format!("ulimit {limit} && exec \"$@\"");
+        limited.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+        let output = limited.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(says), "{limit}: {said}");
+    }
 }

@@ -9,6 +9,7 @@ mod python;
 mod saved;
 mod slow;
 mod software;
+mod threads;
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -764,11 +765,7 @@ fn it_ends_with_the_servers_own_exit_code() {
     assert!(ended.err.contains("before it could be replicated"), "{}", ended.err);
     let well = run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "echo version 1"]).code(0);
     assert_eq!(well.out, "version 1\n");
-    assert!(
-        well.err.contains("the server has ended by itself before it could be replicated (exit status: 0): nothing is running"),
-        "{}",
-        well.err
-    );
+    assert!(well.err.contains("the server has ended before it could be replicated (exit status: 0): nothing is running"), "{}", well.err);
     if let Some(python) = python::executable() {
         let leaves = "import os; os.posix_spawn('/bin/sleep', ['sleep', '1000'], {})";
         let left = run(&["run", "--untried", "--preload", library, "--", &python, "-c", leaves]).code(1);
