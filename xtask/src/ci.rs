@@ -165,7 +165,7 @@ const TESTS: [Step; 3] = [
 const AFTER: [Step; 2] = [
     step("fuzz", 120, fuzz),
     // Each machine has a time limit of its own, whose message says more.
-    step("rdma", 700, crate::vm::check::run),
+    step("rdma", 500, crate::vm::check::landing),
 ];
 /// Planted bugs, and how far the simulator reaches. Building these takes both cores.
 const CANARIES: [Step; 6] = [

@@ -1,5 +1,5 @@
-//! The tests that need RDMA devices, as `cargo xtask ci` runs them: the backend's tests, and trials of clusters, in the virtual machine, on a good link and on
-//! bad ones.
+//! The tests that need RDMA devices, in part as `cargo xtask ci` runs them and in full as `cargo xtask rdma` does: the backend's tests, and trials of clusters,
+//! in the virtual machine, on a good link and on bad ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,6 +10,15 @@ use super::machine::quoted;
 use super::options::Options;
 use super::{UNAVAILABLE, boot_from, ready};
 use crate::ci::{Outcome, cargo};
+
+/// How much is tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Everything.
+    Full,
+    /// What has to pass before a change lands: nothing is left out altogether but benchmarks beyond one, but what chance decides is tried less often.
+    Landing,
+}
 
 /// What is run on one link, in one machine, because booting takes as long as many tests.
 struct Run {
@@ -24,6 +33,8 @@ struct Run {
     tests: Tests,
     /// Tests of the command, which run it over RDMA.
     command: &'static [&'static str],
+    /// More of them, with [`Effort::Full`].
+    command_in_full: &'static [&'static str],
     trials: &'static [Trial],
 }
 
@@ -64,13 +75,12 @@ const RUNS: [Run; 4] = [
         tests: Tests { revocations: 2800, fence_trials: 320, hand_over_acts: 5, threads: 2, only: &[], alone: &[] },
         // Figures mean nothing here. But benchmarks have to run, and the doctor has to find the devices.
         command: &[
-            "bench::a_figure_of_the_paper_is_drawn",
-            "bench::asking_for_a_lease",
             "bench::one_sided_operations",
             "cluster::a_cluster_outlives_its_primary_and_all_steps_may_be_repeated",
             "cluster::leadership_is_handed_to_the_node_that_is_named",
             "command::the_doctor_says_what_this_host_can_do",
         ],
+        command_in_full: &["bench::a_figure_of_the_paper_is_drawn", "bench::asking_for_a_lease"],
         trials: &[
             Trial { engine: "primary-backup", kills: 3, pauses: 1, changes: 1, multicast: "on" },
             Trial { engine: "mu", kills: 3, pauses: 1, changes: 1, multicast: "off" },
@@ -84,6 +94,7 @@ const RUNS: [Run; 4] = [
         ipv6: false,
         tests: Tests { revocations: 20, fence_trials: 40, hand_over_acts: 4, threads: 4, only: &[], alone: &[] },
         command: &[],
+        command_in_full: &[],
         // One kill and restart with `mu`, since each fault takes half a minute here.
         trials: &[
             Trial { engine: "primary-backup", kills: 3, pauses: 0, changes: 0, multicast: "on" },
@@ -110,6 +121,7 @@ const RUNS: [Run; 4] = [
             ],
         },
         command: &[],
+        command_in_full: &[],
         trials: &[],
     },
     Run {
@@ -128,6 +140,7 @@ const RUNS: [Run; 4] = [
             alone: &[],
         },
         command: &[],
+        command_in_full: &[],
         trials: &[],
     },
 ];
@@ -139,7 +152,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `cargo xtask rdma`.
 pub fn command(root: &Path) -> ExitCode {
-    match run(root) {
+    match run(root, Effort::Full) {
         Outcome::Passed => ExitCode::SUCCESS,
         Outcome::Failed(why) => {
             eprintln!("rdma: {why}");
@@ -152,8 +165,13 @@ pub fn command(root: &Path) -> ExitCode {
     }
 }
 
+/// What `cargo xtask ci` runs.
+pub fn landing(root: &Path) -> Outcome {
+    run(root, Effort::Landing)
+}
+
 /// Builds the tests and runs them in the machine.
-pub fn run(root: &Path) -> Outcome {
+fn run(root: &Path, effort: Effort) -> Outcome {
     let built = match build(root).and_then(|built| built.check().map(|()| built)) {
         Ok(built) => built,
         Err(why) => return Outcome::Failed(why),
@@ -164,7 +182,7 @@ pub fn run(root: &Path) -> Outcome {
     };
     // On a bad link hardly anything happens, so there is time for another machine meanwhile.
     let [good, lossy, silent, ipv6] = RUNS;
-    let work = Work { image: &image, built: &built };
+    let work = Work { image: &image, built: &built, effort };
     let ends = std::thread::scope(|scope| {
         let bad = scope.spawn(|| [&lossy, &silent, &ipv6].into_iter().find_map(|run| work.run(run)));
         [work.run(&good), bad.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
@@ -177,15 +195,18 @@ pub fn run(root: &Path) -> Outcome {
 struct Work<'a> {
     image: &'a Image,
     built: &'a Built,
+    effort: Effort,
 }
 
 impl Work<'_> {
     /// The reason why a run failed, unless it passed.
     fn run(&self, run: &Run) -> Option<String> {
         println!("   {}{}", run.label, run.what);
-        let mut parts = vec![run.tests.command(&self.built.tests, run.ipv6)];
-        if !run.command.is_empty() {
-            parts.push(over_rdma(&self.built.command_tests, run.command));
+        let mut parts = vec![run.tests.command(&self.built.tests, run.ipv6, self.effort)];
+        let more = if self.effort == Effort::Full { run.command_in_full } else { &[] };
+        let command = [run.command, more].concat();
+        if !command.is_empty() {
+            parts.push(over_rdma(&self.built.command_tests, &command));
         }
         parts.extend(run.trials.iter().map(|trial| trial.command(&self.built.martlet)));
         let options = Options {
@@ -214,11 +235,15 @@ fn one_by_one(parts: &[Vec<String>]) -> Vec<String> {
 }
 
 impl Tests {
-    fn command(&self, binary: &Path, ipv6: bool) -> Vec<String> {
+    fn command(&self, binary: &Path, ipv6: bool, effort: Effort) -> Vec<String> {
+        let (revocations, fence_trials, hand_over_acts) = match effort {
+            Effort::Full => (self.revocations, self.fence_trials, self.hand_over_acts),
+            Effort::Landing => (self.revocations.min(800), self.fence_trials.min(160), self.hand_over_acts.min(4)),
+        };
         let mut settings = vec![
-            format!("MARTLET_REVOCATIONS={}", self.revocations),
-            format!("MARTLET_FENCE_TRIALS={}", self.fence_trials),
-            format!("MARTLET_HAND_OVER_ACTS={}", self.hand_over_acts),
+            format!("MARTLET_REVOCATIONS={revocations}"),
+            format!("MARTLET_FENCE_TRIALS={fence_trials}"),
+            format!("MARTLET_HAND_OVER_ACTS={hand_over_acts}"),
         ];
         if ipv6 {
             // Index 0 is the device's own address.
@@ -271,7 +296,7 @@ impl Built {
     fn check(&self) -> Result<(), String> {
         for (binary, named) in [
             (&self.tests, RUNS.iter().flat_map(|run| run.tests.alone).copied().collect::<Vec<_>>()),
-            (&self.command_tests, RUNS.iter().flat_map(|run| run.command).copied().collect()),
+            (&self.command_tests, RUNS.iter().flat_map(|run| [run.command, run.command_in_full].concat()).collect()),
         ] {
             let output = Command::new(binary).args(["--list", "--format", "terse"]).output();
             let output = output.map_err(|e| format!("cannot run {}: {e}", binary.display()))?;
