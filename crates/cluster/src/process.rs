@@ -123,8 +123,8 @@ impl ProcessName {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
             // INVAL comes when the number no longer belongs to a process, but still to a group of processes: a node's second process is in the node's group,
-            // and may outlive the node for a moment.
-            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => Ok(None),
+            // and may outlive the node for a moment. NOENT comes when the number is a thread's now.
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -109,7 +109,9 @@ fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
     // SAFETY: the call makes a descriptor, which goes nowhere else.
     let pidfd = match descriptors::open(|| unsafe { sys::owned(libc::syscall(libc::SYS_pidfd_open, holder.pid, 0)) }) {
         Ok(pidfd) => pidfd,
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        // The last two: the number is no process's any more, but that of a group of processes, such as that of its keeper, or of a thread. Which, depends on
+        // the kernel.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) => return Ok(None),
         Err(error) => return Err(error),
     };
     // The descriptor keeps its meaning, but the number may have been given to another process before the descriptor was opened.
@@ -229,6 +231,25 @@ mod tests {
         assert!(is_dead(holder));
         child.wait().expect("its parent notices");
         assert!(kill(holder).expect("its number is free, or another one's by now"));
+    }
+
+    #[test]
+    fn a_process_is_dead_though_others_of_its_group_live() {
+        use std::os::unix::process::CommandExt as _;
+        let mut child = std::process::Command::new("sh");
+        // The shell waits for the end of its input, and the other one for longer.
+        child.args(["-c", "sleep 1000 <&- >&- 2>&- & echo $!; read line"]).process_group(0);
+        let mut child = child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().expect("it runs");
+        let mut said = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        std::io::BufRead::read_line(&mut out, &mut said).expect("it says it");
+        let other = rustix::process::Pid::from_raw(said.trim().parse().expect("a number")).expect("a process");
+        let pid = child.id() as i32;
+        let holder = Holder { node: 0, pid, started: started(pid).expect("it runs") };
+        child.kill().and_then(|()| child.wait()).expect("ours");
+        let found = (make_sure_of_death(holder), kill(holder), is_dead(holder));
+        rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("it lives");
+        assert!(matches!(found, (Ok(Found::Dead), Ok(true), true)), "{found:?}");
     }
 
     #[test]
