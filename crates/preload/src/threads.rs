@@ -55,7 +55,7 @@ impl Helper {
 
     /// Whether a server that is about to wait waits for this helper first.
     fn is_awaited(&self) -> bool {
-        self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst)
+        self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst) && !self.is_over.load(Ordering::SeqCst)
     }
 
     fn rests(&self) -> bool {

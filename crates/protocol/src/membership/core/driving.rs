@@ -59,6 +59,9 @@ impl Core {
         }
         if now >= self.next_pull {
             self.next_pull = now.after(self.config.pull_interval_ns);
+            let Core { view, proposing, handover, .. } = self;
+            let lists = |p| [&*view, &*proposing].into_iter().flatten().any(|v| v.member(p).is_some());
+            self.peers.thin_out(|p| lists(p) || handover.awaited().any(|a| a == p));
             self.look_at_boards(fabric);
         }
         if now >= self.next_resend {

@@ -69,6 +69,11 @@ pub(super) struct Peer {
     heart_asked_before: bool,
 }
 
+/// More processes than a cluster has members, and their latest lives.
+const CROWD: usize = 64;
+/// So many later lives make it sure that an unlisted one is over.
+const LIVES_KEPT: usize = 8;
+
 /// All of them. There are at most a few dozen, so linear search will do.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
@@ -279,6 +284,20 @@ impl Peers {
         });
     }
 
+    /// Forgets old lives of nodes, where there are many: those that no view has listed, whose memory has been given up, and whose node has had several lives since.
+    /// A node may come back again and again without being taken in, and no view changes, so nothing else would ever [forget](Peers::prune) them. Should a view on
+    /// its way list one of them after all, that one is a process that this one has never met.
+    pub fn thin_out(&mut self, keep: impl Fn(ProcessId) -> bool) {
+        if self.list.len() <= CROWD {
+            return;
+        }
+        let lives: Vec<ProcessId> = self.list.iter().map(|p| p.process).collect();
+        self.list.retain(|p| {
+            let later = lives.iter().filter(|life| life.node == p.process.node && **life > p.process).count();
+            p.listed || !p.forgotten || later < LIVES_KEPT || keep(p.process)
+        });
+    }
+
     /// This process was itself stalled, so peers that seemed to stand still may not have.
     pub fn forgive(&mut self, now: Time) {
         for peer in &mut self.list {
@@ -469,6 +488,41 @@ mod tests {
         peers.add(Time(900), PeerId(1), identity, true);
         assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
         assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
+    }
+
+    #[test]
+    fn lives_of_a_node_that_is_never_taken_in_do_not_pile_up_although_no_view_changes() {
+        let life = |node, incarnation| ProcessId { node: NodeId(node), incarnation: Incarnation(incarnation) };
+        let identity = |of: ProcessId| Identity { node: of.node, incarnation: of.incarnation, kind: PeerKind::Member };
+        let mut peers = Peers::new(life(0, 1), Thresholds::default());
+        // One that a view lists, one that is awaited, and one that is there: the others come and go.
+        let members = vec![Member::new(life(1, 1), Roles::REPLICA)];
+        let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
+        let mut next = 1;
+        let mut come = |peers: &mut Peers, of| {
+            next += 1;
+            peers.add(Time(next), PeerId(next as u32), identity(of), true);
+            PeerId(next as u32)
+        };
+        for of in [life(1, 1), life(1, 2)] {
+            let id = come(&mut peers, of);
+            peers.note_listed(&view);
+            peers.forget(id);
+        }
+        let is_awaited = |of: ProcessId| of == life(1, 2);
+        come(&mut peers, life(2, 1));
+        for incarnation in 3..1000 {
+            for node in [1, 2] {
+                let id = come(&mut peers, life(node, incarnation));
+                peers.gone(id, false);
+                peers.forget(id);
+            }
+            peers.thin_out(is_awaited);
+            assert!(peers.list.len() <= CROWD + 2);
+        }
+        for (of, is_kept) in [(life(1, 1), true), (life(1, 2), true), (life(2, 1), true), (life(1, 3), false), (life(1, 999), true)] {
+            assert_eq!(peers.of(of).is_some(), is_kept, "{of}");
+        }
     }
 
     #[test]
