@@ -131,15 +131,17 @@ impl Peer {
         let goes_on = sending.breaks == desk.log.breaks() && desk.log.retains(sending.sent.position);
         let sent = if desk.log.is_complete() && (!sending.begun || goes_on) {
             let Lesson { writer, heard, .. } = lesson;
-            sending.go_on(writer, *heard >> 1, peer, desk, fabric, machine)?;
-            false
+            let done = sending.go_on(writer, *heard >> 1, peer, desk, fabric, machine);
+            done.map(|()| false)
         } else {
             basics::Mark::ApusSendingBroken.reach();
-            desk.put(&mut lesson.writer, Kind::Break, 0, LogIndex(0), &(request >> 1).to_le_bytes(), peer, fabric)
+            Ok(desk.put(&mut lesson.writer, Kind::Break, 0, LogIndex(0), &(request >> 1).to_le_bytes(), peer, fabric))
         };
-        if !sent {
+        // A part that is too long is tried again where it was.
+        if sent != Ok(true) {
             lesson.under_way = Some(sending);
         }
+        sent?;
         if lesson.writer.outstanding() > 0 && !lesson.refreshing && lesson.under_way.is_some() {
             lesson.refreshing = true;
             fabric.read_word(lesson.writer.consumed_word(), Op::StateConsumed.token(0, peer));

@@ -74,8 +74,6 @@ struct Desk<'a> {
     config: &'a Config,
     /// Whether the machine shows the log's entries and nothing else: that of a leader that executes first may show more.
     exact: bool,
-    /// Whether the state was recently found to be unteachable.
-    rests: bool,
     record: &'a mut Record,
     buffer: &'a mut Vec<u8>,
 }
@@ -93,21 +91,21 @@ impl Desk<'_> {
 impl Mu {
     /// Teaches the learners that have asked. Returns whether anything was sent.
     ///
-    /// A state with a part that is too long for any learner is taught to no process. A learner that has asked for it gets no answer, and asks another process
-    /// when its patience is over. Meanwhile no part of the state is made in vain.
+    /// A state with a part that is too long for any learner is taught to no process, and not tried again for a while. A learner that has asked for it gets no
+    /// answer before that, and asks another process when its patience is over.
     ///
     /// With a journal, a process teaches only if it could itself recover if the power failed now. Otherwise a learner might recover with the log of a group
     /// from which no other process can recover.
     pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
-        if !self.is_kept() {
+        self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
+        if !self.is_kept() || self.unteachable_since.is_some() {
             return false;
         }
         let exact = !self.is_ahead_of_log();
         let Mu { peers, log, config, teaching_record, buffer, nudges, events, unteachable_since, .. } = self;
-        *unteachable_since = unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         let mut any = false;
         for peer in peers.iter_mut().filter(|p| !p.watch.dead) {
-            let mut desk = Desk { log, config, exact, rests: unteachable_since.is_some(), record: teaching_record, buffer };
+            let mut desk = Desk { log, config, exact, record: teaching_record, buffer };
             match peer.teach(&mut desk, fabric, machine) {
                 Ok(true) => {
                     any = true;
@@ -148,14 +146,16 @@ impl Peer {
                 breaks: 0,
             });
         }
-        let Some(mut teaching) = lesson.under_way.take().filter(|_| !desk.rests) else { return Ok(false) };
+        let Some(mut teaching) = lesson.under_way.take() else { return Ok(false) };
         let before = lesson.writer.tail();
         // A teacher that no longer holds the state, or has lost an entry that the learner still lacks, cannot continue.
         let begun_so = teaching.breaks == desk.log.breaks() && desk.log.retains(teaching.sent.position);
         let able = desk.log.is_complete() && (!teaching.begun || begun_so);
         if able {
-            teaching.go_on(lesson, self.id, desk, fabric, machine)?;
+            let done = teaching.go_on(lesson, self.id, desk, fabric, machine);
+            // It goes on with the same part when that is tried again.
             lesson.under_way = Some(teaching);
+            done?;
         } else {
             basics::Mark::MuTeachingBroken.reach();
             desk.fill(Kind::Break, 0, LogIndex(0), &(wish >> 1).to_le_bytes());

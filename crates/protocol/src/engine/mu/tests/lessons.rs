@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::power::{CAPACITY, memory, record};
 use super::world::{Cluster, id, tiny, tiny_but};
-use crate::basics::LogIndex;
+use crate::basics::{LogIndex, Time};
 use crate::engine::Engine as _;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
@@ -308,6 +308,29 @@ fn a_state_that_nobody_can_be_taught_is_not_looked_at_at_the_speed_of_the_fabric
     c.nodes.iter_mut().for_each(|n| n.engine.unteachable_since = None);
     c.until("all are level", |c| c.is_level());
     c.assert_level();
+}
+
+/// Its learner need not ask again: it may have nobody else to ask, and would have to run out of patience first.
+#[test]
+fn one_that_is_asked_while_it_lets_its_state_rest_teaches_after_that() {
+    let patient = tiny_but(|config| config.teach_patience_ns = 1_000_000_000);
+    for found_here in [true, false] {
+        let (mut c, learner, teacher) = joining(patient);
+        if found_here {
+            c.nodes[teacher].machine.sprawls = true;
+            c.until("it finds its state unteachable", |c| unteachable(c, teacher, learner) == 1);
+        } else {
+            c.nodes[teacher].engine.unteachable_since = Some(Time(c.world.now()));
+        }
+        c.run(1_000_000);
+        assert_eq!(c.taught(learner), 0);
+        c.nodes[teacher].machine.sprawls = false;
+        c.nodes[teacher].engine.unteachable_since = None;
+        c.until("it is taught", |c| c.taught(learner) == 1);
+        assert_eq!(c.nodes[learner].engine.wishes, 1);
+        c.until("all are level", |c| c.is_level());
+        c.assert_level();
+    }
 }
 
 /// For example, the others run another build. Each lesson costs its teacher the whole state.
