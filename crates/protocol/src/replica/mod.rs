@@ -21,6 +21,7 @@ pub mod restoring;
 pub mod roster;
 mod settings;
 pub mod signs;
+pub mod state_transfer;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};

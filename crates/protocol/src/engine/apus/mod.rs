@@ -257,7 +257,7 @@ impl Apus {
             Op::Look => self.handle_look(round, peer, result),
             Op::StateConsumed => {
                 if let (Some(peer), Ok(position)) = (self.peers.iter_mut().find(|p| p.id == peer), result) {
-                    peer.lesson.handle_consumed(position);
+                    peer.state_lane.handle_consumed(position);
                 }
             }
             Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, result),

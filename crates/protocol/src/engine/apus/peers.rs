@@ -4,11 +4,11 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Reader, Writer};
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
 
-use super::layout::{CONTROL_LANE, Op, Status, control};
-use super::sending::Lesson;
+use super::layout::{CONTROL_LANE, Op, STATE_LANE, Status, control};
 use super::{Apus, Event};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Mark, ProcessId};
+use crate::replica::state_transfer::StateLane;
 use crate::replica::watch::Watch;
 
 /// A connected process.
@@ -31,7 +31,7 @@ pub(super) struct Peer {
     /// What it was last told of our reign: see [`control::REIGN`].
     pub reign: u64,
     /// The state that we send it.
-    pub lesson: Lesson,
+    pub state_lane: StateLane,
     pub state_reader: Reader,
 }
 
@@ -95,7 +95,7 @@ impl Apus {
             served: 0,
             outdated: 0,
             reign: 0,
-            lesson: Lesson::new(peer, &self.config),
+            state_lane: StateLane::new(peer, STATE_LANE, &self.config),
             state_reader: Reader::salted(state_salt),
         });
     }

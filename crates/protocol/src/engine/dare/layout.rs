@@ -27,7 +27,7 @@ use crate::replica::electorate::MAX_FOLLOWERS;
 use crate::replica::operations::operations;
 use crate::replica::record::{self, RecordKind};
 
-pub(super) use crate::replica::record::{begin_body, is_position, split_position};
+pub(super) use crate::replica::record::{is_position, split_position};
 
 use super::config::Config;
 use super::log::{Mark, Run};

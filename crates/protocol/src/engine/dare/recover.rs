@@ -14,16 +14,17 @@ use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote
 use super::access::Purpose;
 use super::layout::{self, Header, Kind, LaneFault, Op, SCRATCH, SLOTS_BYTES, SNAPSHOT, Status, WORDS, control, words};
 use super::leading::ring_of;
-use super::log::{Mark, Shown};
+use super::log::{Log, Mark, Shown};
 use super::peers::{Peer, tell, word_from};
 use super::{Dare, Event};
 use crate::basics::{self, LogIndex, Time};
 use crate::replica::StateMachine;
 use crate::replica::backlog::{self, HEADER_BYTES};
 use crate::replica::group::Group;
-use crate::replica::part::{self, Oversized, Part, REST_NS};
+use crate::replica::part::{Oversized, Part, REST_NS};
 use crate::replica::patience::discounted;
 use crate::replica::record::RecordKind as _;
+use crate::replica::state_transfer::{Desk, Sending, Source, TransferKind};
 
 /// For how many heartbeats a server must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
@@ -129,21 +130,33 @@ impl Learning {
 pub(super) struct Serving {
     peer: PeerId,
     wish: u64,
+    /// Up to where the learner has taken what is in the ring.
     taken: u64,
     /// When the learner last took anything.
     heard: Time,
-    /// Entries up to here have been sent.
-    sent: Mark,
-    begun: bool,
-    /// Where the next part begins; `None` when the last one has been taken.
-    cursor: Option<u64>,
-    part: Vec<u8>,
-    posted: usize,
-    ended: bool,
-    /// What was last said to be committed.
-    told: LogIndex,
-    /// [`Log::breaks`](super::log::Log::breaks) when it began: what was sent is worthless once the machine has stopped showing the state.
-    breaks: u64,
+    sending: Sending,
+}
+
+impl TransferKind for Kind {
+    const BEGIN: Kind = Kind::Begin;
+    const PART: Kind = Kind::Part;
+    const END: Kind = Kind::End;
+    const FLUSH: Kind = Kind::Flush;
+    const BREAK: Kind = Kind::Break;
+    const CONTINUES: bool = true;
+}
+
+impl Source for Log {
+    type Kind = Kind;
+    const MARKS: [basics::Mark; 2] = [basics::Mark::DareServes, basics::Mark::DareServiceBroken];
+
+    fn number(&self, header: &Header) -> u64 {
+        if header.kind.is_entry() { header.number } else { self.term_at(header.index).unwrap_or(0) }
+    }
+
+    fn entry_at<F: Fabric>(&self, fabric: &F, position: u64, into: &mut Vec<u8>) -> Option<(Header, u64)> {
+        self.read(ring_of(fabric), position, into)
+    }
 }
 
 impl Dare {
@@ -377,10 +390,26 @@ impl Dare {
             return false;
         }
         let before = self.snapshot_tail;
-        // A server that no longer holds the state, or has lost an entry that the learner still lacks, cannot continue.
-        let begun_so = serving.breaks == self.log.breaks() && self.log.retains(serving.sent.position);
-        if self.log.is_complete() && (!serving.begun || begun_so) {
-            match self.give(&mut serving, fabric, machine) {
+        let capacity = self.config.state_ring_bytes as u64;
+        let Dare { log, reign, config, serving_buffer: buffer, serving_record: record, snapshot_tail, .. } = self;
+        // Puts a record into the snapshot ring, if the learner has taken enough of its content.
+        let taken = serving.taken;
+        let mut put = |fabric: &mut F, header: &Header, body: &[u8]| {
+            if ring::position_after(*snapshot_tail, HEADER_BYTES + body.len(), capacity) - taken > capacity {
+                return false;
+            }
+            record.fill(|bytes| {
+                header.encode(bytes);
+                bytes.extend_from_slice(body);
+            });
+            let ring = fabric.memory(LocalRegion::Public(SNAPSHOT)).expect("every process offers its snapshot");
+            *snapshot_tail = ring::place(ring, *snapshot_tail, record);
+            true
+        };
+        if serving.sending.is_possible(log) {
+            // A leader that executes first may show more than is in its log.
+            let is_exact = !reign.as_ref().is_some_and(|reign| reign.backlog.has_commands());
+            match serving.sending.go_on(&mut Desk { log, is_exact, settings: config, buffer }, fabric, machine, put) {
                 Ok(()) => self.serving = Some(serving),
                 Err(Oversized(bytes)) => {
                     self.unteachable_since = Some(now);
@@ -390,8 +419,8 @@ impl Dare {
                 }
             }
         } else {
-            basics::Mark::DareServiceBroken.reach();
-            if serving.begun && !self.put(&serving, Kind::Break, 0, LogIndex(0), &[], fabric) {
+            Log::MARKS[1].reach();
+            if serving.sending.has_begun() && !put(fabric, &log.bare(Kind::Break, 0, LogIndex(0)), &[]) {
                 self.serving = Some(serving);
             }
         }
@@ -423,106 +452,8 @@ impl Dare {
             tell(fabric, peer.id, control::SERVES, wish >> 1);
             self.nudges.at_once(peer.id);
             self.served = Some(peer.id);
-            self.serving = Some(Serving {
-                peer: peer.id,
-                wish: wish >> 1,
-                taken: tail,
-                heard: now,
-                sent: Mark::default(),
-                begun: false,
-                cursor: Some(0),
-                part: Vec::new(),
-                posted: 0,
-                ended: false,
-                told: LogIndex(0),
-                breaks: 0,
-            });
+            self.serving = Some(Serving { peer: peer.id, wish: wish >> 1, taken: tail, heard: now, sending: Sending::new(wish >> 1) });
             return;
         }
-    }
-
-    /// Puts a record into the snapshot ring, if the learner has taken enough of its content.
-    fn put<F: Fabric>(&mut self, serving: &Serving, kind: Kind, count: u32, index: LogIndex, body: &[u8], fabric: &F) -> bool {
-        let term = self.log.term_at(index).unwrap_or(0);
-        let header = Header { kind, count, number: term, index, beside: self.log.committed().index.0 };
-        self.put_record(serving, &header, body, fabric)
-    }
-
-    fn put_record<F: Fabric>(&mut self, serving: &Serving, header: &Header, body: &[u8], fabric: &F) -> bool {
-        let capacity = self.config.state_ring_bytes as u64;
-        if ring::position_after(self.snapshot_tail, HEADER_BYTES + body.len(), capacity) - serving.taken > capacity {
-            return false;
-        }
-        self.serving_record.fill(|bytes| {
-            bytes.extend_from_slice(&header.bytes());
-            bytes.extend_from_slice(body);
-        });
-        let ring = fabric.memory(LocalRegion::Public(SNAPSHOT)).expect("every process offers its snapshot");
-        self.snapshot_tail = ring::place(ring, self.snapshot_tail, &self.serving_record);
-        true
-    }
-
-    fn give<F: Fabric, S: StateMachine>(&mut self, serving: &mut Serving, fabric: &F, machine: &S) -> Result<(), Oversized> {
-        // A leader that executes first may show more than is in its log.
-        let exact = !self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands());
-        if !serving.begun {
-            (serving.sent, serving.breaks) = (self.log.applied(), self.log.breaks());
-            let Some(group) = self.log.group_at(serving.sent.index) else { return Ok(()) };
-            let mut body = Vec::new();
-            layout::begin_body(serving.sent.position, serving.wish, group, &mut body);
-            serving.begun = self.put(serving, Kind::Begin, 0, serving.sent.index, &body, fabric);
-            if serving.begun {
-                basics::Mark::DareServes.reach();
-            }
-        }
-        // The budget is for the state only. Entries are always sent at once, because an entry that is overwritten before it is sent costs the whole recovery.
-        let mut budget = self.config.transfer_budget_bytes;
-        while serving.begun && budget > 0 {
-            if serving.posted < serving.part.len() {
-                // Fragments of a part, with nothing between them.
-                let room = ring::max_payload(self.config.state_ring_bytes) - HEADER_BYTES;
-                let end = (serving.posted + room).min(serving.part.len());
-                let more = u32::from(end < serving.part.len());
-                let part = std::mem::take(&mut serving.part);
-                let put = self.put(serving, Kind::Part, more, serving.sent.index, &part[serving.posted..end], fabric);
-                serving.part = part;
-                if !put {
-                    return Ok(());
-                }
-                budget = budget.saturating_sub(end - serving.posted);
-                serving.posted = end;
-                continue;
-            }
-            if serving.sent.position < self.log.applied().position {
-                let mut payload = std::mem::take(&mut self.serving_buffer);
-                let read = self.log.read(ring_of(fabric), serving.sent.position, &mut payload);
-                let put = read.map(|(header, next)| {
-                    let header = Header { beside: self.log.committed().index.0, ..header };
-                    (self.put_record(serving, &header, &payload[HEADER_BYTES..], fabric), header.last(), next)
-                });
-                self.serving_buffer = payload;
-                let Some((true, index, position)) = put else { return Ok(()) };
-                (serving.sent, serving.told) = (Mark { index, position }, self.log.committed().index);
-                continue;
-            }
-            match serving.cursor {
-                Some(_) if !exact => return Ok(()),
-                Some(cursor) => {
-                    serving.part.clear();
-                    serving.posted = 0;
-                    serving.cursor = part::transfer(machine, cursor, budget, &mut serving.part)?;
-                }
-                // What has been sent becomes final when it is committed, which has to be told, like the end itself.
-                None if serving.ended && serving.told >= self.log.committed().index => return Ok(()),
-                None => {
-                    let kind = if serving.ended { Kind::Flush } else { Kind::End };
-                    if !self.put(serving, kind, 0, serving.sent.index, &[], fabric) {
-                        return Ok(());
-                    }
-                    (serving.ended, serving.told) = (true, self.log.committed().index);
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::layout::{self, Determinants, Header, Kind, Request, Status, control, 
 use super::log::{Mark, Run};
 use crate::basics::{LogIndex, ViewNumber};
 use crate::replica::group::Group;
+use crate::replica::record;
 use crate::samples::{Sample, process};
 
 pub(crate) fn all() -> Vec<Sample> {
@@ -25,7 +26,7 @@ pub(crate) fn all() -> Vec<Sample> {
         match kind {
             Kind::Head => bytes.extend_from_slice(&0x1230u64.to_le_bytes()),
             Kind::Group => group.encode(&mut bytes),
-            Kind::Begin => layout::begin_body(0x1230, 7, &group, &mut bytes),
+            Kind::Begin => record::begin_body(0x1230, 7, &group, &mut bytes),
             _ => {}
         }
         samples.push((format!("dare/record, {name}"), bytes));

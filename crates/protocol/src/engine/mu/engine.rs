@@ -184,7 +184,7 @@ impl Engine for Mu {
             Op::Revoke => self.permission.revoking -= 1,
             Op::StateConsumed => {
                 if let (Some(peer), Ok(position)) = (self.peers.iter_mut().find(|p| p.id == peer), completion.result) {
-                    peer.lesson.handle_consumed(position);
+                    peer.state_lane.handle_consumed(position);
                 }
             }
             // A process that can no longer be reached is detected through its counter.

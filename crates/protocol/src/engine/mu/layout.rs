@@ -26,7 +26,7 @@ use crate::replica::record::{self, RecordKind};
 
 pub use crate::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 pub use crate::replica::record::is_position;
-pub(super) use crate::replica::record::{begin_body, split_position};
+pub(super) use crate::replica::record::split_position;
 
 use super::config::Config;
 

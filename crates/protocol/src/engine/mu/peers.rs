@@ -4,12 +4,12 @@ use martlet_fabric::ring::{self, Reader, Writer};
 use martlet_fabric::{Fabric, PeerId, Region, Remote};
 
 use super::background::Watch;
-use super::layout::{Op, permission as lane_words};
+use super::layout::{Op, STATE_LANE, permission as lane_words};
 use super::permission;
-use super::teaching::Lesson;
 use super::{Event, Mu};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Mark, ProcessId};
+use crate::replica::state_transfer::StateLane;
 
 /// A connected process.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Peer {
     /// Its last request that was granted.
     pub served: u64,
     /// What we teach it.
-    pub lesson: Lesson,
+    pub state_lane: StateLane,
     pub state_reader: Reader,
 }
 
@@ -81,7 +81,7 @@ impl Mu {
             stray_reads: 0,
             reader: Reader::salted(log_salt),
             served: 0,
-            lesson: Lesson::new(peer, &self.config),
+            state_lane: StateLane::new(peer, STATE_LANE, &self.config),
             state_reader: Reader::salted(state_salt),
         });
     }

@@ -6,6 +6,7 @@ use super::log::Mark;
 use super::{Config, Group};
 use crate::basics::{LogIndex, ViewNumber};
 use crate::replica::backlog::Backlog;
+use crate::replica::record;
 use crate::samples::{Sample, process};
 
 pub(crate) fn all() -> Vec<Sample> {
@@ -34,7 +35,7 @@ pub(crate) fn all() -> Vec<Sample> {
         let mut bytes = header(kind).bytes().to_vec();
         match kind {
             Kind::Jump => layout::jump_body(0x1230, &group, &mut bytes),
-            Kind::Begin => layout::begin_body(0x1230, 7, &group, &mut bytes),
+            Kind::Begin => record::begin_body(0x1230, 7, &group, &mut bytes),
             _ => {}
         }
         samples.push((format!("mu/record, {name}"), bytes));

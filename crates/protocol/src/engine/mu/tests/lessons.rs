@@ -7,7 +7,7 @@ use super::power::{CAPACITY, memory, record};
 use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::{LogIndex, Time};
 use crate::engine::Engine as _;
-use crate::engine::mu::layout::{Header, Kind, LOG};
+use crate::engine::mu::layout::{Header, Kind, LOG, Op};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Event, Group, LaneFault};
 use crate::engine::test_cluster::Machine;
@@ -202,7 +202,7 @@ fn one_that_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
 fn a_teacher_that_has_been_taught_anew_begins_anew() {
     let (mut c, learner, teacher) = joining(tiny_but(|config| config.teach_patience_ns = 40_000_000));
     let lesson = |c: &Cluster<true>| c.nodes[teacher].engine.peers.iter().position(|p| p.process == id(learner));
-    let begun = |c: &Cluster<true>| lesson(c).is_some_and(|at| c.nodes[teacher].engine.peers[at].lesson.writer.tail() > 0);
+    let begun = |c: &Cluster<true>| lesson(c).is_some_and(|at| c.nodes[teacher].engine.peers[at].state_lane.writer.tail() > 0);
     c.until("it begins to teach", |c| begun(c));
     c.world.pause(learner);
     let at = lesson(&c).expect("it is taught");
@@ -210,7 +210,7 @@ fn a_teacher_that_has_been_taught_anew_begins_anew() {
     let (peer, mut flush) = (&mut node.engine.peers[at], Record::default());
     let header = Header { kind: Kind::Flush, count: 0, number: 0, index: LogIndex(0), beside: 0 };
     flush.fill(|bytes| header.encode(bytes));
-    while peer.lesson.push(&mut node.fabric, peer.id, &mut flush) {}
+    while peer.state_lane.writer.push(&mut node.fabric, &mut flush, Op::State.token(0, peer.id)).is_some() {}
     // It is taught itself what it held.
     let log = &mut node.engine.log;
     let (at, ballot, group) = (log.applied(), log.last_ballot(), log.group().cloned().expect("a member has one"));
@@ -256,7 +256,7 @@ fn one_that_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
     c.until("all are level", |c| c.is_level());
     c.run(tiny().teach_patience_ns);
     let peer = c.nodes[teacher].engine.peers.iter().find(|p| p.process == id(learner)).expect("connected");
-    assert!(!peer.lesson.is_under_way());
+    assert!(!peer.state_lane.is_under_way());
 }
 
 #[test]
