@@ -41,6 +41,7 @@ use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 use crate::replica::roster::Roster;
 use crate::replica::signs::Signs;
+use crate::replica::state_transfer::Learning;
 use crate::replica::{Durability, Execution, Standing, StateMachine};
 
 pub use config::{Config, MIN_RING_BYTES};
@@ -51,7 +52,6 @@ use election::Election;
 use journal::Journal;
 use layout::{Op, Status, WORDS, words};
 use leading::{Context, Reign};
-use learning::Learning;
 use log::Log;
 use peers::Peer;
 

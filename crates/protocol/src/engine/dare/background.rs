@@ -35,7 +35,7 @@ impl Dare {
             self.hand_over.discount(gap, now);
             self.election.discount(gap, now);
             self.peers.iter_mut().for_each(|peer| peer.watch.discount(gap, now));
-            self.learning.iter_mut().for_each(|learning| learning.discount(gap, now));
+            self.reading.iter_mut().for_each(|reading| reading.learning.discount(gap, now));
         }
         let waiting = self.reign.as_ref().is_some_and(Reign::is_waiting);
         if self.signs.beat(now, &self.config, waiting, self.log.committed().index, fabric) {

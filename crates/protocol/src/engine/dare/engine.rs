@@ -143,7 +143,7 @@ impl Engine for Dare {
         if let Some(reign) = self.reign.as_ref().filter(|reign| !reign.is_elected()) {
             next = next.min(reign.until);
         }
-        if self.learning.is_some() {
+        if self.reading.is_some() {
             next = next.min(self.now.after(self.config.flush_idle_ns));
         }
         self.nudges.due().map_or(next, |due| due.min(next))

@@ -53,7 +53,7 @@ use layout::{Op, Request, Status, WORDS, control, words};
 use leading::{Context, Reign};
 use log::Log;
 use peers::{Peer, at_control, tell};
-use recover::{Learning, Serving};
+use recover::{Reading, Serving};
 
 /// The most turns in a row that put off everything else because they replicated something.
 const MOST_PUT_OFF: u32 = 16;
@@ -100,7 +100,7 @@ pub struct Dare {
     reigns: u64,
     releases: Releases,
     signs: Signs,
-    learning: Option<Learning>,
+    reading: Option<Reading>,
     serving: Option<Serving>,
     /// The peer that was served last; the others come first.
     served: Option<PeerId>,
@@ -160,7 +160,7 @@ impl Dare {
             reigns: 0,
             releases: Releases::default(),
             signs: Signs::new(me, &background::SIGNS),
-            learning: None,
+            reading: None,
             serving: None,
             served: None,
             serving_record: Record::default(),
@@ -448,7 +448,7 @@ impl Dare {
             self.nudges.at_once(peer.id);
         }
         let (record, backlog) = std::mem::take(&mut self.spare);
-        self.learning = None;
+        self.reading = None;
         self.reign = Some(Reign::new(self.me, term, until, record, backlog));
     }
 

@@ -19,25 +19,20 @@ use super::peers::{Peer, tell, word_from};
 use super::{Dare, Event};
 use crate::basics::{self, LogIndex, Time};
 use crate::replica::StateMachine;
-use crate::replica::backlog::{self, HEADER_BYTES};
-use crate::replica::group::Group;
-use crate::replica::part::{Oversized, Part, REST_NS};
-use crate::replica::patience::discounted;
+use crate::replica::backlog::HEADER_BYTES;
+use crate::replica::part::{Oversized, REST_NS};
 use crate::replica::record::RecordKind as _;
-use crate::replica::state_transfer::{Desk, Sending, Source, TransferKind};
+use crate::replica::state_transfer::{Desk, Learning, Sending, Source, TransferKind};
 
 /// For how many heartbeats a server must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
 /// The bits of a request's number that name the learner.
 const NODE_BITS: u32 = 16;
 
-/// A request to read the state, and how far it has been fulfilled.
+/// A request to read the state, and how far it has been fulfilled. Its number is the term of the last entry that the machine shows.
 #[derive(Debug)]
-pub(super) struct Learning {
-    teacher: PeerId,
-    wish: u64,
-    /// When anything last arrived.
-    heard: Time,
+pub(super) struct Reading {
+    pub learning: Learning,
     /// Whether the teacher has begun.
     served: bool,
     /// Up to where its ring has been read.
@@ -49,77 +44,36 @@ pub(super) struct Learning {
     /// Outstanding reads of pieces of the ring, and up to where they go. Anything after that in our copy may come from another teacher's ring.
     pieces: u32,
     upto: u64,
-    /// Once the transfer has begun: the last entry that the machine shows, and its term.
-    at: Option<Mark>,
-    term: u64,
-    group: Group,
-    part: Part,
-    /// Every part has arrived.
-    whole: bool,
-    committed: LogIndex,
-    /// The teacher has given up, or made no sense.
-    broken: bool,
-    /// How many transfers in a row have made no sense, up to and including this one.
-    refusals: u32,
 }
 
-impl Learning {
-    /// This process was itself stalled for `gap_ns`, which does not count as waiting.
-    pub(super) fn discount(&mut self, gap_ns: u64, now: Time) {
-        self.heard = discounted(self.heard, gap_ns, now);
-    }
-
+impl Reading {
     /// What the log can be joined with, once the whole state has arrived.
     fn ready(&self) -> Option<Shown<'_>> {
-        let at = self.at.filter(|_| self.whole && !self.broken && !self.part.is_open())?;
-        Some(Shown { at, term: self.term, group: &self.group, is_committed: at.index <= self.committed })
+        let at = self.learning.done()?;
+        let (term, group) = (self.learning.number, &self.learning.received.group);
+        Some(Shown { at, term, group, is_committed: self.learning.is_committed() })
     }
 
     /// Takes a record of the teacher's. `log_bytes`: the size of all logs.
     fn take<S: StateMachine>(&mut self, payload: &[u8], log_bytes: u64, machine: &mut S) -> Result<(), LaneFault> {
         let (header, body) = Header::decode(payload)?;
-        if header.kind == Kind::Begin {
-            let (position, body) = layout::split_position(body)?;
-            let (wish, body) = body.split_first_chunk().ok_or(LaneFault::Body)?;
-            if u64::from_le_bytes(*wish) != self.wish {
-                // The teacher has lost patience, and serves another learner.
-                self.broken = true;
-                return Ok(());
-            }
-            self.group = Group::decode(body).ok_or(LaneFault::Body)?;
-            machine.clear();
-            self.part.clear();
-            (self.at, self.term, self.whole) = (Some(Mark { index: header.index, position }), header.number, false);
-            return Ok(());
-        }
-        let Some(at) = &mut self.at else { return Err(LaneFault::Order(header.kind)) };
-        self.committed = self.committed.max(LogIndex(header.beside));
+        let learning = &mut self.learning;
         match header.kind {
-            Kind::Part => self.part.take(body, header.count > 0, machine)?,
-            // No other record comes between the fragments of a part.
-            kind if self.part.is_open() && kind != Kind::Break => return Err(LaneFault::Order(kind)),
-            Kind::End => self.whole = true,
-            Kind::Flush => {}
-            Kind::Break => self.broken = true,
-            kind if kind.is_entry() => {
-                layout::check_entries(&header, body)?;
-                if header.index != at.index.next() {
-                    return Err(LaneFault::Index { expected: at.index.next(), found: header.index });
+            Kind::Begin => {
+                let (position, body) = layout::split_position(body)?;
+                let (request, group) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+                if u64::from_le_bytes(*request) != learning.request {
+                    // The teacher has lost patience, and serves another learner.
+                    learning.broken = true;
+                    return Ok(());
                 }
-                match kind {
-                    Kind::Group => self.group = Group::decode(body).ok_or(LaneFault::Body)?,
-                    Kind::Commands => {
-                        for (command, index) in backlog::commands(body).zip(header.index.0..) {
-                            machine.apply(LogIndex(index), command.ok_or(LaneFault::Body)?);
-                        }
-                    }
-                    _ => {}
-                }
-                // Where the record ends in every log that has it; in the ring it has another position.
-                *at = Mark { index: header.last(), position: ring::position_after(at.position, payload.len(), log_bytes) };
-                self.term = header.number;
+                learning.received.begin(Mark { index: header.index, position }, group, machine)?;
             }
-            kind => return Err(LaneFault::Order(kind)),
+            Kind::Break => learning.broken = true,
+            _ => learning.received.take(&header, body, log_bytes, machine)?,
+        }
+        if header.kind == Kind::Begin || header.kind.is_entry() {
+            learning.number = header.number;
         }
         Ok(())
     }
@@ -144,6 +98,10 @@ impl TransferKind for Kind {
     const FLUSH: Kind = Kind::Flush;
     const BREAK: Kind = Kind::Break;
     const CONTINUES: bool = true;
+
+    fn check(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
+        layout::check_entries(header, body)
+    }
 }
 
 impl Source for Log {
@@ -169,11 +127,11 @@ impl Dare {
         }
         // First takes what has been read: for a process that was itself kept from running, that may be the whole state, and there was nothing to wait for.
         let mut moved = false;
-        if let Some(mut learning) = self.learning.take() {
-            moved = self.fetch(now, &mut learning, fabric, machine);
-            let ready = learning.ready().is_some_and(|shown| self.log.can_join(ring_of(fabric), &shown));
-            let teacher = learning.teacher;
-            self.learning = Some(learning);
+        if let Some(mut reading) = self.reading.take() {
+            moved = self.fetch(now, &mut reading, fabric, machine);
+            let ready = reading.ready().is_some_and(|shown| self.log.can_join(ring_of(fabric), &shown));
+            let teacher = reading.learning.teacher;
+            self.reading = Some(reading);
             let free = self.access.purpose.is_none() && !self.access.broken;
             if ready && free {
                 self.close_log(Purpose::Join, fabric);
@@ -182,9 +140,9 @@ impl Dare {
                 self.nudges.at_once(teacher);
             }
         }
-        let given_up = self.learning.as_ref().is_none_or(|l| {
-            let gone = self.peer(l.teacher).is_none_or(|peer| peer.watch.dead);
-            l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
+        let given_up = self.reading.as_ref().is_none_or(|Reading { learning, .. }| {
+            let gone = self.peer(learning.teacher).is_none_or(|peer| peer.watch.dead);
+            learning.broken || gone || now.since(learning.heard) > self.config.teach_patience_ns
         });
         if given_up {
             self.wish(now, fabric);
@@ -194,14 +152,14 @@ impl Dare {
 
     /// With exclusive access, the log continues from the state that has been read.
     pub(super) fn join<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) {
-        let Some(learning) = self.learning.take() else { return };
+        let Some(reading) = self.reading.take() else { return };
         let before = self.log.tail();
-        if !learning.ready().is_some_and(|shown| self.log.join(ring_of(fabric), machine, &shown)) {
-            self.learning = Some(learning);
+        if !reading.ready().is_some_and(|shown| self.log.join(ring_of(fabric), machine, &shown)) {
+            self.reading = Some(reading);
             return;
         }
         if self.log.tail() == before { basics::Mark::DareRejoins } else { basics::Mark::DareJoins }.reach();
-        tell(fabric, learning.teacher, control::RECOVER, learning.wish << 1);
+        tell(fabric, reading.learning.teacher, control::RECOVER, reading.learning.request << 1);
         self.published = false;
     }
 
@@ -232,16 +190,14 @@ impl Dare {
         let able = self.peers.iter().filter(|p| p.watch.is_alive() && belongs(p.process));
         let best = able.filter(|p| rank(p) > 0).max_by_key(|p| (Reverse(p.wished), rank(p), p.process));
         let teacher = best.map(|p| p.id);
-        // If no teacher makes sense, requests are slowed down, so that they are not repeated at the speed of the fabric.
-        let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
-        if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
+        if self.reading.as_ref().is_some_and(|reading| reading.learning.delays(now, teacher, self.config.teach_patience_ns)) {
             return;
         }
-        let refusals = self.learning.as_ref().map_or(0, |l| l.refusals);
-        if let Some(l) = self.learning.take()
-            && self.peer(l.teacher).is_some_and(|peer| !peer.watch.dead)
+        let last = self.reading.take().map(|reading| reading.learning);
+        if let Some(last) = &last
+            && self.peer(last.teacher).is_some_and(|peer| !peer.watch.dead)
         {
-            tell(fabric, l.teacher, control::RECOVER, l.wish << 1);
+            tell(fabric, last.teacher, control::RECOVER, last.request << 1);
         }
         let Some(teacher) = teacher else { return };
         basics::Mark::DareWishes.reach();
@@ -254,10 +210,8 @@ impl Dare {
         let wish = self.wishes << NODE_BITS | u64::from(self.me.node.0);
         tell(fabric, teacher, control::RECOVER, wish << 1 | 1);
         self.nudges.at_once(teacher);
-        self.learning = Some(Learning {
-            teacher,
-            wish,
-            heard: now,
+        self.reading = Some(Reading {
+            learning: Learning::new(now, teacher, wish, 0, last.as_ref()),
             served: false,
             fetched: 0,
             reader: Reader::new(),
@@ -265,75 +219,67 @@ impl Dare {
             filled: 0,
             pieces: 0,
             upto: 0,
-            at: None,
-            term: 0,
-            group: Group::default(),
-            part: Part::new(),
-            whole: false,
-            committed: LogIndex(0),
-            broken: false,
-            refusals,
         });
     }
 
     /// Takes what has been read from the teacher's ring, and reads on.
-    fn fetch<F: Fabric, S: StateMachine>(&mut self, now: Time, learning: &mut Learning, fabric: &mut F, machine: &mut S) -> bool {
-        let teacher = learning.teacher;
-        if learning.broken {
+    fn fetch<F: Fabric, S: StateMachine>(&mut self, now: Time, reading: &mut Reading, fabric: &mut F, machine: &mut S) -> bool {
+        let teacher = reading.learning.teacher;
+        if reading.learning.broken {
             return false;
         }
-        if !learning.served {
-            if word_from(fabric, teacher, control::SERVES) != learning.wish {
+        if !reading.served {
+            if word_from(fabric, teacher, control::SERVES) != reading.learning.request {
                 return false;
             }
             let from = word_from(fabric, teacher, control::SERVES_FROM);
             if !layout::is_position(from) {
-                learning.broken = true;
+                reading.learning.broken = true;
                 return false;
             }
-            (learning.served, learning.fetched, learning.reader, learning.heard) = (true, from, Reader::at(from), now);
+            (reading.served, reading.fetched, reading.reader, reading.learning.heard) = (true, from, Reader::at(from), now);
         }
         let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
         let copy = &scratch[SLOTS_BYTES / 8..];
-        let from = learning.reader.position();
-        while learning.pieces == 0 && !learning.broken && learning.reader.position() < learning.fetched {
-            if !learning.reader.next(copy, &mut self.buffer) {
-                learning.broken = true;
+        let from = reading.reader.position();
+        while reading.pieces == 0 && !reading.learning.broken && reading.reader.position() < reading.fetched {
+            if !reading.reader.next(copy, &mut self.buffer) {
+                reading.learning.broken = true;
                 break;
             }
-            learning.heard = now;
-            if let Err(fault) = learning.take(&self.buffer, self.config.log_ring_bytes as u64, machine) {
-                learning.broken = true;
-                learning.refusals += 1;
+            reading.learning.heard = now;
+            if let Err(fault) = reading.take(&self.buffer, self.config.log_ring_bytes as u64, machine) {
+                reading.learning.broken = true;
+                reading.learning.refusals += 1;
                 self.events.push_back(Event::LaneFault { peer: teacher, fault: fault.to_string(), stuck: false });
             }
         }
-        self.lesson_begun |= learning.at.is_some();
-        let moved = learning.reader.position() != from;
+        self.lesson_begun |= reading.learning.received.at.is_some();
+        let moved = reading.reader.position() != from;
         if moved {
-            tell(fabric, teacher, control::TAKEN, learning.reader.position());
+            tell(fabric, teacher, control::TAKEN, reading.reader.position());
         }
-        if !learning.asking && learning.pieces == 0 {
-            learning.asking = true;
+        if !reading.asking && reading.pieces == 0 {
+            reading.asking = true;
             let at = Remote { peer: teacher, region: Region::Public(WORDS), offset: words::SNAPSHOT_TAIL * 8 };
-            fabric.read_word(at, Op::SnapshotTail.token(learning.wish >> NODE_BITS, teacher));
+            fabric.read_word(at, Op::SnapshotTail.token(reading.learning.request >> NODE_BITS, teacher));
         }
-        if learning.filled > learning.fetched && learning.pieces == 0 {
+        if reading.filled > reading.fetched && reading.pieces == 0 {
             let capacity = self.config.state_ring_bytes as u64;
-            learning.upto = learning.filled;
-            let mut at = learning.fetched;
-            while at < learning.upto {
-                let len = (learning.upto - at).min(capacity - at % capacity);
+            reading.upto = reading.filled;
+            let mut at = reading.fetched;
+            while at < reading.upto {
+                let len = (reading.upto - at).min(capacity - at % capacity);
                 let offset = ring::HEADER_BYTES + (at % capacity) as usize;
                 let remote = Remote { peer: teacher, region: Region::Public(SNAPSHOT), offset };
                 let into = Local { region: LocalRegion::Public(SCRATCH), offset: SLOTS_BYTES + offset };
-                fabric.read(remote, into, len as usize, Op::Snapshot.token(learning.wish >> NODE_BITS, teacher));
-                learning.pieces += 1;
+                fabric.read(remote, into, len as usize, Op::Snapshot.token(reading.learning.request >> NODE_BITS, teacher));
+                reading.pieces += 1;
                 at += len;
             }
-            self.snapshot_reads += learning.pieces;
+            self.snapshot_reads += reading.pieces;
             if let Some(peer) = self.peers.iter_mut().find(|p| p.id == teacher) {
-                peer.reads += learning.pieces;
+                peer.reads += reading.pieces;
             }
         }
         moved
@@ -346,25 +292,25 @@ impl Dare {
             self.snapshot_reads -= 1;
         }
         let capacity = self.config.state_ring_bytes as u64;
-        let mine = |l: &&mut Learning| (l.wish >> NODE_BITS) & 0xffff == round && l.teacher == peer;
-        let Some(learning) = self.learning.as_mut().filter(mine) else { return };
+        let mine = |r: &&mut Reading| (r.learning.request >> NODE_BITS) & 0xffff == round && r.learning.teacher == peer;
+        let Some(reading) = self.reading.as_mut().filter(mine) else { return };
         match (op, result) {
             (Op::SnapshotTail, Ok(tail)) => {
-                learning.asking = false;
-                if layout::is_position(tail) && tail >= learning.fetched && tail - learning.reader.position() <= capacity {
-                    learning.filled = tail;
-                } else if tail > learning.fetched {
-                    learning.broken = true;
+                reading.asking = false;
+                if layout::is_position(tail) && tail >= reading.fetched && tail - reading.reader.position() <= capacity {
+                    reading.filled = tail;
+                } else if tail > reading.fetched {
+                    reading.learning.broken = true;
                 }
             }
             (Op::Snapshot, result) => {
-                learning.pieces -= 1;
-                learning.broken |= result.is_err();
-                if learning.pieces == 0 {
-                    learning.fetched = learning.upto;
+                reading.pieces -= 1;
+                reading.learning.broken |= result.is_err();
+                if reading.pieces == 0 {
+                    reading.fetched = reading.upto;
                 }
             }
-            (_, Err(_)) => learning.broken = true,
+            (_, Err(_)) => reading.learning.broken = true,
             _ => {}
         }
     }

@@ -28,7 +28,7 @@ impl Dare {
         if let Some(group) = founders {
             let wanted = self.config.places as u8;
             self.log = Log::new(self.config.log_ring_bytes, Some(group.wanting(wanted)));
-            (self.learning, self.listed, self.published) = (None, true, false);
+            (self.reading, self.listed, self.published) = (None, true, false);
         }
         self.follow_roster();
     }

@@ -4,11 +4,13 @@
 //! follows the last part, and then the commit index as it advances. So the whole state is never copied, and nothing has to stop meanwhile. A sender that cannot
 //! continue says so by a *break*.
 
+mod receiver;
 mod sender;
 
+pub use receiver::Learning;
 pub use sender::{Desk, Sending, Source, StateLane};
 
-use super::record::RecordKind;
+use super::record::{self, Header, LaneFault, RecordKind};
 
 /// The kinds of records of an engine that transfers the state in its records.
 pub trait TransferKind: RecordKind {
@@ -24,4 +26,12 @@ pub trait TransferKind: RecordKind {
     const BREAK: Self;
     /// Whether entries follow the end. If not, the learner has to continue from its own log.
     const CONTINUES: bool;
+
+    /// Checks that an entry is what its header says.
+    ///
+    /// # Errors
+    /// When it is not.
+    fn check(header: &Header<Self>, body: &[u8]) -> Result<(), LaneFault<Self>> {
+        record::check_entries(header, body, false)
+    }
 }

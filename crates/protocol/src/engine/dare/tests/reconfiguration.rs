@@ -145,7 +145,7 @@ fn dare_3_4_a_leader_serves_while_a_server_recovers() {
     }
     cluster.spawn(None);
     tell_view(&mut cluster, 2, 0..4);
-    cluster.until("it has begun", |c| c.nodes[3].engine.learning.is_some());
+    cluster.until("it has begun", |c| c.nodes[3].engine.reading.is_some());
     let mut meanwhile = 0;
     while !cluster.nodes[3].engine.is_complete() {
         cluster.write_through(leader);
