@@ -313,11 +313,6 @@ impl Wardens {
         self.peers.get(&host).is_some_and(|peer| peer.apps.contains_key(&life))
     }
 
-    /// The last of this warden's changes that a host has heard, and the number of its newest change.
-    pub fn heard_by(&self, host: HostId) -> Option<(u64, u64)> {
-        self.peers.get(&host).map(|peer| (peer.heard, self.change))
-    }
-
     /// The life of a host's warden; 0 if it has not been heard.
     pub fn life_of(&self, host: HostId) -> u64 {
         self.peers.get(&host).map_or(0, |peer| peer.life)

@@ -438,11 +438,3 @@ pub fn tell(ground: Ground, seed: u64, narrate: bool) -> (Report, String) {
     let kind = KINDS.iter().find(|kind| kind.ground == ground).expect("a kind for every ground");
     kind.live(&Plan { narrate, ..Plan::new(seed) })
 }
-
-/// Runs the life of one seed on a host, with a deliberate mistake in it.
-///
-/// # Panics
-/// When a state machine finds one of its own invariants broken, which a canary may well bring about.
-pub fn run_canary(seed: u64, canary: Canary) -> Report {
-    KINDS[0].live(&Plan { canary: Some(canary), ..Plan::new(seed) }).0
-}

@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use super::{Canary, Changes, Fault, Ground, KINDS, Kind, Plan, Property, Report, Temper, run, run_canary, run_on};
+use super::{Canary, Changes, Fault, Ground, KINDS, Kind, Plan, Property, Report, Temper, run, run_on};
 
 fn assert_clean(report: &Report) {
     if let Some(violation) = &report.violation {
@@ -193,7 +193,7 @@ fn a_long_life_holds_no_more_than_a_short_one() {
 /// Whether some life reveals a deliberate mistake as a violation of this property.
 fn finds(canary: Canary, expected: Property) -> bool {
     (0..300).any(|seed| {
-        let report = catch_unwind(|| run_canary(seed, canary));
+        let report = catch_unwind(|| KINDS[0].live(&Plan { canary: Some(canary), ..Plan::new(seed) }).0);
         report.is_ok_and(|report| report.violation.is_some_and(|violation| violation.property == expected))
     })
 }

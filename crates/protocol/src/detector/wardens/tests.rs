@@ -216,7 +216,7 @@ fn a_death_is_told_once_within_one_latency_and_certified() {
     assert_eq!(event, Event::Failed(HostId(0), app(7, 1), Certainty::Certified(secret(1))));
     assert!(at - died <= 10_000 + LATENCY + JITTER + 10_000, "{} ns", at - died);
     let warden = world.wardens[0].as_ref().expect("it lives");
-    assert_eq!(warden.heard_by(HostId(1)), Some((2, 2)), "and it knows that it was heard");
+    assert_eq!((warden.peers[&HostId(1)].heard, warden.change), (2, 2), "and it knows that it was heard");
     assert!(warden.wake_at() >= Time(world.now), "so it repeats nothing");
 }
 

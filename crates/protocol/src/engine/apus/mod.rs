@@ -193,11 +193,6 @@ impl Apus {
         }
     }
 
-    /// The highest view id that it has taken part in.
-    pub fn view_id(&self) -> u64 {
-        self.log.promised()
-    }
-
     /// The group in force, as far as this process knows.
     pub fn group(&self) -> Option<&Group> {
         self.log.group()

@@ -178,11 +178,11 @@ fn apus_4_4_one_false_suspicion_deposes_nobody() {
     let mut c = Cluster::new(3, tiny());
     let leader = c.until_led();
     c.write_through(leader);
-    let view = c.nodes[leader].engine.view_id();
+    let view = c.nodes[leader].engine.log.promised();
     let alone = (0..3).find(|n| *n != leader).expect("there are others");
     c.part(leader, alone);
     c.run(3_000_000);
-    assert!(c.leads(leader) && c.nodes.iter().all(|node| node.engine.view_id() == view), "a majority hears it");
+    assert!(c.leads(leader) && c.nodes.iter().all(|node| node.engine.log.promised() == view), "a majority hears it");
     c.write_through(leader);
 }
 
@@ -197,7 +197,7 @@ fn trap_21_what_was_acknowledged_to_a_dead_leader_is_acknowledged_again_to_the_n
     let next = c.until_led();
     let other = (0..3).find(|n| *n != leader && *n != next).expect("three");
     assert!(c.control(next, other, control::ACK) > index.0);
-    assert_eq!(c.control(next, other, control::ACK_VIEW), c.nodes[next].engine.view_id());
+    assert_eq!(c.control(next, other, control::ACK_VIEW), c.nodes[next].engine.log.promised());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn trap_40_what_was_acknowledged_under_an_earlier_view_of_the_same_leader_counts
     c.write_through(others[0]);
     c.nodes[others[0]].engine.hand_over(Some(id(leader).node)).expect("it holds the state");
     c.until("back", |c| c.leads(leader));
-    let view = c.nodes[leader].engine.view_id();
+    let view = c.nodes[leader].engine.log.promised();
     assert!(others.iter().any(|n| c.control(leader, *n, control::ACK_VIEW) == view));
     c.write_through(leader);
     c.until("level", |c| c.is_level());
@@ -231,11 +231,11 @@ fn apus_4_4_a_promise_is_told_when_it_is_kept_and_not_before() {
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
     others.iter().for_each(|n| c.nodes[*n].disk.stuck = true);
     c.run(20_000);
-    let view = c.nodes[leader].engine.view_id();
+    let view = c.nodes[leader].engine.log.promised();
     c.kill(leader);
     c.run(300_000);
     // They have promised, in memory only: no process has been told.
-    assert!(others.iter().any(|n| c.nodes[*n].engine.view_id() > view));
+    assert!(others.iter().any(|n| c.nodes[*n].engine.log.promised() > view));
     assert!(others.iter().all(|n| others.iter().all(|m| n == m || c.control(*n, *m, control::VOTE) <= view)));
     assert!(others.iter().all(|n| !c.leads(*n)));
     others.iter().for_each(|n| c.nodes[*n].disk.stuck = false);
