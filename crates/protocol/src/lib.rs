@@ -3,12 +3,11 @@
 //! Pure: nothing here reads a clock, gets randomness from the system, starts a thread or does I/O. Time and seeds are arguments; memory is reached
 //! only through [`martlet_fabric::Fabric`]. So the node and the simulator run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `agreement` < `engine` < `duty`.
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine` < `duty`.
 //! [`version`] is below them all.
 
 #![forbid(unsafe_code)]
 
-pub mod agreement;
 pub mod basics;
 pub mod consensus;
 pub mod detector;

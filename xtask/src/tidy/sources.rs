@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 const MAY_BE_UNSAFE: [&str; 4] = ["fabric", "node", "preload", "capi"];
 
 /// Modules of `protocol`, lowest first: each may use only those before it.
-const PROTOCOL_MODULES: [&str; 9] = ["basics", "detector", "consensus", "membership", "founding", "replica", "agreement", "engine", "duty"];
+const PROTOCOL_MODULES: [&str; 8] = ["basics", "detector", "consensus", "membership", "founding", "replica", "engine", "duty"];
 
 /// What `protocol` must not use, and what to use instead. It must behave the same in a node and under the simulator's single seed.
 const IMPURE: [(&str, &str); 17] = [

@@ -3,7 +3,7 @@
 //! A [log behind views](super::view_log) in which a replica holds what its process has taken into its log and acknowledged. Each entry is an instance of
 //! consensus, the view is the round, its first replica leads, and what every replica of the view has acknowledged is decided. All but one of the replicas may
 //! die. `docs/hsuc.md` has the protocol, the argument that no two replicas decide differently, and the differences from the paper. One decision by itself is
-//! [`agreement::hsuc`](crate::agreement::hsuc).
+//! `crates/protocol/tests/agreement/hsuc.rs`.
 
 #[cfg(test)]
 mod tests;

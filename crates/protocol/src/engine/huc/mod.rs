@@ -2,7 +2,7 @@
 //!
 //! A [log behind views](super::view_log) in which a replica holds what is in its memory. The leader sends its choice to all by fail-consistent broadcast, which
 //! over lanes is one write into every replica's memory. What has reached all replicas is decided if the view was active after that. `docs/huc.md` says why this
-//! is the paper's broadcast, and how it differs from the neighbouring engines. One decision by itself is [`agreement::huc`](crate::agreement::huc).
+//! is the paper's broadcast, and how it differs from the neighbouring engines. One decision by itself is `crates/protocol/tests/agreement/huc.rs`.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,6 @@
-//! The agreement primitives of FiDe (section 4, appendix A), each for one message or one decision: pure state machines that follow views.
+//! The agreement primitives of FiDe (section 4, appendix A), each for one message or one decision, and models of them: few processes, every order of events.
+//! They show that the paper's algorithms, with the differences that `docs/fide.md` lists, keep their promises. The engines `hsuc` and `huc` keep a log by the
+//! same rules, in memory that replicas share, and use none of this code.
 //!
 //! | module | the paper's name | what it promises |
 //! |---|---|---|
@@ -14,13 +16,14 @@
 //! **A machine does nothing by itself.** Its caller passes it requests (`propose`, `broadcast`), messages (`handle`) and views (`enter`), and takes the outputs
 //! from `poll` until there are none left. Messages between two processes that live and are in each other's views arrive, in any order.
 
-pub mod fcurb;
-pub mod hsuc;
-pub mod huc;
-pub mod osrb;
+mod broadcast;
+mod consensus;
+mod explore;
+mod fcurb;
+mod hsuc;
+mod huc;
+mod osrb;
 mod places;
-#[cfg(test)]
-mod tests;
 
 pub use places::{Place, Places};
 

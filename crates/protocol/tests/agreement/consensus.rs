@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use super::explore::{Explored, Model, explore, is_on_the_page};
-use crate::agreement::{Place, Places, View, hsuc, huc};
+use crate::{Place, Places, View, hsuc, huc};
 
 /// A machine that decides.
 trait Decides: Clone + Hash {
@@ -64,7 +64,7 @@ macro_rules! decides {
 
 decides!(Hsuc, hsuc, |_: &hsuc::Message<u8>| None);
 decides!(Huc, huc, |message: &huc::Message<u8>| match message {
-    huc::Message::Choice(crate::agreement::fcurb::Message::Broadcast { message, .. }) => Some(*message),
+    huc::Message::Choice(crate::fcurb::Message::Broadcast { message, .. }) => Some(*message),
     _ => None,
 });
 

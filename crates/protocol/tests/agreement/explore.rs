@@ -118,5 +118,5 @@ fn steps<M: Model>(model: &M, from: &[(usize, usize)], mut number: usize) -> Vec
 pub fn is_on_the_page(model: &str, processes: u8, states: usize) {
     let (thousands, rest) = (states / 1000, states % 1000);
     let row = format!("| {model} | {processes} | {thousands},{rest:03} |");
-    assert!(include_str!("../../../../../docs/fide.md").contains(&row), "docs/fide.md does not say: {row}");
+    assert!(include_str!("../../../../docs/fide.md").contains(&row), "docs/fide.md does not say: {row}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::explore::{Model, explore, is_on_the_page};
-use crate::agreement::{MessageId, Place, Places, View, fcurb, osrb};
+use crate::{MessageId, Place, Places, View, fcurb, osrb};
 
 const MOST: usize = 3_000_000;
 
