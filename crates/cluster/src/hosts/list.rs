@@ -1,11 +1,17 @@
 //! How a host gets the newest list of nodes.
 
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use martlet_node::config::{Cluster, NodeEntry};
 
 use super::{NodeList, asking, keeper};
 use crate::directory::Directory;
+use crate::fail::{Fail, Outcome};
+
+/// How long other hosts may take to answer before a node starts. A host that is down must not hold up one that starts.
+const BEFORE_START: Duration = Duration::from_secs(1);
 
 /// The newest list that other hosts have, if it is newer than this host's. It comes from the host that keeps the list; if that is this host, or is not reached,
 /// from any host.
@@ -29,6 +35,62 @@ pub(super) fn newer(cluster: &Cluster, own: u16, patience: Duration) -> Result<O
         (None, None) => Ok(None),
         (None, Some(why)) => Err(why),
     }
+}
+
+/// The newest list of nodes that another host has, whether or not it is newer than this host's. All are asked at once, and the word of the host that keeps the
+/// list is enough. `None`: none of them has answered in time.
+pub(super) fn heard(cluster: &Cluster, own: u16) -> Option<NodeList> {
+    let keeper = keeper(cluster).number;
+    let (tell, told) = channel();
+    for node in cluster.config().nodes.iter().filter(|node| node.number != own) {
+        let (cluster, node, tell) = (cluster.clone(), node.clone(), tell.clone());
+        // Where no thread can be started, this host is not asked.
+        let _ = thread::Builder::new().name("martlet-asks".into()).spawn(move || {
+            let _ = tell.send((node.number, asking::list(&cluster, &node, BEFORE_START).ok()));
+        });
+    }
+    drop(tell);
+    let until = Instant::now() + BEFORE_START;
+    let mut newest: Option<NodeList> = None;
+    while let Ok((from, list)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        let Some(list) = list else { continue };
+        if newest.as_ref().is_none_or(|newest| list.number > newest.number) {
+            newest = Some(list);
+        }
+        if from == keeper {
+            break;
+        }
+    }
+    newest
+}
+
+/// Brings this host's list up to date before its node is started, as far as another host answers. Under the directory's lock.
+///
+/// # Errors
+/// When the node has been removed from the cluster.
+pub fn before_start(directory: &Directory, cluster: &Cluster, own: u16) -> Outcome<Cluster> {
+    let newer = heard(cluster, own).filter(|list| list.number > cluster.config().list);
+    let Some(list) = newer else { return Ok(cluster.clone()) };
+    let cluster = directory.take_list(cluster, &list.nodes, list.number)?;
+    if list.has(own) { Ok(cluster) } else { Err(removed(directory, own, &list)) }
+}
+
+/// The error for a node that is to start, but has been removed.
+pub(super) fn removed(directory: &Directory, own: u16, list: &NodeList) -> Fail {
+    Fail::failed(format_args!(
+        "node {own} has been removed from the cluster, whose nodes are now {:?}, so it does not start. {}",
+        list.numbers(),
+        join_again(directory)
+    ))
+}
+
+/// What to do on a host whose node has been removed.
+pub fn join_again(directory: &Directory) -> String {
+    format!(
+        "To take part again, the host has to join as a new one: run `martlet cluster down --purge --dir {}`, and then `martlet host join` with a token that `martlet host \
+         invite` prints on one of the other hosts",
+        directory.path().display()
+    )
 }
 
 /// What a list says about this host's own node.

@@ -16,6 +16,9 @@
 //! are numbered ([`ListConfig`]), and a list of the new keeper is newer than any that the old one could still make. If the keeper is not reached, hosts ask all
 //! others. The keeper always asks all others, so a keeper that was lost and comes back learns that it is no longer on the list, and ends its node.
 //!
+//! **Before a node starts**, its host asks all others for the list. A node that has been removed does not start. A host that reaches no other starts its node:
+//! alone, that node has no majority. It then asks every second until another host has answered.
+//!
 //! **A newcomer is listed before it is answered**, under a number that has been written into the invitation by then. If the answer is lost, the same host asks
 //! again with the same token and gets the same number, until it has said that it has everything.
 
@@ -41,6 +44,7 @@ use crate::directory::Directory;
 pub use asking::{Unlisted, answers, invited, restart, unlist};
 pub use channel::TalkError;
 pub use invitation::invite;
+pub use list::{before_start, join_again};
 pub use newcomer::{Joining, Welcome};
 pub use restart::{Restart, Successor};
 pub use service::Service;
@@ -92,6 +96,14 @@ struct NodeList {
 impl NodeList {
     fn of(cluster: &Cluster) -> NodeList {
         NodeList { number: cluster.config().list, nodes: cluster.config().nodes.clone() }
+    }
+
+    fn numbers(&self) -> Vec<u16> {
+        self.nodes.iter().map(|node| node.number).collect()
+    }
+
+    fn has(&self, number: u16) -> bool {
+        self.nodes.iter().any(|node| node.number == number)
     }
 }
 

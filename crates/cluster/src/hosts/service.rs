@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a host asks for the list of nodes, and how long that may take.
 const LIST_EVERY: Duration = Duration::from_secs(5);
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a host asks whose node has started before another host has answered. It may have been removed.
+const UNHEARD_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait before accepting again after an error, such as a shortage of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
@@ -49,10 +51,10 @@ pub struct Service {
 type Changing<'a> = (MutexGuard<'a, ()>, Lock);
 
 impl Service {
-    /// Begins to answer. If this host is not the one that keeps the list of nodes, also begins to ask for it.
+    /// Begins to answer, and to ask for the list of nodes: once before this returns, so that a node that has been removed does not join.
     ///
     /// # Errors
-    /// When the node's files are not those of a host, or the address cannot be listened on.
+    /// When the node's files are not those of a host, the address cannot be listened on, or the node has been removed.
     pub fn start(settings: &Settings, restart: Restart) -> Outcome<SocketAddr> {
         let file = settings.cluster().file().unwrap_or(Path::new("<cluster>"));
         let directory = Directory::new(file.parent().unwrap_or(Path::new(".")));
@@ -80,9 +82,11 @@ impl Service {
             });
             spawned.context("cannot start a thread that answers other hosts")
         };
-        let listing = service.clone();
-        begin("martlet-hosts", Box::new(move || service.listen(&listener)))?;
-        begin("martlet-list", Box::new(move || listing.follow_the_list()))?;
+        let (answering, listing) = (service.clone(), service.clone());
+        // Hosts that start at the same time answer each other.
+        begin("martlet-hosts", Box::new(move || answering.listen(&listener)))?;
+        let is_heard = service.begin_to_follow()?;
+        begin("martlet-list", Box::new(move || listing.follow_the_list(is_heard)))?;
         Ok(at)
     }
 
@@ -270,8 +274,29 @@ impl Service {
         invitation.write(&self.directory, id).map_err(told)
     }
 
-    /// Keeps this host's list of nodes equal to that of the host that keeps the list.
-    fn follow_the_list(&self) {
+    /// Asks for the list before the node starts. Returns whether any other host has answered.
+    ///
+    /// # Errors
+    /// When the node has been removed.
+    fn begin_to_follow(&self) -> Outcome<bool> {
+        let cluster = self.directory.existing_cluster()?;
+        let Some(list) = list::heard(&cluster, self.own.number) else { return Ok(cluster.config().nodes.len() == 1) };
+        if list.number > cluster.config().list && !list.has(self.own.number) {
+            // The command that has started this process may have the lock. The list is then written at the next start.
+            let _ = self.change().map(|_changing| list::take(&self.directory, &list));
+            return Err(list::removed(&self.directory, self.own.number, &list));
+        }
+        Ok(true)
+    }
+
+    /// Keeps this host's list of nodes equal to that of the host that keeps the list. `is_heard`: whether another host has answered before.
+    fn follow_the_list(&self, mut is_heard: bool) {
+        while !is_heard {
+            thread::sleep(UNHEARD_EVERY);
+            let list = self.cluster().ok().and_then(|cluster| list::heard(&cluster, self.own.number));
+            // What cannot be written now is asked for again below.
+            is_heard = list.is_some_and(|list| self.take(&list).is_ok());
+        }
         let mut said = String::new();
         loop {
             let followed = self.follow_once();
@@ -291,17 +316,19 @@ impl Service {
         }
     }
 
-    /// Takes the list, if it is newer. A node that is no longer on it ends.
+    /// Takes the list, if it is newer. A node that is no longer on it ends, even while another command keeps the list from being written.
     fn take(&self, list: &NodeList) -> Result<(), String> {
-        let numbers: Vec<u16> = list.nodes.iter().map(|node| node.number).collect();
-        {
-            let _changing = self.change().map_err(|error| error.to_string())?;
-            if !list::take(&self.directory, list)? {
-                return Ok(());
-            }
+        if list.number <= self.cluster()?.config().list {
+            return Ok(());
+        }
+        let numbers = list.numbers();
+        let written = self.change().map_err(|error| error.to_string()).and_then(|_changing| list::take(&self.directory, list));
+        let own = Own::in_list(list, &self.own);
+        if own != Own::Removed && !written? {
+            return Ok(());
         }
         tracing::info!(?numbers, "the cluster's nodes have changed");
-        match Own::in_list(list, &self.own) {
+        match own {
             Own::Listed => {}
             Own::Elsewhere(address) => tracing::warn!(
                 "node {} has the address {address} in the newest list of nodes, but this node has {}: another host has taken its number",
@@ -310,8 +337,9 @@ impl Service {
             ),
             Own::Removed => {
                 tracing::warn!(
-                    "node {} has been removed from the cluster, whose nodes are now {numbers:?}, so it ends. To come back, its host has to join again",
-                    self.own.number
+                    "node {} has been removed from the cluster, whose nodes are now {numbers:?}, so it ends. {}",
+                    self.own.number,
+                    list::join_again(&self.directory)
                 );
                 self.restart.end();
             }
@@ -342,4 +370,68 @@ impl Service {
 /// Makes what a stranger has sent fit for a message.
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_node::config::FabricKind;
+    use martlet_node::stop::Stop;
+
+    use super::super::restart::Successor;
+    use super::*;
+    use crate::directory::{FabricPlan, Plan};
+    use crate::scratch::Scratch;
+
+    /// The directory of a host whose node is that one, of three.
+    fn host(scratch: &Scratch, name: &str, own: u16) -> (Directory, Service) {
+        let directory = Directory::new(&scratch.path().join(name));
+        std::fs::create_dir(directory.path()).expect("made");
+        let fabric = FabricPlan { port: Some(7600), ..FabricPlan::new(FabricKind::between_ordinary_hosts()) };
+        let mut cluster = directory.create(&Plan { fabric, redis_port: Some(7711), ..Plan::new("shop", 3) }).expect("made");
+        // Loopback addresses that no other process uses.
+        let [.., a, b] = std::process::id().to_be_bytes();
+        for number in 0..3 {
+            let mut entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("listed").clone();
+            entry.address = format!("127.{}.{b}.{}:{}", a | 64, number + 1, 7600 + 2 * number);
+            cluster = directory.list_entry(&cluster, &entry).expect("changed");
+        }
+        let entry = cluster.config().nodes.iter().find(|node| node.number == own).expect("listed").clone();
+        let stop = Stop::new().expect("a handle");
+        let restart = Successor::prepare(&stop).expect("a thread").handle();
+        let service = Service { directory: directory.clone(), own: entry, restart, changing: Arc::default(), turn: Arc::default() };
+        (directory, service)
+    }
+
+    #[test]
+    fn a_node_that_has_been_removed_finds_out_before_it_starts_and_ends_whoever_has_the_lock() {
+        let scratch = Scratch::new("removed").expect("a directory");
+        let (lost, returned) = host(&scratch, "lost", 0);
+        let (other, answers) = host(&scratch, "other", 1);
+        // The two have one key.
+        std::fs::copy(lost.path().join("cluster.key"), other.path().join("cluster.key")).expect("copied");
+        let cluster = |directory: &Directory| directory.existing_cluster().expect("there");
+        let same = list::before_start(&lost, &cluster(&lost), 0).expect("no other host is reached");
+        assert_eq!(same.config(), cluster(&lost).config());
+        assert!(!returned.begin_to_follow().expect("it starts"), "nobody was heard");
+
+        let at = answers_at(&answers.own).expect("an address");
+        let listener = TcpListener::bind(at).expect("a free port");
+        thread::spawn(move || answers.listen(&listener));
+        assert!(returned.begin_to_follow().expect("it is listed"), "one was heard");
+        let without = other.unlist_node(&cluster(&other), 0).expect("removed");
+
+        // The command that starts the node has the lock.
+        let lock = lost.lock().expect("nobody else has it");
+        let why = returned.begin_to_follow().expect_err("removed").to_string();
+        assert!(why.starts_with("node 0 has been removed from the cluster, whose nodes are now [1, 2], so it does not start. "), "{why}");
+        assert!(why.contains("`martlet cluster down --purge --dir ") && why.contains("`martlet host join` with a token"), "{why}");
+        assert!(returned.take(&NodeList::of(&without)).is_ok(), "it ends although it cannot write the list");
+        let ends = returned.restart.check().expect_err("it ends");
+        assert!(ends.contains("about to end"), "{ends}");
+        assert_eq!(cluster(&lost).config().nodes.len(), 3, "not written so far");
+        let why = list::before_start(&lost, &cluster(&lost), 0).expect_err("removed").to_string();
+        assert!(why.contains("has been removed from the cluster"), "{why}");
+        assert_eq!(cluster(&lost).config().nodes, without.config().nodes, "the list is written");
+        drop(lock);
+    }
 }

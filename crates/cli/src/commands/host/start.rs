@@ -22,7 +22,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let (directory, cluster, own) = arguments.existing.open()?;
+    let (directory, _, own) = arguments.existing.open()?;
     Starting { no_start: false, patience: arguments.patience }.start(&directory, own, format)?;
-    report(&directory, &cluster, own, "started", format)
+    // The list of nodes may have changed since this host was last up.
+    report(&directory, &directory.existing_cluster()?, own, "started", format)
 }
