@@ -3,6 +3,7 @@
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::hosts;
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::{BAD, Format, GOOD, Table, WARN, styled};
 use martlet_cluster::process::Activity;
@@ -37,16 +38,16 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
-    let cluster = directory.existing_cluster()?;
-    let known: Vec<Known> =
-        cluster.config().nodes.iter().map(|node| Known::of(&directory, &cluster, node.number)).collect::<Outcome<_>>()?;
-    let perhaps: Vec<u16> = known.iter().filter(|known| known.activity != Some(Activity::Gone)).map(|known| known.node).collect();
-    let (mut sights, mut misfit) = (Vec::new(), None);
-    if !perhaps.is_empty() {
-        let mut observer = Observer::open(&cluster)?;
-        sights = observer.connect(&perhaps, &interrupt)?;
-        misfit = observer.misfit();
+    let mut cluster = directory.existing_cluster()?;
+    let mut look = Look::at(&directory, &cluster, &interrupt)?;
+    if look.shows_others_than(&cluster) {
+        let newer = hosts::up_to_date(&directory, &cluster, None)?;
+        if newer.config().nodes != cluster.config().nodes {
+            cluster = newer;
+            look = Look::at(&directory, &cluster, &interrupt)?;
+        }
     }
+    let Look { known, sights, misfit } = look;
     let seen = |number: u16| sights.iter().any(|sight| sight.node == number && sight.reading.is_some());
     let doing = |known: &Known| Doing::of(known.activity, seen(known.node));
     let is_down = known.iter().all(|known| matches!(doing(known), Doing::Gone | Doing::Unreached));
@@ -63,7 +64,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             json!({"event": "server", "server": server, "runner": runner_json(&runner), "service": service})
         });
     }
-    let runs = |number: u16| known.iter().find(|known| known.node == number).map_or(Doing::Gone, doing).runs();
+    let runs = |number: u16| known.iter().find(|known| known.node == number).map_or_else(|| Doing::of_unlisted(&cluster), doing).runs();
     let holders = view.map(|view| {
         let sight = |number: u16| sights.iter().find(|sight| sight.node == number);
         (view, Holders::of(view, runs, sight))
@@ -87,7 +88,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let role = sight.and_then(Sight::role);
         let colour = match doing {
             Doing::Running => GOOD,
-            Doing::Stopped | Doing::Unreached => WARN,
+            Doing::Stopped | Doing::Unreached | Doing::Unlisted => WARN,
             Doing::Gone => BAD,
         };
         let state = doing.name();
@@ -140,6 +141,33 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Err(Fail::absent(format_args!("no node of the cluster in {} {runs}", directory.path().display())));
     }
     Ok(())
+}
+
+/// What is known of a cluster's nodes, and what they show.
+struct Look {
+    known: Vec<Known>,
+    sights: Vec<Sight>,
+    /// Why nothing can be read, if builds do not understand each other.
+    misfit: Option<String>,
+}
+
+impl Look {
+    fn at(directory: &Directory, cluster: &Cluster, interrupt: &Interrupt) -> Outcome<Look> {
+        let known: Vec<Known> =
+            cluster.config().nodes.iter().map(|node| Known::of(directory, cluster, node.number)).collect::<Outcome<_>>()?;
+        let perhaps: Vec<u16> = known.iter().filter(|known| known.activity != Some(Activity::Gone)).map(|known| known.node).collect();
+        if perhaps.is_empty() {
+            return Ok(Look { known, sights: Vec::new(), misfit: None });
+        }
+        let mut observer = Observer::open(cluster)?;
+        let sights = observer.connect(&perhaps, interrupt)?;
+        Ok(Look { known, sights, misfit: observer.misfit() })
+    }
+
+    /// Whether the view has a node that the cluster's list does not: a host may have joined since this one last asked for the list.
+    fn shows_others_than(&self, cluster: &Cluster) -> bool {
+        observer::newest_view(&self.sights).is_some_and(|view| view.members.iter().any(|member| cluster.node(member.id.node).is_none()))
+    }
 }
 
 /// Whom nodes without a view wait for, and what to do about it.

@@ -91,7 +91,7 @@ impl Holding {
         let why = match doing {
             Doing::Stopped => format!("it is stopped by a signal; `martlet cluster kill {node} --signal CONT` resumes it"),
             Doing::Running => "it is running, but cannot be read".into(),
-            Doing::Gone | Doing::Unreached => "it cannot be reached from here, but may be running".into(),
+            Doing::Gone | Doing::Unreached | Doing::Unlisted => "it cannot be reached from here, but may be running".into(),
         };
         Holding::nothing(node, doing, why)
     }

@@ -18,6 +18,8 @@ pub enum Doing {
     Gone,
     /// It is another host's, or was not started from here, and shows nothing: it may have died, or be cut off from here, and serve others all the same.
     Unreached,
+    /// The view has it, but this host's list of nodes does not: it has just joined, or been removed.
+    Unlisted,
 }
 
 impl Doing {
@@ -32,6 +34,12 @@ impl Doing {
         }
     }
 
+    /// Of a node that the cluster's file does not list.
+    pub fn of_unlisted(cluster: &Cluster) -> Doing {
+        // Each host has its own list, which may be older than the view. On one host a node leaves the list when it is gone.
+        if cluster.config().fabric.traits().spans_hosts { Doing::Unlisted } else { Doing::Gone }
+    }
+
     /// Whether it runs; if not, the words for what it does instead.
     pub fn runs(self) -> Result<(), &'static str> {
         if self == Doing::Running { Ok(()) } else { Err(self.name()) }
@@ -44,6 +52,7 @@ impl Doing {
             Doing::Stopped => "stopped",
             Doing::Gone => "gone",
             Doing::Unreached => "not reached",
+            Doing::Unlisted => "not in this host's list of nodes",
         }
     }
 }
@@ -90,12 +99,26 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use martlet_node::config::{ClusterConfig, FabricKind, Key, NodeEntry};
+
     use super::*;
 
     #[test]
     fn only_a_process_of_this_host_is_said_to_be_gone() {
         assert_eq!(Doing::of(None, false).name(), "not reached");
         assert_eq!(Doing::of(None, true), Doing::Running);
+        let of = |fabric| {
+            let key = Key::new([7; 32]).to_hex();
+            let mut config = ClusterConfig { key: Some(key.into()), fabric, ..ClusterConfig::new("shop", vec![NodeEntry::new(0)]) };
+            config.nodes[0].address = if fabric.traits().needs_address { "10.0.0.1:7600".into() } else { String::new() };
+            Doing::of_unlisted(&Cluster::new(config).expect("valid"))
+        };
+        assert_eq!(
+            of(FabricKind::between_ordinary_hosts()).runs(),
+            Err("not in this host's list of nodes"),
+            "its host may have just joined"
+        );
+        assert_eq!(of(FabricKind::default()), Doing::Gone, "all nodes of one host are in its list until they are gone");
         for is_seen in [false, true] {
             assert_eq!(Doing::of(Some(Activity::Gone), is_seen), Doing::Gone, "what it showed is of before");
             assert_eq!(Doing::of(Some(Activity::Stopped), is_seen), Doing::Stopped);

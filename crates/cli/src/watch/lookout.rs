@@ -137,6 +137,8 @@ pub struct Look {
     pub server: Option<String>,
     /// What that does, then.
     pub runner: Option<Runner>,
+    /// What is to be said of a node that is in the view, and not in the cluster's list.
+    pub unlisted: Doing,
     /// Its nodes, in the order of its file; a server's replicas are those that run.
     pub nodes: Vec<Node>,
 }
@@ -150,9 +152,10 @@ impl Look {
     /// Which of a view's replicas are seen to live.
     pub fn holders(&self, view: &View) -> Holders {
         let node = |number: u16| self.nodes.iter().find(|node| node.number == number);
-        let runs = |number: u16| match node(number).map_or(State::Gone, |node| node.state) {
-            State::Running => Ok(()),
-            state => Err(state.name()),
+        let runs = |number: u16| match node(number).map(|node| node.state) {
+            Some(State::Running) => Ok(()),
+            Some(state) => Err(state.name()),
+            None => self.unlisted.runs(),
         };
         Holders::of(view, runs, |number| node(number)?.sight.as_ref())
     }
@@ -272,6 +275,7 @@ impl Lookout {
             wall_ns,
             view,
             leader,
+            unlisted: Doing::of_unlisted(&self.cluster),
             runner: server.as_ref().map(|_| self.directory.runner()),
             leads_for: since_ns.map(|since_ns| Duration::from_nanos(wall_ns.saturating_sub(since_ns))),
             nodes: sights

@@ -222,7 +222,10 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     }
     let refused = hosts.martlet(2, &["host", "join", &expired]).code(1).err;
     assert!(refused.contains("the invitation expired"), "{refused}");
+    let list = Path::new(&hosts.dir(1)).join("cluster.toml");
+    let before = std::fs::read_to_string(&list).expect("its list");
     hosts.martlet(2, &["host", "join", &hosts.invite(1), "--patience", "600"]).ok();
+    the_second_knows_the_third_at_once(&hosts, &list, &before);
 
     // Each host learns of all the others, including the one that had joined before the last.
     (0..HOSTS).for_each(|host| _ = hosts.leader_of_three(host));
@@ -240,6 +243,19 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     hosts.leader_of_three(leader);
     assert_eq!(hosts.redis(leader, leader, &["GET", "greeting"]), "hello");
     the_first_host_is_lost_and_another_invites(&hosts);
+}
+
+/// A host asks for the list every few seconds. A command on it asks as soon as the view has a node that the list of before does not have.
+fn the_second_knows_the_third_at_once(hosts: &Hosts, list: &Path, before: &str) {
+    let with_two = |arguments: &[&str]| {
+        std::fs::write(list, before).expect("written");
+        hosts.martlet(1, arguments).ok().objects()
+    };
+    let shown = with_two(&["status"]);
+    assert!(shown.iter().any(|object| object["node"] == 2 && object["state"] == "running"), "{shown:?}");
+    assert_eq!(shown[0]["replicas_missing"], serde_json::json!([]), "{shown:?}");
+    let restarted = with_two(&["cluster", "restart", "2", "--patience", "600"]);
+    assert_eq!(restarted[0]["event"], "restarted", "{restarted:?}");
 }
 
 /// The host that keeps the list is lost for good, and later comes back all the same.

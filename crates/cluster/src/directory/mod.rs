@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_fabric::Multicast;
+use martlet_fabric::{Multicast, NodeId};
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
 };
@@ -267,10 +267,19 @@ impl Directory {
     /// The cluster, if that node belongs to it.
     pub fn existing_node(&self, number: u16) -> Outcome<Cluster> {
         let cluster = self.existing_cluster()?;
+        Directory::check_listed(&cluster, number)?;
+        Ok(cluster)
+    }
+
+    /// Checks that a node belongs to the cluster.
+    ///
+    /// # Errors
+    /// When it does not; names those that do.
+    pub fn check_listed(cluster: &Cluster, number: u16) -> Outcome {
         let numbers: Vec<String> = cluster.config().nodes.iter().map(|node| node.number.to_string()).collect();
-        match cluster.config().nodes.iter().any(|node| node.number == number) {
-            true => Ok(cluster),
-            false => Err(Fail::absent(format_args!("there is no node {number}; the cluster's nodes are {}", numbers.join(", ")))),
+        match cluster.node(NodeId(number)) {
+            Some(_) => Ok(()),
+            None => Err(Fail::absent(format_args!("there is no node {number}; the cluster's nodes are {}", numbers.join(", ")))),
         }
     }
 

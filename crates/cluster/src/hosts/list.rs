@@ -4,10 +4,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use martlet_node::config::{Cluster, NodeEntry};
+use martlet_node::config::{Cluster, NodeEntry, Settings};
 
 use super::{NodeList, asking, keeper};
-use crate::directory::Directory;
+use crate::directory::{Directory, Lock};
 use crate::fail::{Fail, Outcome};
 
 /// How long other hosts may take to answer before a node starts. A host that is down must not hold up one that starts.
@@ -64,14 +64,36 @@ pub(super) fn heard(cluster: &Cluster, own: u16) -> Option<NodeList> {
     newest
 }
 
-/// Brings this host's list up to date before its node is started, as far as another host answers. Under the directory's lock.
+/// This host's node, if this is the directory of a host whose node answers others.
+pub fn own(directory: &Directory, cluster: &Cluster) -> Option<u16> {
+    if !cluster.config().fabric.traits().spans_hosts {
+        return None;
+    }
+    let answers = |node: &u16| Settings::load(&directory.node_file(*node)).is_ok_and(|settings| settings.node().answers_hosts);
+    directory.nodes_here(cluster).into_iter().find(answers)
+}
+
+/// The cluster with the newest list of nodes, as far as another host answers: hosts may have joined, or been removed, since this one last asked. The list is
+/// written into the directory only by a caller that has its lock.
+///
+/// # Errors
+/// When the list cannot be written.
+pub fn up_to_date(directory: &Directory, cluster: &Cluster, lock: Option<&Lock>) -> Outcome<Cluster> {
+    let newer = own(directory, cluster).and_then(|own| heard(cluster, own)).filter(|list| list.number > cluster.config().list);
+    let Some(list) = newer else { return Ok(cluster.clone()) };
+    match lock {
+        Some(_) => directory.take_list(cluster, &list.nodes, list.number),
+        None => cluster.with(|config| (config.nodes, config.list) = (list.nodes, list.number)).map_err(Fail::failed),
+    }
+}
+
+/// Brings this host's list up to date before its node is started. Under the directory's lock.
 ///
 /// # Errors
 /// When the node has been removed from the cluster.
-pub fn before_start(directory: &Directory, cluster: &Cluster, own: u16) -> Outcome<Cluster> {
-    let newer = heard(cluster, own).filter(|list| list.number > cluster.config().list);
-    let Some(list) = newer else { return Ok(cluster.clone()) };
-    let cluster = directory.take_list(cluster, &list.nodes, list.number)?;
+pub fn before_start(directory: &Directory, cluster: &Cluster, own: u16, lock: &Lock) -> Outcome<Cluster> {
+    let cluster = up_to_date(directory, cluster, Some(lock))?;
+    let list = NodeList::of(&cluster);
     if list.has(own) { Ok(cluster) } else { Err(removed(directory, own, &list)) }
 }
 

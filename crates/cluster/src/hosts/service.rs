@@ -384,6 +384,17 @@ mod tests {
 
     /// The directory of a host whose node is that one, of three.
     fn host(scratch: &Scratch, name: &str, own: u16) -> (Directory, Service) {
+        let (directory, service) = all_here(scratch, name, own);
+        for node in (0..3).filter(|node| *node != own) {
+            std::fs::remove_file(directory.node_file(node)).expect("it was there");
+        }
+        let file = std::fs::read_to_string(directory.node_file(own)).expect("there");
+        std::fs::write(directory.node_file(own), format!("answers_hosts = true\n{file}")).expect("written");
+        (directory, service)
+    }
+
+    /// The directory of a cluster whose three nodes are all started from there.
+    fn all_here(scratch: &Scratch, name: &str, own: u16) -> (Directory, Service) {
         let directory = Directory::new(&scratch.path().join(name));
         std::fs::create_dir(directory.path()).expect("made");
         let fabric = FabricPlan { port: Some(7600), ..FabricPlan::new(FabricKind::between_ordinary_hosts()) };
@@ -410,7 +421,8 @@ mod tests {
         // The two have one key.
         std::fs::copy(lost.path().join("cluster.key"), other.path().join("cluster.key")).expect("copied");
         let cluster = |directory: &Directory| directory.existing_cluster().expect("there");
-        let same = list::before_start(&lost, &cluster(&lost), 0).expect("no other host is reached");
+        let lock = lost.lock().expect("nobody else has it");
+        let same = list::before_start(&lost, &cluster(&lost), 0, &lock).expect("no other host is reached");
         assert_eq!(same.config(), cluster(&lost).config());
         assert!(!returned.begin_to_follow().expect("it starts"), "nobody was heard");
 
@@ -421,7 +433,6 @@ mod tests {
         let without = other.unlist_node(&cluster(&other), 0).expect("removed");
 
         // The command that starts the node has the lock.
-        let lock = lost.lock().expect("nobody else has it");
         let why = returned.begin_to_follow().expect_err("removed").to_string();
         assert!(why.starts_with("node 0 has been removed from the cluster, whose nodes are now [1, 2], so it does not start. "), "{why}");
         assert!(why.contains("`martlet cluster down --purge --dir ") && why.contains("`martlet host join` with a token"), "{why}");
@@ -429,9 +440,33 @@ mod tests {
         let ends = returned.restart.check().expect_err("it ends");
         assert!(ends.contains("about to end"), "{ends}");
         assert_eq!(cluster(&lost).config().nodes.len(), 3, "not written so far");
-        let why = list::before_start(&lost, &cluster(&lost), 0).expect_err("removed").to_string();
+        let why = list::before_start(&lost, &cluster(&lost), 0, &lock).expect_err("removed").to_string();
         assert!(why.contains("has been removed from the cluster"), "{why}");
         assert_eq!(cluster(&lost).config().nodes, without.config().nodes, "the list is written");
-        drop(lock);
+        let why = list::before_start(&lost, &cluster(&lost), 0, &lock).expect_err("still removed").to_string();
+        assert!(why.contains("has been removed from the cluster"), "{why}");
+    }
+
+    #[test]
+    fn a_command_knows_the_hosts_that_have_just_joined() {
+        let scratch = Scratch::new("joined").expect("a directory");
+        let (here, _) = host(&scratch, "here", 1);
+        let (elsewhere, _) = all_here(&scratch, "elsewhere", 1);
+        let (first, answers) = host(&scratch, "first", 0);
+        std::fs::copy(here.path().join("cluster.key"), first.path().join("cluster.key")).expect("copied");
+        let cluster = |directory: &Directory| directory.existing_cluster().expect("there");
+        let numbers = |cluster: &Cluster| NodeList::of(cluster).numbers();
+        let fourth = NodeEntry { address: "127.0.0.1:7700".into(), redis: "127.0.0.1:7702".into(), ..NodeEntry::new(3) };
+        first.list_entry(&cluster(&first), &fourth).expect("it joins");
+        let asked = |lock| list::up_to_date(&here, &cluster(&here), lock).expect("valid");
+        assert_eq!(numbers(&asked(None)), [0, 1, 2], "no other host answers");
+
+        let listener = TcpListener::bind(answers_at(&answers.own).expect("an address")).expect("a free port");
+        thread::spawn(move || answers.listen(&listener));
+        assert_eq!(list::own(&elsewhere, &cluster(&elsewhere)), None, "it is no host's");
+        assert_eq!(list::own(&here, &cluster(&here)), Some(1));
+        let lock = here.lock().expect("nobody else has it");
+        assert_eq!((numbers(&asked(None)), numbers(&cluster(&here))), (vec![0, 1, 2, 3], vec![0, 1, 2]), "to look changes nothing");
+        assert_eq!((numbers(&asked(Some(&lock))), numbers(&cluster(&here))), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
     }
 }

@@ -45,7 +45,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let node = arguments.node;
     let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
-    let cluster = session.directory.existing_node(node)?;
+    let cluster = session.cluster.clone();
+    Directory::check_listed(&cluster, node)?;
     let Session { directory, interrupt, patience, .. } = &session;
     let mut observer = Observer::open(&cluster)?;
     // All who can be seen are, before it is said of any that it does not run.

@@ -44,7 +44,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         "Its replicas take over from each other, and no connection ends: `martlet status` shows which process serves, and `kill -KILL PROCESS` makes another one lead",
     )?;
     let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
-    let cluster = session.directory.existing_node(node)?;
+    let cluster = session.cluster.clone();
+    Directory::check_listed(&cluster, node)?;
     let engine = cluster.config().engine;
     if !engine.traits().hands_over_by_name {
         return Err(Fail::usage(format_args!(

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use martlet_cluster::directory::{Directory, Life, Lock};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::hosts;
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing::{self, Standing};
-use martlet_node::config::{Cluster, Settings};
+use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::json;
@@ -38,7 +39,7 @@ pub struct Session {
     /// How to tell what happens.
     pub format: Format,
     /// It is the only one of those that take turns.
-    _turn: Option<Lock>,
+    turn: Option<Lock>,
 }
 
 impl Session {
@@ -48,9 +49,10 @@ impl Session {
     /// # Errors
     /// When there is no cluster.
     pub fn open(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
-        let mut session = Session::open_beside(which, patience_s, format)?;
-        session._turn = Some(session.directory.lock()?);
-        session.cluster = session.directory.existing_cluster()?;
+        let mut session = Session::begin(which, patience_s, format)?;
+        let lock = session.directory.lock()?;
+        session.cluster = hosts::up_to_date(&session.directory, &session.directory.existing_cluster()?, Some(&lock))?;
+        session.turn = Some(lock);
         Ok(session)
     }
 
@@ -59,11 +61,17 @@ impl Session {
     /// # Errors
     /// When there is no cluster. A directory without one gets no lock file.
     pub fn open_beside(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
+        let session = Session::begin(which, patience_s, format)?;
+        let cluster = hosts::up_to_date(&session.directory, &session.cluster, None)?;
+        Ok(Session { cluster, ..session })
+    }
+
+    fn begin(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
         let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
         let directory = Directory::new(&which.dir);
         let cluster = directory.existing_cluster()?;
         directory.refuse_a_service(OF_A_SERVICE)?;
-        Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, _turn: None })
+        Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, turn: None })
     }
 
     /// The same for a command about one node, which has to be one of the cluster's.
@@ -72,7 +80,7 @@ impl Session {
     /// When there is no cluster, or no such node.
     pub fn open_for(which: &Which, node: u16, patience_s: u64, format: Format) -> Outcome<Session> {
         let session = Session::open(which, patience_s, format)?;
-        session.directory.existing_node(node)?;
+        Directory::check_listed(&session.cluster, node)?;
         session.directory.adopt(node)?;
         Ok(session)
     }
@@ -93,10 +101,14 @@ impl Session {
         cluster.config().nodes.iter().map(|node| node.number).filter(|number| !here.contains(number)).collect()
     }
 
+    /// The directory's lock, which a session that changes the set of nodes has.
+    pub fn lock(&self) -> &Lock {
+        self.turn.as_ref().expect("it was opened to change the set of nodes")
+    }
+
     /// Whether this is a host's directory, of a cluster whose hosts keep one list of nodes.
     pub fn answers_hosts(&self, cluster: &Cluster) -> bool {
-        let file = |node: &u16| Settings::load(&self.directory.node_file(*node));
-        self.directory.nodes_here(cluster).iter().any(|node| file(node).is_ok_and(|settings| settings.node().answers_hosts))
+        hosts::own(&self.directory, cluster).is_some()
     }
 
     /// Waits until somebody leads, which a change of the set of nodes needs.

@@ -121,7 +121,7 @@ impl Starting {
             format.say(format_args!("start it:  systemctl enable --now martlet@{name}"));
             return Ok(());
         }
-        let cluster = hosts::before_start(directory, &cluster, node)?;
+        let cluster = hosts::before_start(directory, &cluster, node, session.lock())?;
         session.welcome(&cluster, node, &format!("`martlet host start --dir {}`", directory.path().display()))
     }
 }

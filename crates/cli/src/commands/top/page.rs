@@ -307,6 +307,7 @@ pub(super) mod tests {
 
     pub fn look(nodes: Vec<Node>) -> Look {
         Look {
+            unlisted: crate::watch::known::Doing::Unlisted,
             cluster: "c".into(),
             engine: EngineKind::default(),
             wall_ns: 1_000_000_000_000,
