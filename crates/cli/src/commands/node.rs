@@ -8,9 +8,10 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::hosts;
 use martlet_cluster::log;
 use martlet_cluster::starter::Starter;
+use martlet_fabric::NodeId;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
-use martlet_node::config::{Key, Settings};
+use martlet_node::config::{Key, NodeConfig, Settings};
 use martlet_node::connections::service::Service;
 use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, Milestone, ProcessPolicy, clock};
@@ -48,7 +49,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
     }
     log::start()?;
-    let settings = Settings::load(&node_file(&arguments.config)?).map_err(Fail::usage)?.with_all_here(arguments.all_here);
+    let file = node_file(&arguments.config)?;
+    let settings = Settings::load(&file).map_err(|error| removed(&file).unwrap_or_else(|| Fail::usage(error)))?;
+    let settings = settings.with_all_here(arguments.all_here);
     let redis = &settings.node().redis;
     let service = settings.cluster().config().service;
     let addresses = [("redis.listen", settings.redis_listen()), ("the cluster's service", service)];
@@ -116,6 +119,14 @@ fn node_file(path: &Path) -> Outcome<PathBuf> {
             files.len()
         ))),
     }
+}
+
+/// The error for the node of a host that has been removed, if this is its file.
+fn removed(file: &Path) -> Option<Fail> {
+    let own = NodeConfig::from_toml(&std::fs::read_to_string(file).ok()?).ok().filter(|own| own.answers_hosts)?;
+    let directory = Directory::new(file.parent()?);
+    let cluster = directory.existing_cluster().ok()?;
+    cluster.node(NodeId(own.number)).is_none().then(|| hosts::without_a_node(&directory, &cluster))
 }
 
 /// What INFO tells of the processors: what getrusage does.

@@ -284,6 +284,8 @@ fn the_first_host_is_lost_and_another_invites(hosts: &Hosts) {
         assert!(why.contains("node 0 has been removed from the cluster, whose nodes are now [1, 2], so it does not start"), "{by}: {why}");
         assert!(why.contains("martlet cluster down --purge --dir"), "{by}: {why}");
         assert_ne!(std::fs::read_to_string(&list).expect("its list"), old, "{by}: it has taken the new list");
+        let again = start(hosts).code(1).err;
+        assert!(again.contains("node 0 of this host has been removed from the cluster, whose nodes are now [1, 2]"), "{by}: {again}");
         std::fs::write(&list, &old).expect("written");
     }
     assert!(processes_about(Path::new(&hosts.dir(0))).is_empty());

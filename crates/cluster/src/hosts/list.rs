@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use martlet_node::config::{Cluster, NodeEntry, Settings};
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 
 use super::{NodeList, asking, keeper};
 use crate::directory::{Directory, Lock};
@@ -106,8 +107,23 @@ pub(super) fn removed(directory: &Directory, own: u16, list: &NodeList) -> Fail 
     ))
 }
 
+/// The error for a directory of a cluster of several hosts of whose nodes none is this host's any more.
+pub fn without_a_node(directory: &Directory, cluster: &Cluster) -> Fail {
+    let left: Vec<String> =
+        (0..MAX_MEMBERS as u16).filter(|number| directory.node_file(*number).exists()).map(|number| format!("node {number}")).collect();
+    let (numbers, again) = (NodeList::of(cluster).numbers(), join_again(directory));
+    if left.is_empty() {
+        return Fail::failed(format_args!(
+            "{} has the file of no node: the cluster's nodes are {numbers:?}, on other hosts. If this host had a node, it has been removed. {again}",
+            directory.path().display()
+        ));
+    }
+    let left = left.join(" and ");
+    Fail::failed(format_args!("{left} of this host has been removed from the cluster, whose nodes are now {numbers:?}. {again}"))
+}
+
 /// What to do on a host whose node has been removed.
-pub fn join_again(directory: &Directory) -> String {
+pub(super) fn join_again(directory: &Directory) -> String {
     format!(
         "To take part again, the host has to join as a new one: run `martlet cluster down --purge --dir {}`, and then `martlet host join` with a token that `martlet host \
          invite` prints on one of the other hosts",

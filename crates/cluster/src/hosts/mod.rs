@@ -44,7 +44,7 @@ use crate::directory::Directory;
 pub use asking::{Unlisted, answers, invited, restart, unlist};
 pub use channel::TalkError;
 pub use invitation::invite;
-pub use list::{before_start, join_again, own, up_to_date};
+pub use list::{before_start, own, up_to_date, without_a_node};
 pub use newcomer::{Joining, Welcome};
 pub use restart::{Restart, Successor};
 pub use service::Service;

@@ -92,6 +92,7 @@ impl Existing {
         let settings = |node| Settings::load(&directory.node_file(node)).map_err(Fail::failed);
         match own {
             Some(node) if settings(node)?.node().answers_hosts => Ok((directory, cluster, node)),
+            None if here.is_empty() => Err(hosts::without_a_node(&directory, &cluster)),
             _ => Err(Fail::usage(format_args!(
                 "{} is not the directory of a host: allowed is one that `martlet host init` or `martlet host join` has made",
                 directory.path().display()
@@ -178,7 +179,32 @@ fn entry(number: u16, address: SocketAddr, redis: SocketAddr) -> NodeEntry {
 
 #[cfg(test)]
 mod tests {
+    use martlet_cluster::directory::{FabricPlan, Plan};
+    use martlet_cluster::scratch::Scratch;
+    use martlet_node::config::FabricKind;
+
     use super::*;
+
+    #[test]
+    fn a_host_whose_node_has_been_removed_is_told_so_and_what_to_do() {
+        let scratch = Scratch::new("removed").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let fabric = FabricPlan { port: Some(7611), ..FabricPlan::new(FabricKind::between_ordinary_hosts()) };
+        let cluster = directory.create(&Plan { redis_port: Some(7711), fabric, ..Plan::new("shop", 3) }).expect("made");
+        let open = || Existing { name: None, dir: Some(scratch.path().to_owned()) }.open().expect_err("no host's").to_string();
+        assert!(open().contains("is not the directory of a host: allowed is"), "all nodes are here: {}", open());
+        for node in [0, 1] {
+            std::fs::remove_file(directory.node_file(node)).expect("it was there");
+        }
+        directory.unlist_node(&cluster, 2).expect("removed");
+        let why = open();
+        assert!(why.starts_with("node 2 of this host has been removed from the cluster, whose nodes are now [0, 1]. "), "{why}");
+        let purge = format!("`martlet cluster down --purge --dir {}`, and then `martlet host join`", scratch.path().display());
+        assert!(why.contains(&purge), "{why}");
+        std::fs::remove_file(directory.node_file(2)).expect("as --purge does");
+        let why = open();
+        assert!(why.contains("has the file of no node: the cluster's nodes are [0, 1], on other hosts") && why.contains(&purge), "{why}");
+    }
 
     #[test]
     fn an_address_has_the_usual_port_unless_it_says_so() {
