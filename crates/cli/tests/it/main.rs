@@ -20,5 +20,6 @@ mod terminal;
 mod trial;
 mod unwritten;
 mod upgrade;
+mod users;
 mod watch;
 mod zombies;

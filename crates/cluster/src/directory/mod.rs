@@ -23,7 +23,7 @@ mod service;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -407,6 +407,9 @@ impl Directory {
 
     /// Starts a node with another command of this executable, which gets the node's file. Its output goes to the node's log. Under the lock.
     pub fn start_by(&self, number: u16, mut command: Command) -> Outcome<(ProcessName, Child)> {
+        if let Some(cluster) = self.cluster()? {
+            self.refuse_as_root(&cluster, "start its nodes")?;
+        }
         self.refuse_processes_of_elsewhere()?;
         // A process that was killed a moment ago may still hold its port.
         if let Some(before) = self.process(number)?
@@ -536,6 +539,10 @@ fn write_whole(path: &Path, text: &str) -> Outcome {
     // The new file can be read by the same users as the previous one.
     if let Ok(before) = fs::metadata(path) {
         file.set_permissions(before.permissions()).context(&doing)?;
+        // Root may have changed a file of another user's.
+        if rustix::process::geteuid().is_root() {
+            fchown(&file, Some(before.uid()), Some(before.gid())).context(&doing)?;
+        }
     }
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&fresh, path)).context(&doing)?;
     let holder = path.parent().filter(|holder| !holder.as_os_str().is_empty()).unwrap_or(Path::new("."));

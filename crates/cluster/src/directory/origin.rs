@@ -62,6 +62,26 @@ impl Directory {
         Ok(())
     }
 
+    /// Refuses root to start nodes of another user's cluster: the nodes that run would refuse them, and that user could not read their files. `doing` names
+    /// what is refused.
+    ///
+    /// # Errors
+    /// When this process is root's, and the cluster is not; names both users.
+    pub fn refuse_as_root(&self, cluster: &Cluster, doing: &str) -> Outcome {
+        let owner = cluster.owner().filter(|owner| rustix::process::geteuid().is_root() && *owner != 0);
+        owner.map_or(Ok(()), |owner| Err(self.belongs_to(owner, &user_name(owner), doing)))
+    }
+
+    fn belongs_to(&self, owner: u32, name: &str, doing: &str) -> Fail {
+        let (who, user) =
+            if name.is_empty() { (format!("{owner}"), format!("'#{owner}'")) } else { (format!("{owner} ({name})"), name.into()) };
+        Fail::failed(format_args!(
+            "the cluster in {} belongs to user {who}, and this command runs as user 0 (root), which does not {doing}: run it as that user, for example with `sudo -u {user} martlet \
+             ...`. As root you can look at the cluster, read and write its data, and end its nodes",
+            self.path().display()
+        ))
+    }
+
     fn is_a_copy(&self, node: u16, how: &str) -> Fail {
         let here = self.path().display();
         Fail::failed(format_args!(
@@ -85,5 +105,40 @@ impl Directory {
             std::thread::sleep(LOOK);
         }
         Ok(false)
+    }
+}
+
+/// A user's name, if this host has one for it; else an empty text.
+fn user_name(user: u32) -> String {
+    name_in(&fs::read_to_string("/etc/passwd").unwrap_or_default(), user)
+}
+
+fn name_in(passwd: &str, user: u32) -> String {
+    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    fields
+        .filter(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(user))
+        .map(|fields| fields[0].to_owned())
+        .next()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn root_is_told_whose_cluster_it_is_and_how_to_act_as_that_user() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+        assert_eq!((name_in(passwd, 65534).as_str(), name_in(passwd, 7).as_str()), ("nobody", ""));
+        let directory = Directory::new(Path::new("nb/c"));
+        let named = directory.belongs_to(65534, "nobody", "start its nodes").to_string();
+        assert!(named.starts_with(
+            "the cluster in nb/c belongs to user 65534 (nobody), and this command runs as user 0 (root), which does not start its nodes"
+        ));
+        assert!(named.contains("`sudo -u nobody martlet ...`"), "{named}");
+        let unnamed = directory.belongs_to(7, "", "start its nodes").to_string();
+        assert!(unnamed.contains("belongs to user 7,") && unnamed.contains("`sudo -u '#7' martlet ...`"), "{unnamed}");
     }
 }

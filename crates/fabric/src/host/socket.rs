@@ -133,15 +133,24 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     Ok(Peer { pid, uid })
 }
 
-/// The user at the other end, if it may talk to us: our own user, or root.
-pub(crate) fn authorised(socket: &OwnedFd) -> Result<(), String> {
+/// Checks that the user at the other end may talk to us: our own user, root, or the further user, if there is one.
+pub(crate) fn authorised(socket: &OwnedFd, further: Option<u32>) -> Result<(), String> {
     let peer = peer(socket).map_err(|e| format!("cannot tell the peer's user ({e})"))?;
-    let ours = rustix::process::geteuid().as_raw();
-    if peer.uid == ours || peer.uid == 0 {
-        Ok(())
-    } else {
-        Err(format!("process {} belongs to user {}, only user {ours} and root are allowed", peer.pid, peer.uid))
+    may_talk(peer, rustix::process::geteuid().as_raw(), further)
+}
+
+fn may_talk(peer: Peer, ours: u32, further: Option<u32>) -> Result<(), String> {
+    if [Some(0), Some(ours), further].contains(&Some(peer.uid)) {
+        return Ok(());
     }
+    let mut users: Vec<u32> = further.into_iter().chain([ours]).filter(|user| *user != 0).collect();
+    users.dedup();
+    let allowed = match users.as_slice() {
+        [] => "root is".to_owned(),
+        [user] => format!("user {user} and root are"),
+        users => format!("users {users:?} and root are"),
+    };
+    Err(format!("process {} belongs to user {}, only {allowed} allowed", peer.pid, peer.uid))
 }
 
 /// SO_PEERPIDFD, since Linux 6.5.
@@ -168,5 +177,23 @@ pub fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
             let pid = Pid::from_raw(peer(socket)?.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
             opening.kept(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_further_user_may_talk_only_where_it_is_named() {
+        let of = |uid, ours, further| may_talk(Peer { pid: 7, uid }, ours, further);
+        for (uid, ours, further) in [(0, 5, None), (5, 5, None), (0, 0, None), (9, 0, Some(9)), (0, 0, Some(9)), (5, 5, Some(5))] {
+            assert_eq!(of(uid, ours, further), Ok(()));
+        }
+        let refused = |uid, ours, further| of(uid, ours, further).expect_err("refused");
+        assert_eq!(refused(6, 5, None), "process 7 belongs to user 6, only user 5 and root are allowed");
+        assert_eq!(refused(6, 0, None), "process 7 belongs to user 6, only root is allowed");
+        assert_eq!(refused(6, 0, Some(9)), "process 7 belongs to user 6, only user 9 and root are allowed");
+        assert_eq!(refused(6, 5, Some(9)), "process 7 belongs to user 6, only users [9, 5] and root are allowed");
     }
 }

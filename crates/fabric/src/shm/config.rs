@@ -47,6 +47,8 @@ pub struct ShmConfig {
     pub max_clients: usize,
     /// Whether to take all page faults at the start and when connecting, so that none is taken later. This makes all declared memory resident.
     pub prefault: bool,
+    /// A user whose processes may connect besides those of this process's own user and of root: for a client that looks after a cluster of another user's.
+    pub further_user: Option<u32>,
 }
 
 impl ShmConfig {
@@ -64,6 +66,7 @@ impl ShmConfig {
             closed: false,
             max_clients: DEFAULT_MAX_CLIENTS,
             prefault: true,
+            further_user: None,
         }
     }
 }
@@ -128,14 +131,27 @@ impl ShmFabric {
     /// [`ShmFabric::connect`]. Others may connect from now on, unless the configuration says [`ShmConfig::closed`]; this leaves time to register
     /// death words and to store whatever else they rely on.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
-        let ShmConfig { cluster, key, protocol, identity, members, clients, rendezvous, listen, closed, max_clients, prefault } = config;
+        let ShmConfig {
+            cluster,
+            key,
+            protocol,
+            identity,
+            members,
+            clients,
+            rendezvous,
+            listen,
+            closed,
+            max_clients,
+            prefault,
+            further_user,
+        } = config;
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen)?;
         // The name first: a second process of the same node must not get as far as creating memory.
         let listener = if listen { Some(take_name(&rendezvous, &party.cluster, identity.node)?) } else { None };
         let own = Arc::new(Own::create(party.offers().clone(), prefault).map_err(system("cannot make shared memory"))?);
         let loopback = loopback().map_err(system("cannot make shared memory"))?;
         let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
-        let ours = Ours { party, own: own.clone(), prefault };
+        let ours = Ours { party, own: own.clone(), prefault, further_user };
         let bootstrap = Bootstrap::new(ours, shared.clone(), (rendezvous, listener), max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())

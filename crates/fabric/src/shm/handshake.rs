@@ -15,6 +15,8 @@ pub(super) struct Ours {
     pub(super) party: Party,
     pub(super) own: Arc<Own>,
     pub(super) prefault: bool,
+    /// A user whose processes may connect besides our own user's and root's.
+    pub(super) further_user: Option<u32>,
 }
 
 /// How far a message has brought us.
@@ -45,7 +47,7 @@ pub(super) struct Handshake {
 impl Handshake {
     /// Begins at either end. The dialer speaks first.
     pub(super) fn start(ours: &Ours, socket: OwnedFd, target: Option<NodeId>) -> Result<Handshake, Refusal> {
-        socket::authorised(&socket)?;
+        socket::authorised(&socket, ours.further_user)?;
         let pidfd = socket::pidfd(&socket).map_err(|e| format!("its process cannot be watched ({e})"))?;
         let meeting = Meeting::start(&ours.party, target)?;
         let step = if target.is_some() { Step::Answer } else { Step::Hello };

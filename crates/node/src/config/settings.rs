@@ -1,7 +1,7 @@
 //! Configurations that have been validated, and can no longer change.
 
 use std::fmt;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use martlet_fabric::NodeId;
@@ -75,6 +75,8 @@ pub struct Cluster {
     base: PathBuf,
     /// The file that lists its nodes, if there is one.
     file: Option<PathBuf>,
+    /// The user that the file with its key belongs to, if there is one.
+    owner: Option<u32>,
 }
 
 impl Cluster {
@@ -83,7 +85,9 @@ impl Cluster {
         let (config, text) = load(file)?;
         let base = file.parent().unwrap_or(Path::new("."));
         let cluster = Self::validated(config, file, base).map_err(|error| error.in_text(&text))?;
-        Ok(Cluster { file: Some(file.to_owned()), ..cluster })
+        let holds_key = cluster.config.key_file.as_ref().map_or_else(|| file.to_owned(), |key| base.join(key));
+        let owner = std::fs::metadata(holds_key).ok().map(|about| about.uid());
+        Ok(Cluster { file: Some(file.to_owned()), owner, ..cluster })
     }
 
     /// Validates a cluster's configuration that a program has built. Errors name `<cluster>` as the file; relative paths are relative to the working directory.
@@ -98,7 +102,7 @@ impl Cluster {
         // If the change only concerns a node's own entry, the list of nodes still comes from the file.
         let numbers = |config: &ClusterConfig| config.nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let file = self.file.clone().filter(|_| numbers(&config) == numbers(&self.config));
-        Ok(Cluster { file, ..Self::validated(config, Path::new("<cluster>"), &self.base)? })
+        Ok(Cluster { file, owner: self.owner, ..Self::validated(config, Path::new("<cluster>"), &self.base)? })
     }
 
     fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
@@ -122,7 +126,7 @@ impl Cluster {
                 return Err(check.refuse("rendezvous", value, allowed));
             }
         }
-        Ok(Cluster { config, key, base: base.to_owned(), file: None })
+        Ok(Cluster { config, key, base: base.to_owned(), file: None, owner: None })
     }
 
     /// What was configured.
@@ -151,6 +155,11 @@ impl Cluster {
     /// The file that describes it, if there is one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
+    }
+
+    /// The user that it belongs to: the one whose file has its key.
+    pub fn owner(&self) -> Option<u32> {
+        self.owner
     }
 
     /// Where its processes meet, if they all run on one host.

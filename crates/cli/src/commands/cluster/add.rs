@@ -39,6 +39,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let session = Session::open(&arguments.which, arguments.patience, format)?;
+    session.check_user()?;
     let (directory, cluster) = (&session.directory, session.cluster.clone());
     if !session.elsewhere(&cluster).is_empty() {
         return Err(Fail::usage(

@@ -77,6 +77,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         };
         return if able.is_empty() { Err(Fail::absent(hint)) } else { Err(Fail::usage(hint)) };
     };
+    directory.refuse_as_root(&cluster, "start its nodes")?;
     let chosen = holdings.iter().find(|holding| holding.node == from).ok_or_else(|| {
         let nodes: Vec<u16> = holdings.iter().map(|holding| holding.node).collect();
         Fail::usage(format_args!("--from is {from}; allowed are the cluster's nodes: {nodes:?}"))

@@ -41,6 +41,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let number = arguments.node;
     let session = Session::open_for(&arguments.which, number, arguments.patience, format)?;
+    session.check_user()?;
     let (directory, cluster) = (&session.directory, &session.cluster);
     if directory.change(number) == Some(Change::Replacing) {
         format.say(format_args!("continuing with replacing node {number}, which was interrupted"));

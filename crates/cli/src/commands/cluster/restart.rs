@@ -72,6 +72,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 fn turn(session: &Session, what: &str) -> Outcome<Option<hosts::Turn>> {
     let cluster = &session.cluster;
     if !session.answers_hosts(cluster) {
+        // Elsewhere a node's process begins again by itself, as the user that it is.
+        session.check_user()?;
         return Ok(None);
     }
     let here = session.directory.nodes_here(cluster);

@@ -85,6 +85,14 @@ impl Session {
         Ok(session)
     }
 
+    /// For a command that starts nodes, which has to run as the user that the cluster belongs to.
+    ///
+    /// # Errors
+    /// When root means another user's.
+    pub fn check_user(&self) -> Outcome {
+        self.directory.refuse_as_root(&self.cluster, "start its nodes")
+    }
+
     fn running(&self, cluster: &Cluster) -> Outcome<Vec<u16>> {
         let mut running = Vec::new();
         for node in &cluster.config().nodes {

@@ -84,6 +84,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     // What is wrong with the flags is said before anything is made.
     let planned = if directory.cluster_file().exists() { None } else { Some(plan(arguments)?) };
     planned.as_ref().map_or(Ok(()), Plan::check)?;
+    directory.cluster()?.map_or(Ok(()), |cluster| directory.refuse_as_root(&cluster, "start its nodes"))?;
     let lock = directory.make()?;
     let there = directory.cluster()?.map(|cluster| as_asked(arguments, cluster, &directory)).transpose()?;
     let is_new = there.is_none();

@@ -45,7 +45,10 @@ impl Backend for ShmFabric {
     }
 
     fn start_client(cluster: &Cluster, identity: Identity) -> Result<ShmFabric, StartError> {
-        Ok(ShmFabric::start(ShmConfig { prefault: false, ..config(cluster, identity) })?)
+        // Root looks after other users' clusters. Of another user's processes it trusts only those of the user that the cluster belongs to, and no member
+        // does so.
+        let further_user = cluster.owner().filter(|_| rustix::process::geteuid().is_root());
+        Ok(ShmFabric::start(ShmConfig { prefault: false, further_user, ..config(cluster, identity) })?)
     }
 
     /// A node's processes run on this host, one after the other. A cluster does not outlive its host, so the clock need not either.
