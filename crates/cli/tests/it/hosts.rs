@@ -242,6 +242,7 @@ fn three_hosts_become_a_cluster_that_outlives_its_leader() {
     hosts.martlet(leader, &["host", "start", "--patience", "600"]).ok();
     hosts.leader_of_three(leader);
     assert_eq!(hosts.redis(leader, leader, &["GET", "greeting"]), "hello");
+    no_log_tells_of_clients(&hosts);
     the_first_host_is_lost_and_another_invites(&hosts);
 }
 
@@ -256,6 +257,16 @@ fn the_second_knows_the_third_at_once(hosts: &Hosts, list: &Path, before: &str) 
     assert_eq!(shown[0]["replicas_missing"], serde_json::json!([]), "{shown:?}");
     let restarted = with_two(&["cluster", "restart", "2", "--patience", "600"]);
     assert_eq!(restarted[0]["event"], "restarted", "{restarted:?}");
+}
+
+/// Commands come and go as clients: no log tells of them as it tells of nodes.
+fn no_log_tells_of_clients(hosts: &Hosts) {
+    for host in 0..HOSTS {
+        let log = std::fs::read_to_string(Path::new(&hosts.dir(host)).join(format!("node-{host}.log"))).expect("its log");
+        assert!(log.contains("connected with member n"), "{log}");
+        let of_clients: Vec<&str> = log.lines().filter(|line| line.contains("client")).collect();
+        assert!(of_clients.is_empty(), "{of_clients:?}");
+    }
 }
 
 /// The host that keeps the list is lost for good, and later comes back all the same.

@@ -30,7 +30,7 @@ use crate::exchange::BootstrapCounters;
 use crate::host::OwnRegion;
 use crate::host::memory::{self, Area};
 use crate::invariant;
-use crate::meeting::describe;
+use crate::meeting::log_of;
 use crate::meeting::tcp::shared::{Command, Note, Shared};
 use crate::primitive::{Ordering, fence, load_words, store_words};
 use crate::pulse::Pulse;
@@ -572,7 +572,7 @@ impl EthernetFabric {
         if entry.requester.is_broken() {
             return;
         }
-        tracing::warn!(peer = id.0, "the connection with {} is given up: {why}", describe(entry.peer.identity));
+        log_of!(warn, entry.peer.identity, id, "the connection with {} is given up: {}", why);
         entry.requester.give_up();
         self.activate(id);
         self.shared.ask(Command::Cut(id));

@@ -293,11 +293,36 @@ impl Meeting {
     }
 }
 
-/// A process as messages name it.
+/// A process as messages name it. A client's node number means nothing, and would look like that of a member.
 pub(crate) fn describe(identity: Identity) -> String {
-    let kind = match identity.kind {
-        PeerKind::Member => "member",
-        PeerKind::Client => "client",
+    let life = identity.incarnation.0;
+    match identity.kind {
+        PeerKind::Member => format!("member {} (incarnation {life:x})", identity.node),
+        PeerKind::Client => format!("client {life:x}"),
+    }
+}
+
+/// Logs what becomes of the connection with a peer, at this level if it is a member. Clients come and go with every command, so what becomes of theirs is
+/// logged as a detail.
+macro_rules! log_of {
+    ($level:ident, $identity:expr, $peer:expr, $text:literal $(, $value:expr)*) => {
+        match $identity.kind {
+            $crate::contract::PeerKind::Member => tracing::$level!(peer = $peer.0, $text, $crate::meeting::describe($identity) $(, $value)*),
+            $crate::contract::PeerKind::Client => tracing::debug!(peer = $peer.0, $text, $crate::meeting::describe($identity) $(, $value)*),
+        }
     };
-    format!("{kind} {} (incarnation {:x})", identity.node, identity.incarnation.0)
+}
+pub(crate) use log_of;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Incarnation;
+
+    #[test]
+    fn a_client_is_not_named_like_a_node() {
+        let of = |kind| describe(Identity { node: NodeId(0), incarnation: Incarnation(0x2a), kind });
+        assert_eq!(of(PeerKind::Member), "member n0 (incarnation 2a)");
+        assert_eq!(of(PeerKind::Client), "client 2a");
+    }
 }

@@ -22,7 +22,7 @@ use crate::meeting::attempts::{self, Attempts, Times};
 use crate::meeting::handshakes::{End, Failure};
 use crate::meeting::watch::Watch;
 use crate::meeting::wire::Message;
-use crate::meeting::{Refusal, describe};
+use crate::meeting::{Refusal, describe, log_of};
 
 /// How long attempts may take, and the pauses between them. No process looks for a client, so a client looks often. A member that starts looks for all the
 /// others itself: to look for it beforehand is only a safety net, and would wake an idle process many times a second where most of the numbers that a
@@ -61,7 +61,7 @@ impl Connection {
     /// The connection has ended, although no death is known.
     fn lose(&mut self, shared: &Shared) {
         self.link = Link::Lost;
-        tracing::warn!("the connection with {} is lost, its process lives", describe(self.identity));
+        log_of!(warn, self.identity, self.peer, "the connection with {} is lost, its process lives");
         shared.tell(Note::Gone { peer: self.peer, certain: false });
     }
 }
@@ -281,7 +281,7 @@ impl Bootstrap {
                 connection.lose(&self.shared);
             }
         }
-        tracing::info!(peer = id.0, "connected with {}", describe(identity));
+        log_of!(info, identity, id, "connected with {}");
         self.connections.push(Connection { peer: id, identity, socket: Some(handshake.socket), pidfd: handshake.pidfd, link: Link::Live });
         self.shared.count_connected();
         self.shared.tell(Note::Up(id, peer));
@@ -310,7 +310,7 @@ impl Bootstrap {
         if farewell {
             connection.link = Link::Lost;
             let peer = connection.peer;
-            tracing::info!(peer = peer.0, "{} has closed its connection", describe(connection.identity));
+            log_of!(info, connection.identity, peer, "{} has closed its connection");
             self.shared.tell(Note::Gone { peer, certain: false });
             self.dial(at, Instant::now());
         } else {
@@ -336,7 +336,7 @@ impl Bootstrap {
         connection.link = Link::Dead;
         connection.socket = None;
         let peer = connection.peer;
-        tracing::info!(peer = peer.0, "the process of {} has ended", describe(connection.identity));
+        log_of!(info, connection.identity, peer, "the process of {} has ended");
         self.shared.tell(Note::Gone { peer, certain: true });
         self.dial(at, Instant::now());
     }

@@ -25,7 +25,7 @@ use crate::meeting::attempts::{self, Attempts, Times};
 use crate::meeting::handshakes::{End, Failure};
 use crate::meeting::watch::Watch;
 use crate::meeting::wire::Message;
-use crate::meeting::{Party, Refusal, describe};
+use crate::meeting::{Party, Refusal, log_of};
 
 const TIMES: Times =
     Times { handshake: Duration::from_secs(30), first_pause: Duration::from_millis(2), longest_pause: Duration::from_millis(200) };
@@ -298,7 +298,7 @@ impl<C: Carrier> Bootstrap<C> {
                 self.lose(at, "a later life of it has come");
             }
         }
-        tracing::info!(peer = id.0, "connected with {}", describe(identity));
+        log_of!(info, identity, id, "connected with {}");
         self.connections.push(Connection { peer: id, identity, socket: Socket::Open(handshake.stream), resumed: None, left_alone: None });
         self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
@@ -311,7 +311,7 @@ impl<C: Carrier> Bootstrap<C> {
             // We have given the connection up since we said that we hold it. The peer will ask, get no answer, and connect anew.
             return self.attempts.abandoned(&self.shared, &handshake, "the connection that it was to carry has ended meanwhile");
         };
-        tracing::info!(peer = standing.0, "met {} anew: the connection stands", describe(connection.identity));
+        log_of!(info, connection.identity, standing, "met {} anew: the connection stands");
         connection.socket = Socket::Open(handshake.stream);
         (connection.resumed, connection.left_alone) = (Some(Instant::now()), None);
         self.shared.count_resumed();
@@ -344,7 +344,7 @@ impl<C: Carrier> Bootstrap<C> {
         let connection = &mut self.connections[at];
         connection.socket = Socket::Ended;
         let (peer, identity) = (connection.peer, connection.identity);
-        tracing::info!(peer = peer.0, "{} is asked whether it is there: {why}", describe(identity));
+        log_of!(info, identity, peer, "{} is asked whether it is there: {}", why);
         self.tell(Note::Doubt(peer));
         self.dial_soon(identity);
     }
@@ -356,7 +356,7 @@ impl<C: Carrier> Bootstrap<C> {
             return;
         }
         let (peer, identity) = (connection.peer, connection.identity);
-        tracing::info!(peer = peer.0, "{} is gone: {why}", describe(identity));
+        log_of!(info, identity, peer, "{} is gone: {}", why);
         self.carrier.lost(peer);
         self.tell(Note::Gone(peer));
         self.dial_soon(identity);

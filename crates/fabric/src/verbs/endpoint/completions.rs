@@ -7,7 +7,7 @@ use super::revocation::{close, look};
 use super::{Entry, VerbsFabric};
 use crate::contract::{OpError, PeerId};
 use crate::invariant;
-use crate::meeting::describe;
+use crate::meeting::log_of;
 use crate::meeting::tcp::shared::Command;
 use crate::verbs::ffi::{self, Wc};
 use crate::verbs::line::{Channel, Line, State};
@@ -169,7 +169,7 @@ impl VerbsFabric {
         // bytes serves the other peers no better. And the process cannot do without itself: a coordinator's own acceptor would count as lost for as
         // long as the process lives.
         invariant!(id != PeerId::SELF, "the card does not serve us: {why}");
-        tracing::warn!(peer = id.0, "the connection with {} is given up: {why}", describe(entry.peer.identity));
+        log_of!(warn, entry.peer.identity, id, "the connection with {} is given up: {}", why);
         self.end_line(id);
         self.shared.ask(Command::Cut(id));
     }
