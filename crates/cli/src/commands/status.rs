@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let sight = sights.iter().find(|sight| sight.node == number).filter(|_| doing != Doing::Gone);
         let shown = || sight.map(|sight| sight.counter(Counter::Pid)).and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let pid = known.pid.or_else(shown);
-        let role = sight.and_then(Sight::role);
+        let role = sight.and_then(|sight| observer::role(&sights, sight.node));
         let colour = match doing {
             Doing::Running => GOOD,
             Doing::Stopped | Doing::Unreached | Doing::Unlisted => WARN,

@@ -24,10 +24,13 @@ impl Holders {
         members.sort_by_key(|member| member.id.node);
         for member in members {
             let node = member.id.node.0;
-            let life = sight(node).and_then(|sight| Some(sight.reading.as_ref()?.get(Counter::Incarnation)));
-            match (runs(node), life) {
-                (Ok(()), Some(life)) if life == member.id.incarnation.0 => holders.live.push(node),
-                (Ok(()), Some(_)) => holders.missing.push((node, "starting over")),
+            let reading = sight(node).and_then(|sight| sight.reading.as_ref());
+            match (runs(node), reading) {
+                (Ok(()), Some(reading)) if reading.get(Counter::Incarnation) != member.id.incarnation.0 => {
+                    holders.missing.push((node, "starting over"));
+                }
+                (Ok(()), Some(reading)) if reading.get(Counter::Whole) == 0 => holders.missing.push((node, "receiving the data")),
+                (Ok(()), Some(_)) => holders.live.push(node),
                 (Ok(()), None) => holders.missing.push((node, "not readable")),
                 (Err(instead), _) => holders.missing.push((node, instead)),
             }
@@ -66,19 +69,22 @@ mod tests {
     use super::*;
     use crate::watch::failovers::tests::reading;
 
-    fn holders(words: [&'static str; 3], lives: [Option<u64>; 3]) -> Holders {
+    fn view(count: u16) -> View {
         let member = |node| Member::new(ProcessId { node: NodeId(node), incarnation: Incarnation(7) }, Roles::REPLICA);
-        let members = (0..3).map(member).collect();
-        let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
+        let members = (0..count).map(member).collect();
+        View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() }
+    }
+
+    fn holders(words: [&'static str; 3], lives: [Option<u64>; 3]) -> Holders {
         let sights: Vec<Sight> = (0..3)
             .map(|node| Sight {
                 node,
-                reading: lives[usize::from(node)].map(|life| reading(&[(Counter::Incarnation, life)], &[])),
+                reading: lives[usize::from(node)].map(|life| reading(&[(Counter::Incarnation, life), (Counter::Whole, 1)], &[])),
                 view: None,
             })
             .collect();
         let runs = |node: u16| if words[usize::from(node)] == "running" { Ok(()) } else { Err(words[usize::from(node)]) };
-        Holders::of(&view, runs, |node| sights.get(usize::from(node)))
+        Holders::of(&view(3), runs, |node| sights.get(usize::from(node)))
     }
 
     fn plain(text: String) -> String {
@@ -93,6 +99,9 @@ mod tests {
         let apart = holders(["running", "not reached", "gone"], [Some(7), None, Some(7)]);
         assert_eq!(text(&apart), "1 node only of 3 in the view: node 1 not reached, node 2 gone");
         assert_eq!(apart.missing(), json!([{"node": 1, "state": "not reached"}, {"node": 2, "state": "gone"}]));
+        let learns = Sight { node: 0, reading: Some(reading(&[(Counter::Incarnation, 7)], &[])), view: None };
+        let learns = Holders::of(&view(1), |_| Ok(()), |_| Some(&learns));
+        assert_eq!(text(&learns), "no node that is seen of 1 in the view: node 0 receiving the data");
         let another = holders(["running"; 3], [Some(7), Some(8), None]);
         assert_eq!(text(&another), "1 node only of 3 in the view: node 1 starting over, node 2 not readable");
         assert_eq!(text(&holders(["gone"; 3], [None; 3])), "no node that is seen of 3 in the view: node 0 gone, node 1 gone, node 2 gone");

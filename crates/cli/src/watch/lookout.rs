@@ -102,6 +102,8 @@ pub struct Node {
     pub state: State,
     /// What it shows; `None` when it is gone.
     pub sight: Option<Sight>,
+    /// What it is, for all that is seen of the cluster.
+    pub role: Option<Role>,
     /// What it did since the look before.
     pub rates: Option<Rates>,
 }
@@ -110,11 +112,6 @@ impl Node {
     /// A counter, if it could be read.
     pub fn counter(&self, counter: Counter) -> Option<u64> {
         Some(self.sight.as_ref()?.reading.as_ref()?.get(counter))
-    }
-
-    /// What it is.
-    pub fn role(&self) -> Option<Role> {
-        self.sight.as_ref()?.role()
     }
 }
 
@@ -267,6 +264,7 @@ impl Lookout {
         self.reigns.note(&readings, engine.traits().elects(), wall_ns);
         let view = observer::newest_view(&sights).cloned();
         let leader = observer::primary(&sights).map(|sight| sight.node);
+        let roles: Vec<Option<Role>> = sights.iter().map(|sight| observer::role(&sights, sight.node)).collect();
         let server = self.directory.server();
         let since_ns = leader.and_then(|leader| self.reigns.leads_since_ns(leader));
         Look {
@@ -280,7 +278,8 @@ impl Lookout {
             leads_for: since_ns.map(|since_ns| Duration::from_nanos(wall_ns.saturating_sub(since_ns))),
             nodes: sights
                 .into_iter()
-                .map(|sight| self.node(sight, now))
+                .zip(roles)
+                .map(|(sight, role)| Node { role, ..self.node(sight, now) })
                 // Three of a server's many numbers are its replicas', and one that takes a dead one's place has another.
                 .filter(|node| server.is_none() || node.state != State::Gone)
                 .collect(),
@@ -302,7 +301,7 @@ impl Lookout {
                 }
                 _ => State::Gone,
             };
-            return Node { number, state, sight: None, rates: None };
+            return Node { number, state, sight: None, role: None, rates: None };
         };
         let before = self.memories.get(&number);
         let rates = before.and_then(|before| Rates::between(&before.reading, reading));
@@ -314,7 +313,7 @@ impl Lookout {
             _ if now.duration_since(changed) >= SILENT_AFTER => State::Silent,
             _ => State::Running,
         };
-        Node { number, state, sight: Some(sight), rates }
+        Node { number, state, sight: Some(sight), role: None, rates }
     }
 
     /// Nodes may have been added or removed, or the cluster been made anew. What cannot be read is as it was: whoever removes a cluster removes its file first.

@@ -67,6 +67,8 @@ pub enum Role {
     Backup,
     /// It leads.
     Primary,
+    /// It says that it leads, but another node has taken over: it cannot have acknowledged anything since, and has not heard of it so far.
+    Deposed,
     /// It has been excluded, and is about to start over.
     Excluded,
     /// It is leaving.
@@ -80,6 +82,7 @@ impl Role {
             Role::Joining => "joining",
             Role::Backup => "backup",
             Role::Primary => "primary",
+            Role::Deposed => "deposed",
             Role::Excluded => "excluded",
             Role::Leaving => "leaving",
         }
@@ -98,7 +101,7 @@ impl Sight {
         (0..64).filter(|node| nodes >> node & 1 == 1).collect()
     }
 
-    /// The node's role.
+    /// The node's role, as it says itself. What it says may be outdated: see [`role`].
     pub fn role(&self) -> Option<Role> {
         let reading = self.reading.as_ref()?;
         match reading.get(Counter::Standing) {
@@ -203,9 +206,29 @@ pub fn newest_view(sights: &[Sight]) -> Option<&View> {
     sights.iter().filter_map(|sight| sight.view.as_ref()).max_by_key(|view| view.number)
 }
 
-/// The node that says itself that it leads.
+/// The node that leads. Of several that say so, all but one were cut off and have not heard of their successor: it is the one in the newest view, then the one
+/// that more of the others follow, then the one that has got further.
 pub fn primary(sights: &[Sight]) -> Option<&Sight> {
-    sights.iter().filter(|sight| sight.role() == Some(Role::Primary)).max_by_key(|sight| sight.counter(Counter::View))
+    let followers = |leader: &Sight| {
+        let follows = |other: &&Sight| other.node != leader.node && other.counter(Counter::Primary) == u64::from(leader.node) + 1;
+        sights.iter().filter(follows).count()
+    };
+    let leads = |sight: &&Sight| sight.role() == Some(Role::Primary);
+    sights.iter().filter(leads).max_by_key(|sight| (sight.counter(Counter::View), followers(sight), sight.counter(Counter::CommittedIndex)))
+}
+
+/// What a node is, for all that is seen: a node that was cut off says what it was until it hears from the others again.
+pub fn role(sights: &[Sight], node: u16) -> Option<Role> {
+    let sight = sights.iter().find(|sight| sight.node == node)?;
+    let said = sight.role()?;
+    let is_listed = |view: &View| {
+        view.members.iter().any(|member| member.id.node.0 == node && member.id.incarnation.0 == sight.counter(Counter::Incarnation))
+    };
+    match said {
+        Role::Primary if primary(sights).is_some_and(|leader| leader.node != node) => Some(Role::Deposed),
+        Role::Primary | Role::Backup if newest_view(sights).is_some_and(|view| !is_listed(view)) => Some(Role::Excluded),
+        said => Some(said),
+    }
 }
 
 /// The error for a cluster that did not get ready: it says what was last seen of it.
@@ -234,4 +257,63 @@ pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
         })
         .collect();
     Fail::failed(format_args!("{what}; last seen: {}", seen.join(", ")))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use martlet_fabric::Incarnation;
+    use martlet_fabric::primitive::{AtomicU64, Ordering};
+    use martlet_node::counters::Counters;
+    use martlet_protocol::basics::{ProcessId, ViewNumber, layout};
+    use martlet_protocol::membership::{Member, Roles};
+
+    use super::*;
+
+    /// What a node shows that has set these counters.
+    pub(in crate::watch) fn sight(node: u16, values: &[(Counter, u64)]) -> Sight {
+        let region: Vec<AtomicU64> = (0..layout::COUNTERS_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
+        let mut counters = Counters::default();
+        values.iter().for_each(|(counter, value)| counters.set(*counter, *value));
+        counters.open(&region);
+        let bytes: Vec<u8> = region.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        Sight { node, reading: Some(Reading::parse(&bytes).expect("just written")), view: None }
+    }
+
+    /// One that knows that view, whose members are of incarnation 1.
+    fn member(node: u16, standing: u64, knows: u16, number: u64, members: &[u16]) -> Sight {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let members = members.iter().map(|node| Member::new(id(*node), Roles::REPLICA)).collect();
+        let view =
+            View { number: ViewNumber(number), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
+        let values =
+            [(Counter::Standing, standing), (Counter::View, number), (Counter::Incarnation, 1), (Counter::Primary, u64::from(knows) + 1)];
+        Sight { view: Some(view), ..sight(node, &values) }
+    }
+
+    #[test]
+    fn of_two_that_say_that_they_lead_one_is_deposed() {
+        let of = |sights: &[Sight]| {
+            let roles: Vec<_> = (0..3).map(|node| role(sights, node)).collect();
+            (primary(sights).map(|sight| sight.node), roles)
+        };
+        let (leads, deposed, follows) = (Some(Role::Primary), Some(Role::Deposed), Some(Role::Backup));
+        // Node 0 is cut off from node 1 only: membership has changed nothing.
+        let all = [0, 1, 2];
+        let sights = [member(0, 2, 0, 8, &all), member(1, 2, 1, 8, &all), member(2, 1, 1, 8, &all)];
+        assert_eq!(of(&sights), (Some(1), vec![deposed, leads, follows]));
+        let sights = [member(0, 2, 0, 8, &all), member(1, 2, 1, 8, &all), member(2, 1, 0, 8, &all)];
+        assert_eq!(of(&sights), (Some(0), vec![leads, deposed, follows]), "whichever number it has");
+        let sights = [member(0, 2, 0, 8, &all), member(1, 2, 1, 9, &[1, 2]), member(2, 1, 0, 8, &all)];
+        assert_eq!(of(&sights), (Some(1), vec![deposed, leads, follows]), "a newer view decides");
+        // Nobody else says so.
+        assert_eq!(of(&sights[..1]).1[0], leads);
+    }
+
+    #[test]
+    fn a_node_that_the_newest_view_does_not_have_is_excluded_whatever_it_says() {
+        let sights = [member(0, 1, 0, 8, &[0, 1, 2]), member(1, 2, 1, 9, &[1, 2]), member(2, 1, 1, 9, &[1, 2])];
+        assert_eq!((role(&sights, 0), role(&sights, 2)), (Some(Role::Excluded), Some(Role::Backup)));
+        let alone = [member(0, 2, 0, 8, &[0, 1, 2]), member(2, 4, 1, 9, &[1])];
+        assert_eq!((role(&alone, 2), role(&alone, 7)), (Some(Role::Leaving), None), "it says more than the view");
+    }
 }

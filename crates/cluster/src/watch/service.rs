@@ -72,20 +72,8 @@ impl std::fmt::Display for Service {
 
 #[cfg(test)]
 mod tests {
-    use martlet_fabric::primitive::{AtomicU64, Ordering};
-    use martlet_node::counters::{Counters, Reading};
-    use martlet_protocol::basics::layout;
-
+    use super::super::observer::tests::sight;
     use super::*;
-
-    fn sight(node: u16, values: &[(Counter, u64)]) -> Sight {
-        let region: Vec<AtomicU64> = (0..layout::COUNTERS_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
-        let mut counters = Counters::default();
-        values.iter().for_each(|(counter, value)| counters.set(*counter, *value));
-        counters.open(&region);
-        let bytes: Vec<u8> = region.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
-        Sight { node, reading: Some(Reading::parse(&bytes).expect("just written")), view: None }
-    }
 
     #[test]
     fn the_replica_that_began_to_serve_last_tells_of_the_service() {

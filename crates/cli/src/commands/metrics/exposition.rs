@@ -105,7 +105,7 @@ fn help(counter: Counter) -> &'static str {
     }
 }
 
-const ROLES: [Role; 5] = [Role::Joining, Role::Backup, Role::Primary, Role::Excluded, Role::Leaving];
+const ROLES: [Role; 6] = [Role::Joining, Role::Backup, Role::Primary, Role::Deposed, Role::Excluded, Role::Leaving];
 
 /// Bounds of the histogram's buckets, in nanoseconds: from what a death on one host takes to what a lease on a network does.
 const BUCKETS_NS: [u64; 14] = [
@@ -152,7 +152,7 @@ pub fn text(look: &Look, reigns: &Reigns) -> String {
     page.family("martlet_role", Kind::Gauge, "1 for what the node is, 0 for what it is not.");
     for (node, _) in readings(look) {
         for role in ROLES {
-            page.of_node("martlet_role", node, &format!(",role=\"{}\"", role.name()), u8::from(node.role() == Some(role)));
+            page.of_node("martlet_role", node, &format!(",role=\"{}\"", role.name()), u8::from(node.role == Some(role)));
         }
     }
     for counter in Counter::ALL {

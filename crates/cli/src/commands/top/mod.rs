@@ -118,7 +118,7 @@ fn node_object(look: &Look, node: &Node) -> Value {
     json!({
         "node": node.number,
         "state": node.state.name(),
-        "role": node.role().map(Role::name),
+        "role": node.role.map(Role::name),
         "pid": counter(Counter::Pid),
         "view": counter(Counter::View),
         "requests_per_s": node.rates.map(|rates| rates.requests),

@@ -236,7 +236,7 @@ fn state(state: State) -> Word {
 }
 
 fn role(node: &Node) -> Word {
-    match node.role() {
+    match node.role {
         None => (DIM, "-".into()),
         Some(role @ Role::Primary) => (GOOD, role.name().into()),
         Some(role @ Role::Backup) => (PLAIN, role.name().into()),
@@ -301,6 +301,7 @@ pub(super) mod tests {
             number,
             state: State::Running,
             sight: None,
+            role: None,
             rates: requests.map(|requests| Rates { requests, replies: requests, parks: 40.0, active_checks: 2.0 * requests }),
         }
     }
@@ -335,6 +336,7 @@ pub(super) mod tests {
                 (Counter::Clients, 2),
                 (Counter::Rehearsals, 512),
                 (Counter::RehearsalsCut, 3),
+                (Counter::Whole, 1),
             ]
         };
         let events = [
@@ -347,9 +349,9 @@ pub(super) mod tests {
         let member = |node: u16| Member::new(ProcessId { node: NodeId(node), incarnation: Incarnation(1) }, Roles::REPLICA);
         let mut reigns = Reigns::default();
         reigns.note(&[(1, &second), (2, &third)], false, 1_000_000_000_000);
-        let see = |number: u16, reading, requests| Node {
-            sight: Some(Sight { node: number, reading: Some(reading), view: None }),
-            ..node(number, Some(requests))
+        let see = |number: u16, reading, requests| {
+            let sight = Sight { node: number, reading: Some(reading), view: None };
+            Node { role: sight.role(), sight: Some(sight), ..node(number, Some(requests)) }
         };
         let view = View {
             number: ViewNumber(6),
