@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -141,11 +142,24 @@ fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
     })?;
     replied.unwrap_or_else(|| {
         if !client.was_sent() {
-            let ms = timeout.as_millis();
-            return Err(Fail::absent(format_args!("no node of the cluster could be reached within {ms} ms; the request was not sent")));
+            return Err(not_sent(&client.connected(), timeout, &patience.which.dir));
         }
         Err(Fail::failed(format_args!("no reply within {} ms; whether the request takes effect is unknown", timeout.as_millis())))
     })
+}
+
+/// The error for a request that has reached no leader. `reached`: the nodes that were connected all the same.
+fn not_sent(reached: &[u16], timeout: Duration, dir: &Path) -> Fail {
+    let ms = timeout.as_millis();
+    if reached.is_empty() {
+        return Fail::absent(format_args!("no node of the cluster could be reached within {ms} ms; the request was not sent"));
+    }
+    let which = if let [node] = reached { format!("node {node} was") } else { format!("nodes {reached:?} were") };
+    Fail::failed(format_args!(
+        "no node leads, as far as could be seen from here within {ms} ms: {which} reached, and named no leader. A cluster of which too few nodes reach each other has none. The \
+         request was not sent; `martlet status --dir {}` shows the nodes",
+        dir.display()
+    ))
 }
 
 /// As text where it is text; otherwise as an array of bytes.
@@ -155,4 +169,29 @@ fn text(bytes: &[u8]) -> Json {
 
 fn shown(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_cluster::fail::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_reached_and_knows_no_leader_is_told_from_none_that_is_reached() {
+        let of = |reached: &[u16]| {
+            let fail = not_sent(reached, Duration::from_secs(1), Path::new("d"));
+            (fail.kind(), fail.to_string())
+        };
+        let none = of(&[]);
+        assert_eq!(none, (Kind::Absent, "no node of the cluster could be reached within 1000 ms; the request was not sent".into()));
+        let (kind, one) = of(&[2]);
+        assert_eq!(kind, Kind::Failed, "3 would read as a key without a value");
+        assert!(
+            one.starts_with("no node leads, as far as could be seen from here within 1000 ms: node 2 was reached, and named no leader."),
+            "{one}"
+        );
+        assert!(one.contains("The request was not sent; `martlet status --dir d`"), "{one}");
+        assert!(of(&[0, 2]).1.contains("nodes [0, 2] were reached"));
+    }
 }

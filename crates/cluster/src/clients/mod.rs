@@ -77,6 +77,11 @@ impl FabricClient {
         self.0.was_sent()
     }
 
+    /// The nodes that are connected, in the order of their numbers.
+    pub fn connected(&self) -> Vec<u16> {
+        self.0.connected()
+    }
+
     /// When a waiting request last turned to another node because that node had said that it leads.
     pub fn turned_at(&mut self) -> Time {
         self.0.turned_at()
@@ -106,6 +111,7 @@ trait Asking: Send {
     fn send(&mut self, args: &[&[u8]]) -> Outcome;
     fn receive(&mut self) -> Outcome<bool>;
     fn was_sent(&self) -> bool;
+    fn connected(&self) -> Vec<u16>;
     fn turned_at(&self) -> Time;
     fn await_nodes(&mut self, count: usize) -> Outcome;
     fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome;
@@ -148,6 +154,12 @@ impl<F: Backend> Asking for ClientOn<F> {
 
     fn was_sent(&self) -> bool {
         self.client.was_sent(self.last)
+    }
+
+    fn connected(&self) -> Vec<u16> {
+        let mut connected: Vec<u16> = self.client.connected().map(|node| node.0).collect();
+        connected.sort_unstable();
+        connected
     }
 
     fn turned_at(&self) -> Time {
