@@ -8,6 +8,7 @@
 //! DIR/node-N.change  what is under way with node N: it is being added, or starts afresh
 //! DIR/node-N.pid     the process of node N, named so that another process with a reused number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
+//! DIR/removed        the numbers of nodes that have been removed
 //! DIR/server         which server `martlet run` runs, if this is its directory
 //! DIR/runner.pid     the process of that `martlet run`
 //! DIR/invitations/I  an invitation to another host, if this is a host's own directory (module `hosts`)
@@ -489,7 +490,18 @@ impl Directory {
                     && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
             if of_a_node
-                || ["cluster.key", "cluster.toml.new", "server", "server.new", "runner.pid", "runner.pid.new", "lock"].contains(&name)
+                || [
+                    "cluster.key",
+                    "cluster.toml.new",
+                    "removed",
+                    "removed.new",
+                    "server",
+                    "server.new",
+                    "runner.pid",
+                    "runner.pid.new",
+                    "lock",
+                ]
+                .contains(&name)
             {
                 found |= name != "lock";
                 remove(&path)?;

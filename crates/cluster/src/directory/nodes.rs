@@ -2,6 +2,7 @@
 //!
 //! `node-N.change` says what is under way with a node. It is written before any other step of a change, and removed when the node is complete.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -164,6 +165,31 @@ impl Directory {
         })
     }
 
+    fn removed_file(&self) -> PathBuf {
+        self.0.join("removed")
+    }
+
+    /// Whether a node that the cluster does not list was one of its nodes, or was to become one: for a command that is repeated.
+    pub fn was_node(&self, cluster: &Cluster, number: u16) -> bool {
+        let noted = fs::read_to_string(self.removed_file()).unwrap_or_default();
+        noted.split_whitespace().any(|noted| noted.parse() == Ok(number))
+            || self.change(number).is_some()
+            || self.pid_file(number).exists()
+            || self.has_left(cluster, number)
+    }
+
+    /// Notes that nodes have been removed, or are about to be. Under the lock.
+    pub fn note_removed(&self, numbers: &[u16]) -> Outcome {
+        let noted = fs::read_to_string(self.removed_file()).unwrap_or_default();
+        let mut all: BTreeSet<u16> = noted.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        let before = all.len();
+        all.extend(numbers);
+        if all.len() == before {
+            return Ok(());
+        }
+        write_whole(&self.removed_file(), &all.iter().map(|number| format!("{number}\n")).collect::<String>())
+    }
+
     /// The cluster's nodes that are started from here: all of them or, on a fabric of several hosts, those that have a file here.
     pub fn nodes_here(&self, cluster: &Cluster) -> Vec<u16> {
         let everywhere = !cluster.config().fabric.traits().spans_hosts;
@@ -199,6 +225,8 @@ impl Directory {
         change: impl Fn(&str) -> Result<String, String>,
     ) -> Outcome<Cluster> {
         let number = number.unwrap_or_else(|| Directory::next_list(cluster, &nodes));
+        let stays = |number: u16| nodes.iter().any(|node| node.number == number);
+        let removed: Vec<u16> = cluster.config().nodes.iter().map(|node| node.number).filter(|number| !stays(*number)).collect();
         // Check the result before it is written: readers must find a valid file.
         Directory::check_nodes(cluster, nodes)?;
         let file = self.cluster_file();
@@ -207,6 +235,8 @@ impl Directory {
         let numbered = |text: String| if number == cluster.config().list { Ok(text) } else { ClusterConfig::of_list(&text, number) };
         let changed = change(&text).and_then(numbered).map_err(|why| Fail::failed(format_args!("{doing}: {why}")))?;
         if changed != text {
+            // First, so that it is known whenever the file does not list them any more.
+            self.note_removed(&removed)?;
             write_whole(&file, &changed)?;
         }
         self.existing_cluster()
@@ -288,8 +318,6 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use martlet_node::config::FabricKind;
 
     use super::super::tests::plan;
@@ -324,6 +352,13 @@ mod tests {
         assert_eq!(three.config().nodes.iter().map(|node| node.number).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(directory.free_number(&three).expect("room"), 4, "files of 3 are kept");
         directory.purge_node(&three, 3).expect("purged");
+        assert!(
+            directory.was_node(&three, 3) && !directory.was_node(&three, 4),
+            "a removal that is repeated is told from a number that never was a node"
+        );
+        directory.begin_change(4, Change::Adding).expect("noted");
+        assert!(directory.was_node(&three, 4), "it was about to become one");
+        directory.end_change(4).expect("over");
         assert_eq!(directory.free_number(&three).expect("room"), 3);
         let last = directory.unlist_node(&directory.unlist_node(&three, 0).expect("two"), 1).expect_err("node 2 only coordinates");
         assert!(last.to_string().contains("at least one node with both roles, which founds the cluster"), "{last}");

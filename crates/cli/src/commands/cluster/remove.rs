@@ -22,7 +22,7 @@ use crate::commands::Which;
 /// the cluster's file no longer lists it. Until then the node belongs to the cluster, and `martlet cluster up` starts it again.
 ///
 /// The command refuses if the others could not go on without the node, or would not have the data. If it is interrupted, run it again: it continues where it
-/// stopped. For a node that does not belong to the cluster it does nothing.
+/// stopped. For a node that has been removed already it does nothing more; a number that never was a node is an error (exit code 3).
 ///
 /// Example: martlet cluster remove 3 --purge
 #[derive(Debug, Args)]
@@ -63,6 +63,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         session.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
         cluster = unlist(&session, &cluster, number)?;
     } else {
+        if !directory.was_node(&cluster, number) {
+            Directory::check_listed(&cluster, number)?;
+        }
+        directory.note_removed(&[number])?;
         // An earlier command may have been broken off behind that point, or before.
         super::down::stop(directory, number, arguments.grace.time())?;
     }
@@ -81,7 +85,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let what = if listed {
         format!("node {number} has been removed{files}")
     } else {
-        format!("node {number} does not belong to the cluster{files}")
+        format!("node {number} does not belong to the cluster any more{files}")
     };
     format.print(
         format_args!("{what}. The cluster's nodes are {left:?}"),
