@@ -189,7 +189,9 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert_eq!(changed, 1, "one node is another process now");
     cluster.is_greeted();
 
-    cluster.run(&["cluster", "down"]).ok();
+    let down = cluster.run(&["cluster", "down"]).ok().objects();
+    let last = down.last().expect("a report");
+    assert_eq!((&last["event"], &last["durability"]), (&"data gone".into(), &"memory".into()), "{down:?}");
     assert_eq!(processes_about(cluster.temp.path()), Vec::<u32>::new());
     let again = cluster.run(&["cluster", "down"]).ok().objects();
     assert!(again.len() == 1 && again[0]["event"] == "nothing to stop" && again[0]["cluster"] == true, "{again:?}");

@@ -19,7 +19,8 @@ fn the_store_keeps_its_data_over_an_end_and_over_a_crash_of_all() {
     let cluster = Cluster::new();
     up(&cluster, &[]).ok();
     cluster.run(&["set", "first", "kept"]).ok();
-    cluster.run(&["cluster", "down"]).ok();
+    let down = cluster.run(&["cluster", "down"]).ok().objects();
+    assert!(down.iter().all(|object| object["event"] == "stopped"), "the data is on the disks: {down:?}");
     up(&cluster, &[]).ok();
     assert_eq!(cluster.run(&["get", "first"]).ok().objects()[0]["value"], "kept");
     cluster.run(&["set", "second", "kept too"]).ok();

@@ -9,6 +9,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
 use martlet_node::LONGEST_END;
+use martlet_node::config::{Cluster, Role};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
@@ -17,7 +18,7 @@ use crate::commands::Which;
 
 /// Stop all nodes of a cluster.
 ///
-/// The data goes with them, unless it is on their disks (--durability of `cluster up`). Each node is asked to end (SIGTERM), and killed if it does not end in
+/// The data goes with them, unless it is on their disks (--durability of `cluster up`): the command says so where the last copy was in memory. Each node is asked to end (SIGTERM), and killed if it does not end in
 /// time. Running the command twice does no harm.
 ///
 /// Example: martlet cluster down --purge
@@ -69,17 +70,34 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         end_of_service(&directory, arguments.purge)?;
     }
     let _lock = directory.lock()?;
+    let cluster = directory.cluster().ok().flatten();
     let stopped = stop_all(&directory, arguments.grace.time())?;
+    let gone = cluster.as_ref().filter(|cluster| is_last_copy(cluster, &directory.nodes_here(cluster), &stopped));
     if stopped.is_empty() {
         nothing(directory.cluster_file().exists());
     }
     for (node, how) in stopped {
         format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
     }
+    if gone.is_some() {
+        format.print(
+            format_args!(
+                "the cluster's data was only in the memory of its nodes, and is gone with the last of them (`cluster up --durability async` or `sync` also keeps it on disks)"
+            ),
+            || json!({"event": "data gone", "durability": "memory", "dir": path}),
+        );
+    }
     if arguments.purge && directory.purge()? {
         format.print(format_args!("removed the cluster's files from {path}"), || json!({"event": "purged", "dir": path}));
     }
     Ok(())
+}
+
+/// Whether with these nodes the last copy of the cluster's data has ended. Of nodes on other hosts that is not known.
+fn is_last_copy(cluster: &Cluster, here: &[u16], stopped: &[(u16, &str)]) -> bool {
+    let config = cluster.config();
+    let holds = |number: u16| config.nodes.iter().any(|node| node.number == number && node.roles.contains(&Role::Replica));
+    !config.durability.writes() && here.len() == config.nodes.len() && stopped.iter().any(|(node, _)| holds(*node))
 }
 
 /// Of a server that `martlet run` runs: only what an earlier one has left is removed.
@@ -173,4 +191,27 @@ pub fn stop_all(directory: &Directory, grace: Duration) -> Outcome<Vec<(u16, &'s
     }
     ended.sort_unstable();
     Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_node::config::{ClusterConfig, DurabilityKind, EngineKind, Key, NodeEntry};
+
+    use super::*;
+
+    #[test]
+    fn the_last_copy_of_data_in_memory_ends_with_the_last_replica_on_this_host() {
+        let cluster = |mode| {
+            let mut config = ClusterConfig::new("c", (0..3).map(NodeEntry::new).collect());
+            config.key = Some(Key::new([7; 32]).to_hex().into());
+            (config.engine, config.durability.mode, config.nodes[2].roles) = (EngineKind::Mu, mode, vec![Role::Coordinator]);
+            Cluster::new(config).expect("valid")
+        };
+        let memory = cluster(DurabilityKind::Memory);
+        assert!(is_last_copy(&memory, &[0, 1, 2], &[(1, "ended"), (2, "ended")]));
+        assert!(!is_last_copy(&memory, &[0, 1, 2], &[(2, "ended")]), "it held nothing");
+        assert!(!is_last_copy(&memory, &[0, 1, 2], &[]), "none was running");
+        assert!(!is_last_copy(&memory, &[1], &[(1, "ended")]), "other hosts may hold it");
+        assert!(!is_last_copy(&cluster(DurabilityKind::Sync), &[0, 1, 2], &[(1, "ended")]), "it is on the disk");
+    }
 }
