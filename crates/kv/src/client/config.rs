@@ -55,7 +55,9 @@ pub enum RequestError {
     #[error("{0} requests already wait for their replies: take some replies first")]
     Full(usize),
     /// The request does not fit into a lane.
-    #[error("the request has {bytes} bytes; allowed: up to {limit}")]
+    #[error(
+        "the request has {bytes} bytes; allowed over the fabric: up to {limit}, which is a quarter of sizes.client_ring_bytes. A node's Redis port takes longer ones (docs/redis.md)"
+    )]
     TooLong {
         /// What it takes.
         bytes: usize,

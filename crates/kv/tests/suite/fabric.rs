@@ -561,7 +561,9 @@ fn requests_that_cannot_be_sent_are_refused_with_reasons() {
     let longest = client.longest_request();
     assert_eq!(client.post(&[]), Err(RequestError::Arguments(0)));
     let error = client.post(&[&b"SET"[..], b"k", &vec![b'x'; longest]]).expect_err("too long");
-    assert_eq!(error.to_string(), format!("the request has {} bytes; allowed: up to {}", longest + 40, longest + 24));
+    let (text, start) =
+        (error.to_string(), format!("the request has {} bytes; allowed over the fabric: up to {}, ", longest + 40, longest + 24));
+    assert!(text.starts_with(&start) && text.contains("client_ring_bytes") && text.contains("Redis port"), "{text}");
     assert_eq!(client.post(&vec![&b"a"[..]; 70_000]), Err(RequestError::Arguments(70_000)));
 }
 
