@@ -20,8 +20,7 @@ impl Progress {
             && std::env::var("TERM").is_ok_and(|term| term != "dumb" && !term.is_empty());
         let target = if is_seen { ProgressDrawTarget::stderr_with_hz(DRAWN_HZ) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps), target);
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len}, {elapsed} gone, about {eta} left");
-        bar.set_style(style.expect("a template of known parts").progress_chars("=> "));
+        bar.set_style(style(0));
         bar.set_message(what.to_owned());
         // Drawn at once: the first step may take long.
         bar.tick();
@@ -30,6 +29,9 @@ impl Progress {
 
     /// One step more is done.
     pub fn step(&self) {
+        if self.0.position() == 0 {
+            self.0.set_style(style(1));
+        }
         self.0.inc(1);
     }
 
@@ -39,8 +41,33 @@ impl Progress {
     }
 }
 
+/// What is shown once so many steps are done. How long the rest takes is not known before the first.
+fn template(done: u64) -> String {
+    let rest = if done == 0 { "" } else { ", about {eta} left" };
+    format!("{{msg}} [{{bar:30}}] {{pos}} of {{len}}, {{elapsed}} gone{rest}")
+}
+
+fn style(done: u64) -> ProgressStyle {
+    ProgressStyle::with_template(&template(done)).expect("a template of known parts").progress_chars("=> ")
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_of_the_rest_before_the_first_step() {
+        assert_eq!(template(0), "{msg} [{bar:30}] {pos} of {len}, {elapsed} gone");
+        assert_eq!(template(1), "{msg} [{bar:30}] {pos} of {len}, {elapsed} gone, about {eta} left");
+        assert!([0, 1].map(style).iter().all(|style| !style.get_tick_str(0).is_empty()), "both are valid");
+        let progress = Progress::start(Format::Json, "a trial", 2);
+        progress.step();
+        assert_eq!(progress.0.position(), 1);
     }
 }
