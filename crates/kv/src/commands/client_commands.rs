@@ -113,11 +113,11 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Whether clients of that type exist here, where every client is a normal one.
-fn is_type_of_ours(name: &[u8]) -> Result<bool, String> {
+fn is_type_of_ours(name: &[u8]) -> Result<bool, Vec<u8>> {
     match name.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(true),
         b"master" | b"replica" | b"slave" | b"pubsub" => Ok(false),
-        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(name))),
+        _ => Err(errors::quoting("ERR Unknown client type '", name, "'")),
     }
 }
 
@@ -135,13 +135,13 @@ struct Doomed<'a> {
 }
 
 impl<'a> Doomed<'a> {
-    fn parse(args: Args<'a>) -> Result<Doomed<'a>, String> {
+    fn parse(args: Args<'a>) -> Result<Doomed<'a>, Vec<u8>> {
         if args.len() == 3 {
             return Ok(Doomed { address: Some(args.at(2)), ..Doomed::default() });
         }
         let mut doomed = Doomed { but_me: true, ..Doomed::default() };
         for i in (2..args.len()).step_by(2) {
-            let Some(value) = args.get(i + 1) else { return Err(errors::SYNTAX.to_owned()) };
+            let Some(value) = args.get(i + 1) else { return Err(errors::SYNTAX.into()) };
             if args.is(i, "ID") {
                 let id = parse_i64(value).filter(|id| *id > 0).ok_or("ERR client-id should be greater than 0")?;
                 doomed.id = Some(id as u64);
@@ -153,12 +153,12 @@ impl<'a> Doomed<'a> {
                 doomed.of_another_type = !is_type_of_ours(value)?;
             } else if args.is(i, "USER") {
                 if value != b"default" {
-                    return Err(format!("ERR No such user '{}'", String::from_utf8_lossy(value)));
+                    return Err(errors::quoting("ERR No such user '", value, "'"));
                 }
             } else if args.is(i, "SKIPME") && (args.is(i + 1, "YES") || args.is(i + 1, "NO")) {
                 doomed.but_me = args.is(i + 1, "YES");
             } else {
-                return Err(errors::SYNTAX.to_owned());
+                return Err(errors::SYNTAX.into());
             }
         }
         Ok(doomed)
@@ -230,7 +230,7 @@ pub(super) fn set_info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     } else if args.is(2, "LIB-VER") {
         "lib-ver"
     } else {
-        return reply.error(&format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(args.at(2))));
+        return reply.error(&errors::quoting("ERR Unrecognized option '", args.at(2), "'"));
     };
     if !valid_name(args.at(3)) {
         return reply.error(&format!("ERR {what} cannot contain spaces, newlines or special characters."));

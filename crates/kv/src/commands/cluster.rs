@@ -70,7 +70,7 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let me = env.me();
     let member = env.view.iter().flat_map(|view| &view.members).find(|member| name(member).as_bytes().eq_ignore_ascii_case(wanted));
     match member.map(|member| member.id) {
-        None => reply.error(&format!("ERR Unknown node {}", String::from_utf8_lossy(wanted))),
+        None => reply.error(&errors::quoting("ERR Unknown node ", wanted, "")),
         Some(id) if id.node == me => reply.error("ERR I tried hard but I can't forget myself..."),
         Some(id) => {
             ctx.shared.evict = Some(id);
@@ -199,7 +199,7 @@ pub(super) fn replicas(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     let env = ctx.env();
     let members = shard(env);
     match members.iter().position(|m| name(m).as_bytes() == args.at(2)) {
-        None => reply.error(&format!("ERR Unknown node {}", String::from_utf8_lossy(args.at(2)))),
+        None => reply.error(&errors::quoting("ERR Unknown node ", args.at(2), "")),
         Some(0) => {
             reply.array(members.len() - 1);
             members[1..].iter().for_each(|m| reply.bulk(line(env, m).trim_end().as_bytes()));

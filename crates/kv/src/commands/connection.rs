@@ -129,7 +129,7 @@ pub(super) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             }
             i += 2;
         } else {
-            return reply.error(&format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(args.at(i))));
+            return reply.error(&errors::quoting("ERR Syntax error in HELLO option '", args.at(i), "'"));
         }
     }
     if let Some((user, password)) = credentials

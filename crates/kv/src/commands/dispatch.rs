@@ -190,7 +190,8 @@ fn is_http(name: &[u8]) -> bool {
 }
 
 /// Answers with an error a command that was not even started; an open transaction is then not executed.
-fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
+fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &(impl AsRef<[u8]> + ?Sized)) {
+    let error = error.as_ref();
     ctx.shared.stats.errors += 1;
     if let Some(command) = command {
         ctx.shared.calls.rejected(command);
@@ -198,13 +199,13 @@ fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, e
     if command.is_some_and(|c| c.name == "exec") {
         ctx.shared.calls.told(b"EXECABORT");
         transactions::give_up(ctx);
-        reply.error(&format!("EXECABORT Transaction discarded because of: {}", error.strip_prefix("ERR ").unwrap_or(error)));
+        reply.error(&[b"EXECABORT Transaction discarded because of: ", error.strip_prefix(b"ERR ").unwrap_or(error)].concat());
         return;
     }
     if let Some(transaction) = &mut ctx.client().transaction {
         transaction.broken = true;
     }
-    ctx.shared.calls.told(error.as_bytes());
+    ctx.shared.calls.told(error);
     reply.error(error);
 }
 
@@ -227,21 +228,44 @@ fn first_slot(command: &Command, args: Args<'_>) -> Option<u16> {
     command.key_positions(args.len()).next().map(|i| key_slot(args.at(i)))
 }
 
-fn unknown_subcommand(args: Args<'_>, container: &Command) -> String {
-    let name = String::from_utf8_lossy(args.at(1));
-    format!("ERR unknown subcommand '{name:.128}'. Try {} HELP.", container.name.to_uppercase())
+/// Redis cuts the name and the arguments at 128 bytes.
+const SHOWN: usize = 128;
+
+fn unknown_subcommand(args: Args<'_>, container: &Command) -> Vec<u8> {
+    let name = args.at(1);
+    errors::quoting("ERR unknown subcommand '", &name[..name.len().min(SHOWN)], &format!("'. Try {} HELP.", container.name.to_uppercase()))
 }
 
-/// Redis cuts the name and the arguments at 128 bytes.
-fn unknown(args: Args<'_>) -> String {
-    const SHOWN: usize = 128;
-    let cut = |arg: &[u8], most: usize| String::from_utf8_lossy(&arg[..arg.len().min(most)]).into_owned();
-    let mut list = String::new();
+fn unknown(args: Args<'_>) -> Vec<u8> {
+    let cut = |arg: &'_ [u8], most: usize| errors::up_to_zero(&arg[..arg.len().min(most)]).to_vec();
+    let mut list = Vec::new();
     for arg in args.from(1) {
         if list.len() >= SHOWN {
             break;
         }
-        list.push_str(&format!("'{}' ", cut(arg, SHOWN - list.len())));
+        list.extend([b"'", &cut(arg, SHOWN - list.len())[..], b"' "].concat());
     }
-    format!("ERR unknown command '{}', with args beginning with: {list}", cut(args.at(0), SHOWN))
+    [&errors::quoting("ERR unknown command '", &cut(args.at(0), SHOWN), "', with args beginning with: ")[..], &list].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::Span;
+
+    #[test]
+    fn an_unknown_command_is_quoted_as_redis_does() {
+        let of = |words: &[&[u8]]| {
+            let (mut bytes, mut spans) = (Vec::new(), Vec::new());
+            for word in words {
+                spans.push(Span::new(bytes.len(), word.len()));
+                bytes.extend_from_slice(word);
+            }
+            unknown(Args::new(&bytes, &spans))
+        };
+        // What Redis 7.0.15 answers.
+        assert_eq!(of(&[b"\xff\0foo", b"a\xff\0b", b"c"]), b"ERR unknown command '\xff', with args beginning with: 'a\xff' 'c' ");
+        let long = of(&[&[0xff; 200]]);
+        assert_eq!(long, [&b"ERR unknown command '"[..], &[0xff; 128], b"', with args beginning with: "].concat());
+    }
 }

@@ -13,7 +13,29 @@ pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory
 pub(super) const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";
 
+/// An error that quotes what a client sent. Redis quotes the bytes as they are, up to the first that is zero.
+pub(super) fn quoting(before: &str, sent: &[u8], after: &str) -> Vec<u8> {
+    [before.as_bytes(), up_to_zero(sent), after.as_bytes()].concat()
+}
+
+/// The bytes before the first that is zero.
+pub(super) fn up_to_zero(sent: &[u8]) -> &[u8] {
+    sent.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
 /// For a request that the engine could not replicate, and that had no effect.
 pub(super) fn too_large(bytes: usize, limit: usize) -> String {
     format!("ERR the changes of this request may take {bytes} bytes, and an entry of the log holds at most {limit}: send less at once")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_sent_is_quoted_byte_by_byte_up_to_the_first_zero() {
+        assert_eq!(quoting("ERR Unknown node ", b"\xff\xfea", "."), b"ERR Unknown node \xff\xfea.");
+        assert_eq!(quoting("'", b"\xff\0a", "'"), b"'\xff'");
+        assert_eq!(quoting("'", b"", "'"), b"''");
+    }
 }

@@ -30,7 +30,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn parse(args: Args<'_>) -> Result<Conditions, String> {
+    fn parse(args: Args<'_>) -> Result<Conditions, Vec<u8>> {
         let mut c = Conditions::default();
         for i in 3..args.len() {
             if args.is(i, "NX") {
@@ -42,14 +42,14 @@ impl Conditions {
             } else if args.is(i, "LT") {
                 c.lt = true;
             } else {
-                return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(args.at(i))));
+                return Err(errors::quoting("ERR Unsupported option ", args.at(i), ""));
             }
         }
         if c.nx && (c.xx || c.gt || c.lt) {
-            return Err("ERR NX and XX, GT or LT options at the same time are not compatible".to_owned());
+            return Err("ERR NX and XX, GT or LT options at the same time are not compatible".into());
         }
         if c.gt && c.lt {
-            return Err("ERR GT and LT options at the same time are not compatible".to_owned());
+            return Err("ERR GT and LT options at the same time are not compatible".into());
         }
         Ok(c)
     }

@@ -77,14 +77,9 @@ impl<'a> Reply<'a> {
     }
 
     /// An error: its code, a space, its text. Line breaks in it become spaces, as it may contain what a client sent.
-    pub fn error(&mut self, text: &str) {
-        self.error_bytes(text.as_bytes());
-    }
-
-    /// The same, from bytes.
-    pub fn error_bytes(&mut self, text: &[u8]) {
+    pub fn error<T: AsRef<[u8]> + ?Sized>(&mut self, text: &T) {
         self.out.push(b'-');
-        self.out.extend(text.iter().map(|&c| if c == b'\r' || c == b'\n' { b' ' } else { c }));
+        self.out.extend(text.as_ref().iter().map(|&c| if c == b'\r' || c == b'\n' { b' ' } else { c }));
         self.out.extend_from_slice(b"\r\n");
     }
 
