@@ -2,7 +2,7 @@
 
 use martlet_cluster::directory::{Directory, Runner};
 use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_cluster::process::Activity;
+use martlet_cluster::process::{Activity, ProcessName};
 use martlet_fabric::NodeId;
 use martlet_node::config::Cluster;
 use serde_json::{Value, json};
@@ -84,8 +84,10 @@ impl Known {
             // It may run elsewhere, unless it has been started here.
             started_here
         } else {
-            let runs =
-                cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see which nodes are running")?;
+            let listener =
+                cluster.rendezvous().listener(&cluster.fabric_name(), NodeId(node)).context("cannot see which nodes are running")?;
+            // A keeper or a mourner may keep the descriptors of a process that has died.
+            let runs = listener.is_some_and(|pid| u32::try_from(pid).ok().filter(|pid| *pid != 0).is_none_or(is_alive));
             match started_here {
                 _ if !runs => Some(Activity::Gone),
                 // It runs again, without us, or died this very moment.
@@ -95,6 +97,11 @@ impl Known {
         };
         Ok(Known { node, pid: None, activity })
     }
+}
+
+/// Whether the process of this number is there, and does not only wait to be reaped.
+fn is_alive(pid: u32) -> bool {
+    ProcessName::of(pid).is_ok_and(|process| process.activity() != Activity::Gone)
 }
 
 #[cfg(test)]
@@ -123,5 +130,15 @@ mod tests {
             assert_eq!(Doing::of(Some(Activity::Gone), is_seen), Doing::Gone, "what it showed is of before");
             assert_eq!(Doing::of(Some(Activity::Stopped), is_seen), Doing::Stopped);
         }
+    }
+
+    #[test]
+    fn a_process_that_waits_only_to_be_reaped_does_not_run() {
+        assert!(is_alive(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().expect("it starts");
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(child.wait().expect("it was ours").success(), "it was there until now");
     }
 }

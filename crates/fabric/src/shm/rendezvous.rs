@@ -124,10 +124,20 @@ impl Rendezvous {
     /// # Errors
     /// When the system cannot tell.
     pub fn is_running(&self, cluster: &str, node: NodeId) -> io::Result<bool> {
-        match rustix::net::connect(&socket::seqpacket()?, &self.address(cluster, &node.to_string())?) {
-            // AGAIN: so many processes want to connect that there is no room for us.
-            Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
-            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Ok(self.listener(cluster, node)?.is_some())
+    }
+
+    /// The process that has begun to listen at the place of `node`, as the kernel noted it then; 0 if it is in a PID namespace that this process does not see.
+    /// `None`: none listens. The process may have died since, if another one keeps its descriptors.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn listener(&self, cluster: &str, node: NodeId) -> io::Result<Option<i32>> {
+        let dialled = socket::seqpacket()?;
+        match rustix::net::connect(&dialled, &self.address(cluster, &node.to_string())?) {
+            Ok(()) => Ok(Some(socket::peer(&dialled)?.pid)),
+            Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(Some(0)),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -204,6 +214,7 @@ mod tests {
             assert!(!is_running());
             let held = place.listen(&cluster, NodeId(3)).expect("a free place");
             assert!(is_running());
+            assert_eq!(place.listener(&cluster, NodeId(3)).expect("a socket"), Some(std::process::id() as i32));
             // Even if it does not accept, since it may be paused.
             assert!((0..300).all(|_| is_running()));
             assert_eq!(place.listen(&cluster, NodeId(3)).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
