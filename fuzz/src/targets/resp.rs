@@ -86,7 +86,7 @@ fn write(value: &Value<'_>, reply: &mut Reply<'_>) {
     match value {
         Value::Null => reply.null(),
         Value::Simple(text) => reply.simple(std::str::from_utf8(text).expect("checked")),
-        Value::Error(text) => reply.error_bytes(text),
+        Value::Error(text) => reply.error(text),
         Value::Int(n) => reply.int(*n),
         Value::Bulk(bytes) => reply.bulk(bytes),
         Value::List(parts) => {
