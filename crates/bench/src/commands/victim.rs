@@ -11,7 +11,7 @@ use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
 use martlet_warden::AppId;
 use martlet_warden::client::Warden;
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Wait to be killed.
 #[derive(Debug, Args)]
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 /// What every victim but the bare one does first. Returns its resident memory.
 fn prepare(arguments: &Arguments) -> Outcome<Vec<u8>> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
+    martlet_fabric::host::process::end_with_parent().context("cannot tie ourselves to our parent")?;
     match arguments.dumps {
         true => {
             let most = rustix::process::getrlimit(Resource::Core).maximum;

@@ -9,6 +9,7 @@ use martlet_cluster::hosts;
 use martlet_cluster::log;
 use martlet_cluster::starter::Starter;
 use martlet_fabric::NodeId;
+use martlet_fabric::host::process::end_with_parent;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, NodeConfig, Settings};
@@ -16,7 +17,7 @@ use martlet_node::connections::service::Service;
 use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, Milestone, ProcessPolicy, clock};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
 ///
@@ -46,7 +47,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.die_with_parent {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
+        end_with_parent().context("cannot tie this process to its parent")?;
     }
     log::start()?;
     let file = node_file(&arguments.config)?;

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use martlet_fabric::host::process::PARENT;
 use martlet_fabric::{Multicast, NodeId};
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
@@ -521,7 +522,10 @@ impl Directory {
 /// # Errors
 /// When it cannot be found.
 pub fn own_command() -> Outcome<Command> {
-    Ok(Command::new(std::env::current_exe().context("cannot find this command's own executable")?))
+    let mut command = Command::new(std::env::current_exe().context("cannot find this command's own executable")?);
+    // For those that are to end with this process.
+    command.env(PARENT, std::process::id().to_string());
+    Ok(command)
 }
 
 /// How long a started node lives.

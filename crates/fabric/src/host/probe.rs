@@ -75,10 +75,7 @@ pub struct VictimPlan {
 /// Acts as the victim: registers the word in the inherited memory `fd`, reports that it is ready, and waits to be killed. It also ends with the
 /// thread that started it, so that no victim is left over. Returns only an error.
 pub fn victim(fd: RawFd, plan: VictimPlan) -> io::Result<std::convert::Infallible> {
-    if rustix::process::getppid().is_none() {
-        return Err(io::Error::other("the prober is gone already"));
-    }
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    process::end_with_parent()?;
     process::disable_core_dumps()?;
     if fd <= 2 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}; allowed is an inherited one above 2")));

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Turns core dumps off for this process and its children. A dump delays every sign of a death by the time that it takes to write the dump (TRAPS
@@ -42,6 +42,25 @@ pub fn stand_aside() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
+/// The variable by which a command tells processes that it starts, and that are to end with it, its own number.
+pub const PARENT: &str = "MARTLET_PARENT";
+
+/// From here on this process ends with the thread that has started it.
+///
+/// # Errors
+/// When the kernel refuses. When that process has ended already: the kernel tells nothing of a death before this call.
+pub fn end_with_parent() -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A parent in another PID namespace has no number here.
+    let (parent, now) = (std::env::var(PARENT).ok().and_then(|number| number.parse().ok()), getppid().map(Pid::as_raw_nonzero));
+    match (parent, now) {
+        (Some(parent), Some(now)) if now.get() != parent => {
+            Err(io::Error::other(format!("its parent, process {parent}, has ended already")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the calling thread run before ordinary ones as soon as it has something to do, if that is allowed. For helpers that work for microseconds at
 /// a time while others wait for them.
 pub fn come_first() {
@@ -78,6 +97,24 @@ mod tests {
         disable_core_dumps().expect("lowering a limit is always allowed");
         assert!(getrlimit(Resource::Core).current.is_some_and(|limit| limit <= 1));
         disable_core_dumps().expect("and again");
+    }
+
+    #[test]
+    fn a_process_whose_parent_has_ended_already_does_not_begin() {
+        const TEST: &str = "host::process::tests::a_process_whose_parent_has_ended_already_does_not_begin";
+        const CHILD: &str = "MARTLET_TEST_TIED";
+        if std::env::var_os(CHILD).is_some() {
+            return println!("tied: {:?}", end_with_parent().map_err(|error| error.to_string()));
+        }
+        let child_of = |parent: u32| {
+            let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+            child.args(["--exact", TEST, "--nocapture"]).env(CHILD, "").env(PARENT, parent.to_string());
+            String::from_utf8(child.output().expect("it runs").stdout).expect("text")
+        };
+        let own = std::process::id();
+        assert!(child_of(own).contains("tied: Ok(())"));
+        let other = child_of(own + 1);
+        assert!(other.contains(&format!("its parent, process {}, has ended already", own + 1)), "{other}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::log;
 use martlet_cluster::output::Format;
 use martlet_fabric::host::marks::drop_capabilities;
+use martlet_fabric::host::process::end_with_parent;
 use martlet_node::config::{Idle, Key, Priority};
 use martlet_node::sched::{place_current_thread, raise_descriptor_limit};
 use martlet_node::stop::Stop;
@@ -15,7 +16,6 @@ use martlet_warden::board::Marking;
 use martlet_warden::daemon::{Options, Party, RunError, Thread, Warden};
 use martlet_warden::neighbours::Neighbours;
 use martlet_warden::place::ListenError;
-use rustix::process::Signal;
 use serde_json::json;
 
 use super::Place;
@@ -67,7 +67,7 @@ fn party(file: &Path) -> Outcome<Party> {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.die_with_parent {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
+        end_with_parent().context("cannot tie this process to its parent")?;
     }
     log::start()?;
     let stop = Stop::new().context("cannot make the warden's stop handle")?;

@@ -136,7 +136,7 @@ fn clients_beyond_the_limit_are_refused_until_one_is_forgotten() {
     clients[2].connect(NodeId(1));
     let why = until(|| clients[2].last_refusal());
     assert!(why.contains("serves 2 clients already, at most 2 are allowed"), "{why}");
-    assert!(until(|| node.last_refusal()).contains("client n3"));
+    assert!(until(|| node.last_refusal()).contains("client 1"));
     let [(first, _), (second, _)] = [next_up(&mut node), next_up(&mut node)];
     drop(clients.remove(0));
     let gone = match next_event(&mut node) {

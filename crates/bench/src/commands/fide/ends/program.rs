@@ -8,9 +8,9 @@ use martlet_cluster::directory::own_command;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output;
+use martlet_fabric::host::process::{PARENT, disable_core_dumps, end_with_parent};
 use martlet_warden::AppId;
 use martlet_warden::client::Warden;
-use rustix::process::Signal;
 
 /// Live on, until killed.
 #[derive(Debug, Args)]
@@ -54,8 +54,8 @@ fn say(what: &str) {
 /// # Errors
 /// When it cannot begin, or is told something else.
 pub fn run(arguments: &Arguments) -> Outcome {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
-    martlet_fabric::host::process::disable_core_dumps().context("cannot turn core dumps off")?;
+    end_with_parent().context("cannot tie ourselves to our parent")?;
+    disable_core_dumps().context("cannot turn core dumps off")?;
     let handler = arguments.handles.then(Interrupt::install_without_end).transpose().context("cannot handle signals")?;
     let mut warden = None;
     if let (Some(socket), Some(app)) = (&arguments.socket, arguments.app) {
@@ -95,5 +95,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 /// Becomes the same program once more, with the same arguments.
 fn exec() -> Outcome {
-    Err(own_command()?.args(std::env::args_os().skip(1)).exec()).context("cannot become the same program once more")
+    // Its parent stays the same.
+    Err(own_command()?.env_remove(PARENT).args(std::env::args_os().skip(1)).exec()).context("cannot become the same program once more")
 }

@@ -9,12 +9,12 @@ use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_exchange::market::Market;
+use martlet_fabric::host::process::end_with_parent;
 use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
 use martlet_node::counters::{Counter, Reading};
 use martlet_node::embed::{Builder, CallError, Here, Replica, Role, Turn};
 use martlet_node::{ProcessPolicy, clock, sched};
 use martlet_protocol::basics::LogIndex;
-use rustix::process::Signal;
 
 use super::super::super::alone::NODES;
 use super::super::super::threads::idle;
@@ -78,7 +78,7 @@ const CALLER_SPIN_US: u64 = 10_000;
 const LOOK: Duration = Duration::from_millis(1);
 
 pub fn run(arguments: &Arguments) -> Outcome {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
+    end_with_parent().context("cannot tie this process to its parent")?;
     martlet_cluster::log::start()?;
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut node: NodeConfig = settings.node().clone();
