@@ -344,8 +344,6 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     end(keeps);
                 }
                 close_others(listener, &waits);
-                // They have been closed with the others: their numbers may be given to connections.
-                spares = [-1; SPARES];
             }
             if came <= 0 {
                 looks = if lives || given >= 0 { 0 } else { looks + u32::from(came == 0) };
@@ -411,9 +409,6 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
                     }
                     // It is accepted at the next attempt. Nothing is given up while the process lives: the process could take the number that is given up.
                     Err(Errno::MFILE | Errno::NFILE) => is_full = lives || !give_up_one(&mut spares, &mut silent),
-                    // The process has closed it: no successor can ask. While the process lives, its keeper lives too.
-                    Err(Errno::BADF | Errno::NOTSOCK) if !lives => end(keeps),
-                    Err(Errno::BADF | Errno::NOTSOCK) => is_full = true,
                     Err(_) => {}
                 }
             }
@@ -616,7 +611,8 @@ pub fn begin_to_ask(name: &str) -> io::Result<Left> {
 /// could make sure of its death.
 pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
     let keeper = connect(name)?;
-    if owner(name).is_none() || owner(name) != peer(keeper.as_raw_fd()).map(|peer| peer.pid) {
+    let owner = owner(name);
+    if owner.is_none() || owner != peer(keeper.as_raw_fd()).map(|peer| peer.pid) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let mut left = ask_by(keeper, LISTENER)?;
