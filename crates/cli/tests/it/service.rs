@@ -67,15 +67,21 @@ fn info(client: &mut Client, field: &str) -> u64 {
     value.trim_start_matches('n').parse().expect("a number")
 }
 
-fn service(name: &str) {
-    const CLIENTS: usize = 8;
-    const KILLS: u64 = 4;
+/// A cluster with one address, and its port. `None`: the tests run on a fabric between hosts, where there is none.
+fn served(engine: &str) -> Option<(Cluster, u16)> {
     if !fabric().is_empty() {
-        return;
+        return None;
     }
     let cluster = Cluster::new();
     let port = free_ports(1);
-    cluster.up_with(&["--service-port", &port.to_string(), "--engine", name]).ok();
+    cluster.up_with(&["--service-port", &port.to_string(), "--engine", engine]).ok();
+    Some((cluster, port))
+}
+
+fn service(name: &str) {
+    const CLIENTS: usize = 8;
+    const KILLS: u64 = 4;
+    let Some((cluster, port)) = served(name) else { return };
     let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(port, number)).collect();
     clients[0].send(b"CLIENT SETNAME first\r\nHELLO 3\r\nMULTI\r\nSET a 1\r\n");
     for kill in 0..KILLS {
@@ -128,12 +134,7 @@ fn keeper_of(pid: u64) -> Option<Pid> {
 
 #[test]
 fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_its_node() {
-    if !fabric().is_empty() {
-        return;
-    }
-    let cluster = Cluster::new();
-    let port = free_ports(1);
-    cluster.up_with(&["--service-port", &port.to_string()]).ok();
+    let Some((cluster, port)) = served("primary-backup") else { return };
     let mut client = Client::new(port, 0);
     for _ in 0..3 {
         client.ask(10);
@@ -162,12 +163,7 @@ fn a_keeper_that_is_killed_alone_is_replaced_and_connections_outlive_its_node() 
 
 #[test]
 fn a_leader_that_is_stopped_with_its_keeper_is_succeeded_all_the_same() {
-    if !fabric().is_empty() {
-        return;
-    }
-    let cluster = Cluster::new();
-    let port = free_ports(1);
-    cluster.up_with(&["--service-port", &port.to_string()]).ok();
+    let Some((cluster, port)) = served("primary-backup") else { return };
     let mut client = Client::new(port, 0);
     client.ask(10);
     client.settle();

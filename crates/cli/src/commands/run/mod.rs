@@ -273,9 +273,8 @@ impl Supervisor {
                 }
                 self.say(
                     format_args!(
-                        "told the server to end (SIGTERM); if it has not ended in {} s, its {} replicas are killed",
-                        (STOP_PATIENCE + self.longest).as_secs(),
-                        self.replicas.living.len()
+                        "told the server to end (SIGTERM); if it has not ended in {} s, it is killed",
+                        (STOP_PATIENCE + self.longest).as_secs()
                     ),
                     || json!({"event": "told to end", "killed_after_s": (STOP_PATIENCE + self.longest).as_secs()}),
                 );
