@@ -6,7 +6,7 @@ use martlet_fabric::Fabric;
 use crate::basics::{self, Time};
 use crate::replica::StateMachine;
 use crate::replica::part::{Oversized, REST_NS};
-use crate::replica::state_transfer::{Desk, Source, TransferKind};
+use crate::replica::state_transfer::{Sender, Source, TransferKind};
 
 use super::layout::{Header, Kind, Op, control};
 use super::log::Log;
@@ -48,13 +48,13 @@ impl Apus {
         }
         let is_exact = !self.is_ahead_of_log();
         let Apus { peers, log, config, sending_record, buffer, nudges, events, unteachable_since, .. } = self;
-        let mut desk = Desk { log, is_exact, settings: config, buffer };
+        let mut sender = Sender { log, is_exact, settings: config, buffer };
         let mut any = false;
         for peer in peers.iter_mut().filter(|p| !p.watch.dead) {
             let id = peer.id;
             let (asked, salt) = (word_from(fabric, id, control::TEACH), |fabric: &F| word_from(fabric, id, control::STATE_SALT));
             let tokens = [Op::State, Op::StateConsumed].map(|op| op.token(0, id));
-            match peer.state_lane.send(asked, salt, tokens, &mut desk, sending_record, fabric, machine) {
+            match peer.state_lane.send(asked, salt, tokens, &mut sender, sending_record, fabric, machine) {
                 Ok(true) => {
                     any = true;
                     nudges.at_once(id);

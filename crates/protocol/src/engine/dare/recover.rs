@@ -22,7 +22,7 @@ use crate::replica::StateMachine;
 use crate::replica::backlog::HEADER_BYTES;
 use crate::replica::part::{Oversized, REST_NS};
 use crate::replica::record::RecordKind as _;
-use crate::replica::state_transfer::{Desk, Learning, Sending, Source, TransferKind};
+use crate::replica::state_transfer::{Learning, Sender, Sending, Source, TransferKind};
 
 /// For how many heartbeats a server must have looked for another teacher before it asks the leader.
 const LEADER_TOO: u64 = 10;
@@ -355,7 +355,7 @@ impl Dare {
         if serving.sending.is_possible(log) {
             // A leader that executes first may show more than is in its log.
             let is_exact = !reign.as_ref().is_some_and(|reign| reign.backlog.has_commands());
-            match serving.sending.go_on(&mut Desk { log, is_exact, settings: config, buffer }, fabric, machine, put) {
+            match serving.sending.go_on(&mut Sender { log, is_exact, settings: config, buffer }, fabric, machine, put) {
                 Ok(()) => self.serving = Some(serving),
                 Err(Oversized(bytes)) => {
                     self.unteachable_since = Some(now);

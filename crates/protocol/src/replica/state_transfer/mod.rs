@@ -8,7 +8,7 @@ mod receiver;
 mod sender;
 
 pub use receiver::Learning;
-pub use sender::{Desk, Sending, Source, StateLane};
+pub use sender::{Sender, Sending, Source, StateLane};
 
 use super::record::{self, Header, LaneFault, RecordKind};
 

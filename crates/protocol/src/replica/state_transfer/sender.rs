@@ -37,8 +37,8 @@ pub trait Source: Deref<Target = Entries<Self::Kind>> {
     }
 }
 
-/// What a sender works with.
-pub struct Desk<'a, L> {
+/// A replica that sends its state: what it sends from.
+pub struct Sender<'a, L> {
     /// Its log.
     pub log: &'a L,
     /// Whether the machine shows the log's entries and nothing else: that of a leader that executes first may show more.
@@ -99,12 +99,12 @@ impl Sending {
     /// When the next part is too long for any learner. It may be tried again later.
     pub fn go_on<F: Fabric, L: Source, S: StateMachine>(
         &mut self,
-        desk: &mut Desk<L>,
+        sender: &mut Sender<L>,
         fabric: &mut F,
         machine: &S,
         mut put: impl FnMut(&mut F, &Header<L::Kind>, &[u8]) -> bool,
     ) -> Result<(), Oversized> {
-        let log = desk.log;
+        let log = sender.log;
         if !self.begun {
             (self.sent, self.breaks) = (log.applied(), log.breaks());
             // The group as of what the state shows, which may be ahead of what is committed, or not yet known to the log.
@@ -117,11 +117,11 @@ impl Sending {
             }
         }
         // The budget is for the state only. Entries are always sent at once, because an entry that is overwritten before it is sent costs the whole transfer.
-        let mut budget = desk.settings.transfer_budget_bytes;
+        let mut budget = sender.settings.transfer_budget_bytes;
         while self.begun && budget > 0 {
             if self.posted < self.part.len() {
                 // Fragments of a part, with nothing between them.
-                let room = ring::max_payload(desk.settings.state_ring_bytes) - HEADER_BYTES;
+                let room = ring::max_payload(sender.settings.state_ring_bytes) - HEADER_BYTES;
                 let end = (self.posted + room).min(self.part.len());
                 let more = u32::from(end < self.part.len());
                 if !put(fabric, &log.bare(L::Kind::PART, more, self.sent.index), &self.part[self.posted..end]) {
@@ -132,15 +132,15 @@ impl Sending {
                 continue;
             }
             if self.sent.position < log.applied().position && (L::Kind::CONTINUES || !self.ended) {
-                let Some((header, next)) = log.entry_at(fabric, self.sent.position, desk.buffer) else { return Ok(()) };
-                if !put(fabric, &log.sent(header), &desk.buffer[HEADER_BYTES..]) {
+                let Some((header, next)) = log.entry_at(fabric, self.sent.position, sender.buffer) else { return Ok(()) };
+                if !put(fabric, &log.sent(header), &sender.buffer[HEADER_BYTES..]) {
                     return Ok(());
                 }
                 (self.sent, self.told) = (Mark { index: header.last(), position: next }, log.committed().index);
                 continue;
             }
             match self.cursor {
-                Some(_) if !desk.is_exact => return Ok(()),
+                Some(_) if !sender.is_exact => return Ok(()),
                 Some(cursor) => {
                     self.part.clear();
                     self.posted = 0;
@@ -202,7 +202,7 @@ impl StateLane {
         asked: u64,
         salt: impl FnOnce(&F) -> u64,
         tokens: [Token; 2],
-        desk: &mut Desk<L>,
+        sender: &mut Sender<L>,
         record: &mut Record,
         fabric: &mut F,
         machine: &S,
@@ -227,11 +227,11 @@ impl StateLane {
             });
             self.writer.push(fabric, record, tokens[0]).is_some()
         };
-        let over = if sending.is_possible(desk.log) {
-            sending.go_on(desk, fabric, machine, put).map(|()| false)
+        let over = if sending.is_possible(sender.log) {
+            sending.go_on(sender, fabric, machine, put).map(|()| false)
         } else {
             L::MARKS[1].reach();
-            Ok(put(fabric, &desk.log.bare(L::Kind::BREAK, 0, LogIndex(0)), &sending.request.to_le_bytes()))
+            Ok(put(fabric, &sender.log.bare(L::Kind::BREAK, 0, LogIndex(0)), &sending.request.to_le_bytes()))
         };
         // A part that is too long is tried again where it was.
         if over != Ok(true) {
