@@ -115,6 +115,23 @@ fn a_number_below_zero_is_a_value_that_is_refused_like_any_other() {
 }
 
 #[test]
+fn what_follows_the_name_of_a_server_is_the_servers_with_and_without_a_separator() {
+    for arguments in [
+        &["run", "no-such-server", "--port", "7000"][..],
+        &["run", "--", "no-such-server", "--port", "7000"],
+        &["run", "--", "no-such-server"],
+    ] {
+        let said = run(arguments).code(3).err;
+        assert!(said.contains("there is no program \"no-such-server\" in PATH"), "{arguments:?}: {said}");
+    }
+    // What stands before the name is the command's own.
+    for arguments in [&["run", "--replicas", "3", "no-such-server"][..], &["run", "--port", "7000"]] {
+        let said = run(arguments).code(2).err;
+        assert!(said.contains(&format!("unexpected argument '{}'", arguments[1])), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn the_doctor_says_what_this_host_can_do() {
     let objects = run(&["doctor", "--json", "--seconds", "1", "--fence-trials", "2"]).ok().objects();
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();

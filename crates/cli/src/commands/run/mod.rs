@@ -63,6 +63,7 @@ const HOPELESS: Duration = Duration::from_secs(5);
 ///
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
+#[command(override_usage = "martlet run [OPTIONS] [--] SERVER [ARGUMENT]...")]
 pub struct Arguments {
     /// The library to load into the server [default: the one that this program carries, or the one beside it or in ../lib].
     #[arg(long, value_name = "FILE")]
@@ -80,8 +81,8 @@ pub struct Arguments {
     /// Run a server that Martlet does not know. It must execute its requests on one thread, and wait with epoll, poll or select.
     #[arg(long)]
     untried: bool,
-    /// The server and its arguments.
-    #[arg(last = true, required = true, value_name = "SERVER [ARGUMENT]...")]
+    /// The server and its arguments. What follows the server's name is the server's, also where `--` is left out.
+    #[arg(trailing_var_arg = true, required = true, value_name = "SERVER [ARGUMENT]...")]
     server: Vec<String>,
 }
 
