@@ -188,7 +188,7 @@ fn a_network_is_planned_drawn_and_mended() {
     run(&["plan", &file, "--without", "edge1a:aggregationa"]).ok();
     let refused = run(&["plan", &file, "--without", "aggregationa"]).code(1).err;
     assert!(refused.contains("request 1, trees is 2; allowed: at most 1"), "{refused}");
-    let absent = run(&["plan", &dir.join("none.toml")]).code(1).err;
+    let absent = run(&["plan", &dir.join("none.toml")]).code(2).err;
     assert!(absent.contains("none.toml: cannot be read"), "{absent}");
     run(&["plan"]).code(2);
     let heights = run(&["plan", "ccf", "--json"]).ok().objects();

@@ -60,9 +60,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 }
 
 fn read(file: &std::path::Path, without: &[String]) -> Outcome<Topology> {
-    let mut topology = Topology::read(file).map_err(Fail::failed)?;
+    let mut topology = Topology::read(file).map_err(Fail::usage)?;
     for what in without {
-        topology = topology.without(what).map_err(Fail::failed)?;
+        topology = topology.without(what).map_err(Fail::usage)?;
     }
     Ok(topology)
 }
