@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use martlet_fabric::host::stat::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -36,7 +37,7 @@ pub enum Activity {
 impl ProcessName {
     /// The name of the process that has this number now.
     pub fn of(pid: u32) -> io::Result<ProcessName> {
-        let stat = Stat::read(pid)?;
+        let stat = Stat::of(pid)?;
         Ok(ProcessName { pid, started: stat.started, boot: boot()? })
     }
 
@@ -99,10 +100,10 @@ impl ProcessName {
 
     /// What it is doing.
     pub fn activity(&self) -> Activity {
-        match (Stat::read(self.pid), boot()) {
-            (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot => match stat.state {
-                'T' | 't' => Activity::Stopped,
-                'Z' | 'X' => Activity::Gone,
+        match (Stat::of(self.pid), boot()) {
+            (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot => match stat {
+                _ if stat.has_ended() => Activity::Gone,
+                _ if stat.is_stopped() => Activity::Stopped,
                 _ => Activity::Running,
             },
             _ => Activity::Gone,
@@ -113,7 +114,7 @@ impl ProcessName {
     /// as soon as its first thread is, but its ports are free only when its last thread is gone.
     pub fn await_release(&self, patience: Duration) -> io::Result<bool> {
         let Some(fd) = self.pidfd()? else { return Ok(true) };
-        let is_it = matches!((Stat::read(self.pid), boot()), (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot);
+        let is_it = matches!((Stat::of(self.pid), boot()), (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot);
         if is_it { Handle { fd }.wait_gone(patience) } else { Ok(true) }
     }
 
@@ -198,36 +199,13 @@ const DEATH: Duration = Duration::from_secs(2);
 fn children() -> Vec<Handle> {
     let own = std::process::id();
     let pids = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let is_ours = |pid: u32| Stat::read(pid).is_ok_and(|stat| stat.parent == own);
+    let is_ours = |pid: u32| Stat::of(pid).is_ok_and(|stat| stat.parent == own);
     let handles = pids.filter(|pid| is_ours(*pid)).filter_map(|pid| {
         let fd = pidfd_open(i32::try_from(pid).ok().and_then(Pid::from_raw)?, PidfdFlags::empty()).ok()?;
         // Another thread may have reaped it meanwhile, and its number may have been reused.
         is_ours(pid).then_some(Handle { fd })
     });
     handles.filter(|child| !child.wait_gone(Duration::ZERO).unwrap_or(true)).collect()
-}
-
-struct Stat {
-    state: char,
-    parent: u32,
-    started: u64,
-}
-
-impl Stat {
-    fn read(pid: u32) -> io::Result<Stat> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        Stat::parse(&text).ok_or_else(|| io::Error::other(format!("cannot read /proc/{pid}/stat")))
-    }
-
-    /// The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
-    fn parse(text: &str) -> Option<Stat> {
-        let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
-        // Field 22 of all fields; the parent is field 4.
-        let started = fields.nth(17)?.parse().ok()?;
-        Some(Stat { state, parent, started })
-    }
 }
 
 fn boot() -> io::Result<String> {
@@ -320,12 +298,6 @@ mod tests {
             assert_eq!(pid, found.then_some(child.id()), "{name}");
         }
         assert_eq!(find(), None, "it is gone");
-    }
-
-    #[test]
-    fn odd_program_names_do_not_confuse() {
-        let stat = Stat::parse("77 (a) b) (c) T 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1").expect("a stat line");
-        assert_eq!((stat.state, stat.parent, stat.started), ('T', 1, 987_654));
     }
 
     #[test]

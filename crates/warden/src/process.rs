@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
+use martlet_fabric::host::stat::Stat;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
@@ -43,10 +44,6 @@ pub(crate) fn numbers_of(pid: u32) -> Option<usize> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(|numbers| numbers.split_whitespace().count())
 }
 
-/// Flags of a thread that executes nothing of its program any more: the kernel says that it is exiting (PF_EXITING) or that a signal has killed it
-/// (PF_SIGNALED).
-const OVER: u64 = 0x4 | 0x400;
-
 /// Whether all threads of a process are over, though the process has not ended, because it dumps core for example. The caller has to check afterwards that the
 /// number is still the same process's.
 pub(crate) fn is_over(pid: u32) -> bool {
@@ -54,12 +51,7 @@ pub(crate) fn is_over(pid: u32) -> bool {
         let entries = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         entries.map(|entry| Some(entry.ok()?.file_name().to_str()?.to_owned())).collect()
     };
-    let is_over = |thread: &String| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-        // The name may contain anything, and ends at the last parenthesis; the flags are the seventh field after it.
-        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
-        flags.is_some_and(|flags| flags & OVER != 0)
-    };
+    let is_over = |thread: &String| Stat::of_thread(pid, thread).is_ok_and(|stat| stat.is_over());
     // A thread that was not over yet may have started another one during the look.
     threads()
         .filter(|threads| !threads.is_empty() && threads.iter().all(is_over))

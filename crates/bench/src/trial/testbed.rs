@@ -14,6 +14,7 @@ use martlet_cluster::process::{Handle, ProcessName};
 use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing;
+use martlet_fabric::host::stat::Stat;
 use martlet_node::config::{Cluster, Idle, NodeEntry, Priority};
 use martlet_node::connections::service;
 use martlet_node::{clock, sched};
@@ -414,16 +415,10 @@ pub struct Pulse(std::fs::File);
 impl Pulse {
     /// Whether it sleeps.
     pub fn is_asleep(&self) -> Outcome<bool> {
-        let mut stat = [0; 128];
+        let mut stat = [0; 1024];
         let len = self.0.read_at(&mut stat, 0).context("cannot look at a node")?;
-        Ok(state(&stat[..len]) == Some(b'S'))
+        Ok(Stat::parse(&String::from_utf8_lossy(&stat[..len])).is_some_and(|stat| stat.state == 'S'))
     }
-}
-
-/// The state in a line of /proc/PID/stat: it follows the program's name, which stands in parentheses and may hold any.
-fn state(stat: &[u8]) -> Option<u8> {
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(name_end + 2).copied()
 }
 
 impl Drop for Testbed {
@@ -446,14 +441,6 @@ impl Drop for Testbed {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_state_of_a_thread_is_found_behind_any_name() {
-        assert_eq!(state(b"17 (martlet) S 1 17"), Some(b'S'));
-        assert_eq!(state(b"17 (a) S (b) R 1 17"), Some(b'R'));
-        assert_eq!(state(b""), None);
-        assert_eq!(state(b"17 (martlet)"), None);
-    }
 
     #[test]
     fn one_that_looks_at_itself_is_awake() {

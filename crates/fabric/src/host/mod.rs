@@ -15,6 +15,7 @@
 //! | `tracer` | takes signals away from a child, for tests and measurements |
 //! | `random` | bytes that no other process can guess |
 //! | `process` | what a process sets for itself at its start |
+//! | `stat` | what the kernel says of a process or of a thread |
 //! | `lock` | files that one process at a time has locked |
 //! | `errand` | work that may wait for a file system, on threads that live no longer than it takes |
 
@@ -31,6 +32,7 @@ pub mod process;
 mod random;
 mod robust;
 pub mod socket;
+pub mod stat;
 pub mod tracer;
 
 pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};

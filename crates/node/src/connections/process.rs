@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use martlet_fabric::host::descriptors;
+use martlet_fabric::host::stat::{Stat, is_gone};
 
 use super::{Holder, sys};
 
@@ -15,35 +16,20 @@ const DEATH_MS: i32 = 10_000;
 /// # Errors
 /// When there is none of that number.
 pub fn started(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    started_by(&stat).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
-}
-
-fn started_by(stat: &str) -> Option<u64> {
-    // The name is in parentheses and may contain anything; the state, which follows it, is field 3.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    Ok(Stat::of(pid)?.started)
 }
 
 /// Whether the process that started at that time may be running. A process that has ended and waits for its parent to notice is not running. A process is not
 /// taken for dead because this one could not ask, for want of a descriptor or of memory.
 pub fn runs(pid: i32, started: u64) -> bool {
-    runs_by(std::fs::read_to_string(format!("/proc/{pid}/stat")), started)
+    runs_by(Stat::of(pid), started)
 }
 
-fn runs_by(stat: io::Result<String>, started: u64) -> bool {
+fn runs_by(stat: io::Result<Stat>, started: u64) -> bool {
     match stat {
-        Ok(stat) => {
-            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-            !matches!(state, Some('Z' | 'X')) && started_by(&stat) == Some(started)
-        }
+        Ok(stat) => !stat.has_ended() && stat.started == started,
         Err(error) => !is_gone(&error),
     }
-}
-
-/// Whether a failure to read what the kernel says of a process means that the process does not exist. It may vanish between the opening of the file and its
-/// reading.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 /// What state a process was found in when its death was made sure of.
@@ -59,18 +45,12 @@ pub enum Found {
 
 impl Found {
     /// What the kernel says of a process's first thread.
-    fn parse(stat: &str) -> Option<Found> {
-        /// The kernel's flags of a process that is ending, and of one that a signal is ending.
-        const ENDS: u64 = 0x4 | 0x400;
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags: u64 = fields.nth(5)?.parse().ok()?;
-        Some(match state {
-            'Z' | 'X' => Found::Dead,
-            _ if flags & ENDS != 0 => Found::Dead,
-            'T' | 't' => Found::Stopped,
+    fn by(stat: Stat) -> Found {
+        match stat {
+            _ if stat.is_over() => Found::Dead,
+            _ if stat.is_stopped() => Found::Stopped,
             _ => Found::AtWork,
-        })
+        }
     }
 }
 
@@ -154,8 +134,7 @@ fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
     if has_ended(pidfd) {
         return Ok(Found::Dead);
     }
-    let found =
-        std::fs::read_to_string(format!("/proc/{}/stat", holder.pid)).ok().and_then(|stat| Found::parse(&stat)).unwrap_or(Found::Dead);
+    let found = Stat::of(holder.pid).map_or(Found::Dead, Found::by);
     // SAFETY: plain system calls; the pointer is to one live value.
     unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0);
@@ -192,23 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_is_at_is_what_the_kernel_says() {
-        let stat =
-            |state: &str, flags: u64| format!("17 (a (name) of 3 words) {state} 1 17 17 0 -1 {flags} 0 0 0 0 9 9 0 0 20 0 4 0 12345 0");
-        assert_eq!(Found::parse(&stat("R", 0x40_0100)), Some(Found::AtWork));
-        assert_eq!(Found::parse(&stat("S", 0x40_0100)), Some(Found::AtWork));
-        assert_eq!(Found::parse(&stat("T", 0x40_0100)), Some(Found::Stopped));
-        assert_eq!(Found::parse(&stat("R", 0x40_0104)), Some(Found::Dead), "it ends");
-        assert_eq!(Found::parse(&stat("R", 0x40_0500)), Some(Found::Dead), "it was killed");
-        assert_eq!(Found::parse(&stat("Z", 0x40_010c)), Some(Found::Dead));
-        assert_eq!(Found::parse("17 (name"), None);
-        let own = std::fs::read_to_string("/proc/self/stat").expect("the kernel's word");
-        assert_eq!(Found::parse(&own), Some(Found::AtWork));
-    }
-
-    #[test]
     fn a_process_that_cannot_be_asked_about_is_not_taken_for_dead() {
-        let stat = |state: &str, ticks: u64| Ok(format!("17 (a) name) {state} 1 17 17 0 -1 0 0 0 0 0 9 9 0 0 20 0 4 0 {ticks} 0"));
+        let stat = |state: &str, ticks: u64| {
+            let line = format!("17 (a) name) {state} 1 17 17 0 -1 0 0 0 0 0 9 9 0 0 20 0 4 0 {ticks} 0");
+            Ok(Stat::parse(&line).expect("it is complete"))
+        };
         assert!(runs_by(stat("S", 12345), 12345));
         assert!(!runs_by(stat("S", 12346), 12345), "another one of its number");
         assert!(!runs_by(stat("Z", 12345), 12345));

@@ -455,7 +455,7 @@ fn a_keeper_that_is_stopped_keeps_no_process_waiting_and_answers_when_it_goes_on
     let kept = Kept::new("frozen", 10);
     let keeper = Pid::from_raw(kept.keeper).expect("a process");
     rustix::process::kill_process(keeper, rustix::process::Signal::STOP).expect("ours");
-    while !std::fs::read_to_string(format!("/proc/{}/stat", kept.keeper)).expect("it lives").contains(") T ") {
+    while !martlet_fabric::host::stat::Stat::of(kept.keeper).expect("it lives").is_stopped() {
         std::thread::yield_now();
     }
     let mut left = Connection::new(&kept.name).and_then(Connection::begin_to_ask).expect("it listens");
