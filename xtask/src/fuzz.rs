@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use clap::Args;
+
+use crate::number::number;
+
 /// What libFuzzer needs to see where an input goes: a counter for each edge, and the operands of comparisons.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -23,34 +27,17 @@ const AT_A_TIME: usize = 9;
 /// libFuzzer's compiler.
 const COMPILER: &str = "c++";
 
-/// The options of the command.
+/// Arbitrary bytes for every parser and every record that a peer can write.
+#[derive(Debug, Args)]
 pub struct Wanted {
-    /// One target, or all.
+    /// One target; by default all.
     pub target: Option<String>,
-    /// For how long to run each.
+    /// For how many seconds to run each.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = number::<u32>(1..=u32::MAX))]
     pub seconds: u32,
     /// The seed; by default another one each time.
+    #[arg(skip)]
     pub seed: Option<u32>,
-}
-
-impl Wanted {
-    /// Reads `[TARGET] [--seconds N]`.
-    pub fn parse(args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted { target: None, seconds: 60, seed: None };
-        let mut args = args;
-        while let Some(arg) = args.next() {
-            match arg.as_str() {
-                "--seconds" => {
-                    let value = args.next().unwrap_or_default();
-                    wanted.seconds =
-                        value.parse().ok().filter(|n| *n > 0).ok_or(format!("--seconds {value:?}: allowed are whole numbers from 1 on"))?;
-                }
-                flag if flag.starts_with('-') => return Err(format!("unknown option `{flag}`; allowed are TARGET and --seconds N")),
-                target => wanted.target = Some(target.to_owned()),
-            }
-        }
-        Ok(wanted)
-    }
 }
 
 /// Runs the targets. Returns a complaint if they could not be run as they should be; `Err` names those that failed.
@@ -229,15 +216,6 @@ fn guided_summary(said: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_read_and_mistakes_named() {
-        let parse = |args: &[&str]| Wanted::parse(args.iter().map(|arg| (*arg).to_owned()));
-        let wanted = parse(&["resp", "--seconds", "5"]).unwrap_or_else(|why| panic!("{why}"));
-        assert_eq!((wanted.target.as_deref(), wanted.seconds), (Some("resp"), 5));
-        assert!(parse(&["--seconds", "0"]).is_err_and(|why| why.contains("\"0\"")));
-        assert!(parse(&["--jobs"]).is_err_and(|why| why.contains("--jobs")));
-    }
 
     #[test]
     fn libfuzzers_words_are_understood() {

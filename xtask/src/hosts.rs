@@ -5,15 +5,10 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::Subcommand;
+
 use crate::namespaces::Namespaces;
-
-const USAGE: &str = "\
-Usage: cargo xtask hosts up [--hosts N] | down
-
-`up` makes three hosts, or up to 16, that are network namespaces with two switches between them: `martlet-hosts-0` with the addresses 10.1.0.1 and 10.2.0.1, and so
-on; and writes the files of a warden for each, and their key, into target/hosts. `down` removes the namespaces and the files. It needs the right to make namespaces,
-and `ip`.
-";
+use crate::number::number;
 
 const PREFIX: &str = "martlet-hosts";
 /// The most hosts: as many as a cluster can have members.
@@ -23,40 +18,31 @@ const PORT: u16 = 7100;
 /// The file with the key that all wardens share.
 const KEY: &str = "warden.key";
 
-#[derive(Debug, PartialEq, Eq)]
-enum Wanted {
-    Up(usize),
+/// Hosts to try wardens on by hand: network namespaces with two switches.
+///
+/// Their names are `martlet-hosts-0`, with the addresses 10.1.0.1 and 10.2.0.1, and so on. They need the right to make namespaces, and `ip`.
+#[derive(Debug, Subcommand)]
+pub enum Wanted {
+    /// Make the hosts, and write the files of a warden for each, and their key, into target/hosts.
+    Up {
+        /// Number of hosts.
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<usize>(2..=MOST))]
+        hosts: usize,
+    },
+    /// Remove the namespaces and the files.
     Down,
-    Help,
-}
-
-impl Wanted {
-    fn parse(args: &[&str]) -> Result<Wanted, String> {
-        let hosts = |text: &str| text.parse().ok().filter(|hosts| (2..=MOST).contains(hosts));
-        match args {
-            ["up"] => Ok(Wanted::Up(3)),
-            ["up", "--hosts", text] => {
-                hosts(text).map(Wanted::Up).ok_or_else(|| format!("--hosts is {text:?}; allowed are 2 to {MOST}\n\n{USAGE}"))
-            }
-            ["down"] => Ok(Wanted::Down),
-            ["--help"] => Ok(Wanted::Help),
-            other => Err(format!("`hosts {}`: allowed are `up`, `up --hosts N` and `down`\n\n{USAGE}", other.join(" "))),
-        }
-    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// What could not be made.
-pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     let directory = root.join("target/hosts");
-    match Wanted::parse(args)? {
-        Wanted::Help => print!("{USAGE}"),
-        Wanted::Up(hosts) => up(&namespaces(hosts), &directory)?,
-        Wanted::Down => down(&directory)?,
+    match wanted {
+        Wanted::Up { hosts } => up(&namespaces(*hosts), &directory),
+        Wanted::Down => down(&directory),
     }
-    Ok(())
 }
 
 fn namespaces(hosts: usize) -> Namespaces {
@@ -149,18 +135,6 @@ fn neighbours(hosts: &Namespaces, host: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_wanted_is_understood_and_else_refused_with_what_is_allowed() {
-        assert_eq!(Wanted::parse(&["up"]), Ok(Wanted::Up(3)));
-        assert_eq!(Wanted::parse(&["up", "--hosts", "16"]), Ok(Wanted::Up(16)));
-        assert_eq!(Wanted::parse(&["down"]), Ok(Wanted::Down));
-        for bad in ["1", "17", "many"] {
-            let why = Wanted::parse(&["up", "--hosts", bad]).expect_err("it is refused");
-            assert!(why.starts_with(&format!("--hosts is {bad:?}; allowed are 2 to 16")), "{why}");
-        }
-        assert!(Wanted::parse(&["off"]).is_err());
-    }
 
     #[test]
     fn each_warden_is_told_of_all_others_at_both_switches() {

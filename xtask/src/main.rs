@@ -27,113 +27,147 @@ mod tools;
 mod upgrade;
 mod vm;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{self, ExitCode};
 
-const USAGE: &str = "\
-Usage: cargo xtask <COMMAND>
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-Commands:
-  ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
-                 canaries, coverage, tests, the Debian package, the upgrade from the last release, RDMA, Miri
-  tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, engines and fabrics that too many
-                 files name
-  encodings [--record]
-                 Compares the samples of all encodings with what is recorded of their versions, as a test does; or records them, after a version
-                 was raised or samples were added
-  bench [ARG]... `martlet bench ARG...`, built for release
-  sim [ARG]...   Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more
-  sim --canaries [NAME]...
-                 Known bugs planted one at a time, all or those named: each has to be found
-  net [OPTION]... [-- COMMAND]
-                 Three hosts that are network namespaces, with a cluster on the Ethernet fabric; `cargo xtask net --help` says more
-  peers [OPTION]...
-                 How long clients wait for a write to Martlet, etcd and hashicorp/raft, between the same namespaces; `cargo xtask peers --help` says more
-  hosts up|down  Hosts to try wardens on by hand: network namespaces with two switches; `cargo xtask hosts --help` says more
-  vm [OPTION]... -- COMMAND
-                 A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
-  guests [OPTION]...
-                 Three hosts that are virtual machines, with a kernel and a clock each; `cargo xtask guests --help` says more
-  fuzz [TARGET] [--seconds N]
-                 Arbitrary bytes for every parser and every record that a peer can write, a minute each; one target, or all
-  header         Writes the header of the C ABI, crates/capi/include/martlet.h
-  miri           Undefined behaviour in the parts that Miri can run, where its component is installed
-  rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
-  redis-suite [OPTION]...
-                 Redis' own test suite against a plain server and against `martlet run`; `cargo xtask redis-suite --help` says more
-  clients [OPTION]...
-                 Programs with well-known client libraries against `martlet run`, through kills; `cargo xtask clients --help` says more
-  upgrade [FROM] Clusters that are upgraded to this build from the last release, which is built from its tag; or from another revision, or the
-                 `martlet` command at a path
-  deb [--profile NAME]
-                 The Debian package, built for release or with that profile; and installed, used and removed in a fresh root, where that can be made
-  loom           The memory orders of shared memory, in every execution that the memory model allows
-";
+/// Developers' commands.
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing, canaries, coverage, tests, the
+    /// Debian package, the upgrade from the last release, RDMA, Miri.
+    Ci,
+    /// Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, engines and fabrics that too many files name.
+    Tidy,
+    /// Compares the samples of all encodings with what is recorded of their versions, as a test does.
+    Encodings {
+        /// Record them instead, after a version was raised or samples were added.
+        #[arg(long)]
+        record: bool,
+    },
+    /// `martlet bench`, built for release.
+    Bench(Forwarded),
+    /// Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more.
+    Sim {
+        /// Instead, known bugs planted one at a time, all or those named: each has to be found.
+        #[arg(long)]
+        canaries: bool,
+        #[command(flatten)]
+        forwarded: Forwarded,
+    },
+    Net(net::Wanted),
+    Peers(peers::Wanted),
+    #[command(subcommand)]
+    Hosts(hosts::Wanted),
+    Vm(vm::options::Options),
+    Guests(guests::Wanted),
+    Fuzz(fuzz::Wanted),
+    /// Writes the header of the C ABI, crates/capi/include/martlet.h.
+    Header,
+    /// Undefined behaviour in the parts that Miri can run, where its component is installed.
+    Miri,
+    /// The tests that need RDMA devices, in the machine of `cargo xtask vm`, on a good link and on bad ones.
+    Rdma,
+    RedisSuite(redis::suite::Wanted),
+    Clients(redis::clients::Wanted),
+    /// Clusters that are upgraded to this build from the last release, which is built from its tag.
+    Upgrade {
+        /// Instead of the last release: another revision, or the path of a `martlet` command.
+        from: Option<String>,
+    },
+    /// The Debian package; and installed, used and removed in a fresh root, where that can be made.
+    Deb {
+        /// The profile of cargo that its programs are built with.
+        #[arg(long, value_name = "NAME", default_value = "release")]
+        profile: String,
+    },
+    /// The memory orders of shared memory, in every execution that the memory model allows.
+    Loom,
+    #[command(hide = true)]
+    Step(step::Part),
+    #[command(hide = true)]
+    Work(step::Part),
+    #[command(hide = true)]
+    Bare(peers::bare::Place),
+}
+
+/// Words for another command, `--help` among them.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct Forwarded {
+    /// What is passed on.
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
 
 fn main() -> ExitCode {
     let root = workspace_root();
-    let mut args = std::env::args().skip(1);
-    let rest: Vec<String>;
-    match args.next().as_deref() {
-        Some("ci") => ci::run(),
-        // Parts of `ci`, see `step`.
-        Some("step") => step::keep(&args.collect::<Vec<_>>()),
-        Some("work") => step::work(&root, ci::steps(), &args.collect::<Vec<_>>()),
-        Some("tidy") => tidy::run(&root),
-        Some("encodings") => {
-            rest = args.collect();
-            exit_of(ci::cargo(&root).args(["run", "--quiet", "--package", "martlet-fuzz", "--bin", "encodings", "--"]).args(&rest))
+    match parse(std::env::args_os()).unwrap_or_else(|error| error.exit()).command {
+        Command::Ci => ci::run(),
+        Command::Tidy => tidy::run(&root),
+        Command::Encodings { record } => {
+            let mut encodings = ci::cargo(&root);
+            encodings.args(["run", "--quiet", "--package", "martlet-fuzz", "--bin", "encodings", "--"]);
+            exit_of(encodings.args(record.then_some("--record")))
         }
-        Some("bench") => {
-            rest = args.collect();
-            exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-cli", "--", "bench"]).args(&rest))
+        Command::Bench(Forwarded { words }) => {
+            exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-cli", "--", "bench"]).args(words))
         }
-        Some("sim") => {
-            rest = args.collect();
-            match rest.split_first() {
-                Some((first, names)) if first == "--canaries" => exit_of(ci::canaries(&root).args(names)),
-                _ => exit_of(
-                    ci::cargo(&root).args(["run", "--profile", "sim", "--package", "martlet-sim", "--features", "marks", "--"]).args(&rest),
-                ),
-            }
+        Command::Sim { canaries: true, forwarded } => exit_of(ci::canaries(&root).args(forwarded.words)),
+        Command::Sim { canaries: false, forwarded } => {
+            let mut sim = ci::cargo(&root);
+            sim.args(["run", "--profile", "sim", "--package", "martlet-sim", "--features", "marks", "--"]);
+            exit_of(sim.args(forwarded.words))
         }
-        Some("vm") => vm::run(&root, args),
-        Some("guests") => guests::run(&root, args),
-        Some("rdma") => vm::check::command(&root),
-        Some("net") => exit_with(net::run(&root, args)),
-        Some("peers") => exit_with(peers::run(&root, args)),
-        Some("hosts") => {
-            rest = args.collect();
-            exit_with(hosts::run(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()))
-        }
-        Some("redis-suite") => exit_with(redis::suite::run(&root, args)),
-        Some("clients") => exit_with(redis::clients::run(&root, args)),
-        Some("fuzz") => exit_with(fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)).map(drop)),
-        Some("miri") => tell(ci::one_by_one(miri::check(&root), chosen::finish)),
-        Some("header") => exit_with(header::write(&root)),
-        Some("deb") => {
-            rest = args.collect();
-            tell(match &rest.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-                [] => deb::run(&root, deb::Programs::Build("release")),
-                ["--profile", profile] => deb::run(&root, deb::Programs::Build(profile)),
-                other => ci::Outcome::Failed(format!("`deb {}`: allowed is `--profile NAME`", other.join(" "))),
-            })
-        }
-        Some("upgrade") => tell(upgrade::run(&root, args.next().as_deref())),
-        Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()), ci::finish)),
-        Some("help" | "--help" | "-h") => {
-            print!("{USAGE}");
-            ExitCode::SUCCESS
-        }
-        Some(other) => {
-            eprintln!("xtask: unknown command `{other}`\n\n{USAGE}");
-            ExitCode::from(2)
-        }
-        None => {
-            eprint!("{USAGE}");
-            ExitCode::from(2)
-        }
+        Command::Net(wanted) => exit_with(net::run(&root, &wanted)),
+        Command::Peers(wanted) => exit_with(peers::run(&root, &wanted)),
+        Command::Hosts(wanted) => exit_with(hosts::run(&root, &wanted)),
+        Command::Vm(options) => vm::run(&root, &options).into(),
+        Command::Guests(wanted) => guests::run(&root, &wanted),
+        Command::Fuzz(wanted) => exit_with(fuzz::run(&root, &wanted).map(drop)),
+        Command::Header => exit_with(header::write(&root)),
+        Command::Miri => tell(ci::one_by_one(miri::check(&root), chosen::finish)),
+        Command::Rdma => vm::check::command(&root),
+        Command::RedisSuite(wanted) => exit_with(redis::suite::run(&root, &wanted)),
+        Command::Clients(wanted) => exit_with(redis::clients::run(&root, &wanted)),
+        Command::Upgrade { from } => tell(upgrade::run(&root, from.as_deref())),
+        Command::Deb { profile } => tell(deb::run(&root, deb::Programs::Build(&profile))),
+        Command::Loom => tell(ci::one_by_one(Ok(ci::loom(&root).into()), ci::finish)),
+        // Parts of `ci` and of `peers`, which start this program again.
+        Command::Step(part) => step::keep(&part),
+        Command::Work(part) => step::work(&root, &part),
+        Command::Bare(place) => exit_with(peers::bare::serve(&place)),
     }
+}
+
+/// Reads a command line.
+fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let cli = Cli::from_arg_matches(&command().try_get_matches_from(words)?)?;
+    if let Command::Net(wanted) = &cli.command {
+        wanted.check()?;
+    }
+    Ok(cli)
+}
+
+/// The command. An option takes a number below zero for its value, and says what it may be; else such a number would be taken for an option that there is not.
+fn command() -> clap::Command {
+    fn numbers_are_values(command: clap::Command) -> clap::Command {
+        let own = command.mut_args(|argument| {
+            let takes_values = argument.get_action().takes_values();
+            argument.allow_negative_numbers(takes_values)
+        });
+        own.mut_subcommands(numbers_are_values)
+    }
+    numbers_are_values(Cli::command())
 }
 
 fn workspace_root() -> PathBuf {
@@ -166,7 +200,7 @@ fn exit_with(outcome: Result<(), String>) -> ExitCode {
     }
 }
 
-fn exit_of(command: &mut Command) -> ExitCode {
+fn exit_of(command: &mut process::Command) -> ExitCode {
     let status = command.status();
     match status {
         Ok(status) if status.success() => ExitCode::SUCCESS,
@@ -174,6 +208,61 @@ fn exit_of(command: &mut Command) -> ExitCode {
         Err(error) => {
             eprintln!("xtask: cannot run cargo: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a command line that is allowed asks for.
+    pub fn words(line: &str) -> Command {
+        parse(format!("xtask {line}").split_whitespace()).unwrap_or_else(|error| panic!("`{line}`: {error}")).command
+    }
+
+    /// What is said of a command line that is not allowed.
+    pub fn refusal(line: &str) -> String {
+        let error = parse(format!("xtask {line}").split_whitespace()).err().unwrap_or_else(|| panic!("`{line}` is allowed"));
+        assert_eq!(error.exit_code(), 2, "{line}");
+        error.to_string()
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_for_another_command_is_passed_on_untouched() {
+        let Command::Sim { canaries, forwarded } = words("sim --seed 4 --help --canaries -- -1") else { panic!() };
+        assert_eq!((canaries, forwarded.words), (false, ["--seed", "4", "--help", "--canaries", "--", "-1"].map(OsString::from).into()));
+        let Command::Sim { canaries, forwarded } = words("sim --canaries late-fence@mu --known-first") else { panic!() };
+        assert_eq!((canaries, forwarded.words), (true, ["late-fence@mu", "--known-first"].map(OsString::from).into()));
+        let Command::Bench(forwarded) = words("bench --help") else { panic!() };
+        assert_eq!(forwarded.words, ["--help"]);
+    }
+
+    #[test]
+    fn a_refused_value_is_refused_with_what_is_allowed() {
+        for (line, why) in [
+            ("fuzz --seconds 0", "invalid value '0' for '--seconds <N>': allowed are 1 to 4294967295"),
+            ("net --rounds -1", "invalid value '-1' for '--rounds <N>': allowed are 1 to 1000000"),
+            ("net --seed x", "invalid value 'x' for '--seed <N>': allowed are 0 to 18446744073709551615"),
+            ("peers --clients 1,65", "invalid value '65' for '--clients <N,...>': allowed are 1 to 64"),
+            ("hosts up --hosts -1", "invalid value '-1' for '--hosts <N>': allowed are 2 to 16"),
+            ("vm --cpus 0 -- x", "invalid value '0' for '--cpus <N>': allowed are 1 to 16"),
+            ("vm --loss 101 -- x", "invalid value '101' for '--loss <PERCENT>': allowed are 0 to 100 per cent"),
+            ("vm --delay 1m -- x", "invalid value '1m' for '--delay <TIME>': allowed is a number with us, ms or s, up to 10s"),
+            ("vm --accel fast -- x", "[possible values: auto, kvm, tcg]"),
+            ("guests --fault fire", "[possible values: stop, part, both]"),
+            ("guests --reads none", "[possible values: quorum, lease]"),
+            ("redis-suite --kill-every often", "invalid value 'often' for '--kill-every <TIME>': allowed are milliseconds"),
+            ("clients --languages cobol", "[possible values: python, node, go, java]"),
+            ("step no-step file", "invalid value 'no-step' for '<STEP>': allowed is the name of a step"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(why), "{line}: {said}");
         }
     }
 }

@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rustix::process::{Pid, WaitOptions};
 
-use crate::ci::{Outcome, Work};
+use crate::ci::{self, Outcome, Work};
 use crate::failed::{Failed, Listener};
 use crate::limit::{self, End};
 
@@ -39,7 +40,7 @@ const STANDS_BACK: &str = "MARTLET_XTASK_STANDS_BACK";
 const OURSELVES: &str = "/proc/self/exe";
 
 /// One thing to check about the workspace.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// Its name in the summary.
     pub name: &'static str,
@@ -197,24 +198,38 @@ fn hear(mut lines: impl io::BufRead, listener: &Mutex<Listener>) -> io::Result<(
     Ok(())
 }
 
+/// The arguments of `xtask step` and `xtask work`, which `xtask ci` starts.
+#[derive(Args, Debug)]
+pub struct Part {
+    /// The name of a step of `ci`.
+    #[arg(value_parser = named)]
+    step: Step,
+    /// The file to write its outcome to.
+    file: PathBuf,
+}
+
+fn named(name: &str) -> Result<Step, String> {
+    ci::steps().find(|step| step.name == name).ok_or_else(|| "allowed is the name of a step of `ci`; `cargo xtask ci` runs it".into())
+}
+
 /// `xtask step NAME FILE`.
-pub fn keep(arguments: &[String]) -> ExitCode {
-    match keeper(arguments) {
+pub fn keep(part: &Part) -> ExitCode {
+    match keeper(part) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("xtask: cannot run the step {arguments:?}: {error}");
+            eprintln!("xtask: cannot run the step {:?}: {error}", part.step.name);
             ExitCode::FAILURE
         }
     }
 }
 
-fn keeper(arguments: &[String]) -> io::Result<ExitCode> {
+fn keeper(part: &Part) -> io::Result<ExitCode> {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own))?;
     if std::env::var_os(STANDS_BACK).is_some() {
         rustix::process::nice(NICENESS)?;
     }
-    let work = Command::new(OURSELVES).arg("work").args(arguments).spawn()?;
+    let work = Command::new(OURSELVES).args(["work", part.step.name]).arg(&part.file).spawn()?;
     let work = Pid::from_child(&work);
     // Orphans are reaped at once as well: some tests wait until a process is gone.
     let status = loop {
@@ -235,20 +250,12 @@ fn keeper(arguments: &[String]) -> io::Result<ExitCode> {
 }
 
 /// `xtask work NAME FILE`.
-pub fn work(root: &Path, steps: impl IntoIterator<Item = Step>, arguments: &[String]) -> ExitCode {
-    let [name, file] = arguments else { return usage(arguments) };
-    let Some(step) = steps.into_iter().find(|step| step.name == name) else { return usage(arguments) };
-    let outcome = (step.work)(root);
-    match outcome.write(Path::new(file)) {
+pub fn work(root: &Path, part: &Part) -> ExitCode {
+    match (part.step.work)(root).write(&part.file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xtask: cannot write {file}: {error}");
+            eprintln!("xtask: cannot write {}: {error}", part.file.display());
             ExitCode::FAILURE
         }
     }
-}
-
-fn usage(arguments: &[String]) -> ExitCode {
-    eprintln!("xtask: {arguments:?}: allowed are the name of a step of `ci` and a file; `cargo xtask ci` runs it");
-    ExitCode::from(2)
 }

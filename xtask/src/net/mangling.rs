@@ -2,23 +2,43 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::TypedValueParser as _;
 use fastrand::Rng;
 
-/// How bad the wire is, for each packet, and so in each direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+use crate::number::number;
+
+/// How bad the wire is, for each packet, and so in each direction. Nothing gets through a wire that loses more than half.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mangling {
-    /// Percent of the packets that are lost.
+    /// Percent of the packets, of UDP and TCP, that are lost each way.
+    #[arg(long = "loss", value_name = "PERCENT", default_value_t = 0.0, value_parser = number::<f64>(0.0..=50.0))]
     pub lost: f64,
-    /// Percent that arrive late, so that others overtake them.
+    /// Percent that are held back for up to 2 ms, so that others overtake them.
+    #[arg(long = "reorder", value_name = "PERCENT", default_value_t = 0.0, value_parser = number::<f64>(0.0..=50.0))]
     pub reordered: f64,
     /// Percent that arrive twice.
+    #[arg(long = "repeat", value_name = "PERCENT", default_value_t = 0.0, value_parser = number::<f64>(0.0..=50.0))]
     pub repeated: f64,
-    /// Percent of the packets in which one bit is wrong.
+    /// Percent in which one bit is wrong. A UDP packet reaches its program so, with no check sum; one of TCP is dropped by the kernel, as it would be anywhere.
+    #[arg(long = "corrupt", value_name = "PERCENT", default_value_t = 0.0, value_parser = number::<f64>(0.0..=50.0))]
     pub corrupted: f64,
-    /// How long each packet is under way.
+    /// How many microseconds each packet is under way.
+    #[arg(long = "delay-us", value_name = "N", default_value = "0", value_parser = number::<u64>(0..=1_000_000).map(Duration::from_micros))]
     pub delay: Duration,
+}
+
+impl fmt::Display for Mangling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mangling { lost, reordered, repeated, corrupted, delay } = self;
+        write!(
+            f,
+            "{lost} % lost, {reordered} % late by up to 2 ms, {repeated} % repeated, {corrupted} % corrupted each way, all delayed by {delay:?}"
+        )
+    }
 }
 
 /// By how much at most a packet is late that is overtaken, or that comes a second time.

@@ -27,19 +27,13 @@ use crate::ci;
 use cluster::{Cluster, NODES};
 use flood::Flood;
 use rig::Rig;
-use wanted::{USAGE, Wanted};
+pub use wanted::Wanted;
 
 /// Runs the command.
 ///
 /// # Errors
 /// What did not hold, or could not be had.
-pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
-    let mut args = args.peekable();
-    if args.peek().is_some_and(|first| first == "--help") {
-        print!("{USAGE}");
-        return Ok(());
-    }
-    let wanted = Wanted::parse(args)?;
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     let (profile, directory) = if wanted.release { ("release", "release") } else { ("dev", "debug") };
     let built = ci::cargo(root).args(["build", "--quiet", "--package", "martlet-cli", "--profile", profile]).status();
     if !built.is_ok_and(|status| status.success()) {
@@ -47,10 +41,10 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     }
     let martlet = ci::target_directory(root).join(directory).join("martlet");
     if wanted.torture {
-        return torture(root, &martlet, &wanted);
+        return torture(root, &martlet, wanted);
     }
     if wanted.one_host {
-        let rig = one_host(root, &wanted)?;
+        let rig = one_host(root, wanted)?;
         let flood = wanted.flood.map(|per_s| loopback::Flood::start(&rig.namespaces, 0, per_s, wanted.seed));
         let outcome = finish(rig.on(0, &wanted.command[0]).args(&wanted.command[1..]), &wanted.command[0]);
         if let Some(flood) = flood {
@@ -69,7 +63,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     hosts.start_all()?;
     println!("three hosts serve after {} ms", began.elapsed().as_millis());
     let flood = wanted.flood.map(|per_s| Flood::start(&rig.namespaces, NODES, hosts.addresses(), per_s, wanted.seed)).transpose()?;
-    let outcome = befall(&rig, &mut hosts, &wanted);
+    let outcome = befall(&rig, &mut hosts, wanted);
     if let Some(flood) = flood {
         println!("{}", flood.end());
     }

@@ -5,31 +5,38 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use clap::Args;
+
 /// After how long an answer is taken for lost.
 const LOST: Duration = Duration::from_millis(100);
 /// The longest part of a request that is read.
 const LONGEST: usize = 1 << 16;
 
+/// One of these servers, for `cargo xtask peers`, which starts them on its hosts.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The place of this server's address among them, from 0.
+    number: usize,
+    /// The addresses of all: `IP:PORT,...`.
+    #[arg(required = true, value_delimiter = ',')]
+    addresses: Vec<SocketAddr>,
+}
+
 /// Serves until it is killed. The first address is that of the server that clients ask, over TCP and in the Redis protocol; the others echo packets.
 ///
 /// # Errors
-/// What is wrong with the arguments, or why it cannot serve.
-pub fn serve(arguments: &[String]) -> Result<(), String> {
-    let [number, addresses] = arguments else { return Err("`peers --bare` takes a number and addresses".into()) };
-    let parsed = (number.parse::<usize>().ok()).zip(addresses.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<SocketAddr>>>());
-    let Some((number, addresses)) = parsed.filter(|(number, addresses)| *number < addresses.len()) else {
-        return Err(format!(
-            "`peers --bare {number} {addresses}`: allowed are the place of one of the addresses, from 0, and `IP:PORT,...`"
-        ));
-    };
-    let trouble = |e: io::Error| format!("{}: {e}", addresses[number]);
-    if number > 0 {
-        return echo(&UdpSocket::bind(addresses[number]).map_err(trouble)?).map_err(trouble);
+/// Why it cannot serve.
+pub fn serve(place: &Place) -> Result<(), String> {
+    let Place { number, addresses } = place;
+    let own = addresses.get(*number).ok_or_else(|| format!("the place {number}: allowed are 0 to {}", addresses.len() - 1))?;
+    let trouble = |e: io::Error| format!("{own}: {e}");
+    if *number > 0 {
+        return echo(&UdpSocket::bind(own).map_err(trouble)?).map_err(trouble);
     }
-    let listener = TcpListener::bind(addresses[0]).map_err(trouble)?;
+    let listener = TcpListener::bind(own).map_err(trouble)?;
     for client in listener.incoming() {
         let (client, others) = (client.map_err(trouble)?, addresses[1..].to_vec());
-        let packets = UdpSocket::bind((addresses[0].ip(), 0)).map_err(trouble)?;
+        let packets = UdpSocket::bind((own.ip(), 0)).map_err(trouble)?;
         // A client that leaves ends only its own thread.
         std::thread::spawn(move || lead(&client, &packets, &others));
     }

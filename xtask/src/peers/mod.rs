@@ -9,13 +9,14 @@
 //! The others' servers and clients are one program, `xtask/peers`. It is written in Go, as they are: `go.mod` names etcd (Apache-2.0), hashicorp/raft (MPL-2.0)
 //! and what they need. cargo-deny does not see these. They are a tool for measuring that is built where it runs; nothing of them is shipped.
 
-mod bare;
+pub mod bare;
 mod figures;
 mod systems;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Args;
 use figures::Figures;
 use systems::{Programs, SYSTEMS};
 
@@ -24,64 +25,43 @@ use crate::net::cluster::NODES;
 use crate::net::rig::Rig;
 use crate::number::number;
 
-const USAGE: &str = "\
-Usage: cargo xtask peers [--rounds N] [--seconds S] [--clients N,...] [--bytes N] [--json]
-
-How long clients wait for a write, to Martlet (engine `mu` on the fabric `ethernet`, durability in memory), etcd, and a key-value store on hashicorp/raft. Three hosts
-that are network namespaces have the servers, a fourth one the clients; each client has one request under way, and asks the leader. Each round starts the systems one
-after the other and measures each with one client and with 50, or with the numbers of --clients, for two seconds, or --seconds. The values have 64 bytes, or --bytes;
-one of 64 keys is set, by chance. Beside them, in the same way, servers that keep, check and encrypt nothing: the first passes the request on to two others, and replies
-at the first answer, which is the system's part in all of it. Ratios are of the same round, and the medians of three rounds, or --rounds, are shown. It needs the right to make namespaces, and
-`ip`; and Go, and a network at the first run, for all but Martlet.
-";
-
 /// The host with the clients.
 const CLIENTS: usize = NODES;
 
-/// The options of the command.
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+/// How long clients wait for a write to Martlet, etcd and hashicorp/raft, between the same namespaces.
+///
+/// Martlet has the engine `mu` on the fabric `ethernet`, and durability in memory; with hashicorp/raft it is a key-value store. Three hosts that are network
+/// namespaces have the servers, a fourth one the clients; each client has one request under way, and asks the leader. One of 64 keys is set, by chance. Each round
+/// starts the systems one after the other and measures each with every number of clients.
+///
+/// Beside them, in the same way, servers that keep, check and encrypt nothing: the first passes the request on to two others, and replies at the first answer,
+/// which is the system's part in all of it. Ratios are of the same round, and the medians of the rounds are shown. It needs the right to make namespaces, and `ip`;
+/// and Go, and a network at the first run, for all but Martlet.
+#[derive(Debug, PartialEq, Eq, Args)]
+pub struct Wanted {
+    /// Number of rounds.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u32>(1..=100))]
     rounds: u32,
+    /// For how many seconds each is measured.
+    #[arg(long, value_name = "S", default_value_t = 2, value_parser = number::<u32>(1..=600))]
     seconds: u32,
+    /// Numbers of clients, separated by commas.
+    // As many as `martlet bench put` allows.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,50", value_parser = number::<u32>(1..=64))]
     clients: Vec<u32>,
+    /// Length of the values.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
     bytes: u32,
+    /// Print one JSON object per line instead of text.
+    #[arg(long)]
     json: bool,
-}
-
-impl Wanted {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted { rounds: 3, seconds: 2, clients: vec![1, 50], bytes: 64, json: false };
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            match arg.as_str() {
-                "--rounds" => wanted.rounds = number(&arg, &value()?, 100, USAGE)?,
-                "--seconds" => wanted.seconds = number(&arg, &value()?, 600, USAGE)?,
-                // As many as `martlet bench put` allows.
-                "--clients" => wanted.clients = value()?.split(',').map(|one| number(&arg, one, 64, USAGE)).collect::<Result<_, _>>()?,
-                "--bytes" => wanted.bytes = number(&arg, &value()?, 60_000, USAGE)?,
-                "--json" => wanted.json = true,
-                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
-            }
-        }
-        Ok(wanted)
-    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// What could not be measured, unless it is merely absent.
-pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
-    let mut args = args.peekable();
-    if args.peek().is_some_and(|first| first == "--help") {
-        print!("{USAGE}");
-        return Ok(());
-    }
-    // This is what the command itself starts on the hosts.
-    if args.next_if(|first| first == "--bare").is_some() {
-        return bare::serve(&args.collect::<Vec<_>>());
-    }
-    let wanted = Wanted::parse(args)?;
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     // Before anything is built, which takes minutes: without hosts nothing can be measured.
     let rig = Rig::make(root, NODES + 1).map_err(|why| format!("nothing can be measured: network namespaces cannot be made: {why}"))?;
     let built = ci::cargo(root).args(["build", "--quiet", "--release", "--package", "martlet-cli"]).status();
@@ -96,9 +76,9 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     let peers = peers.inspect_err(|why| figures.skip("all but PUT to Martlet by its own client", why)).ok();
     let programs = Programs { martlet: target_directory(root).join("release/martlet"), peers };
     figures.name_disk(systems::file_system(&rig.directory));
-    let outcome = measure(&rig, &programs, &wanted, &mut figures);
+    let outcome = measure(&rig, &programs, wanted, &mut figures);
     // Prints also what was measured before an error, or before Ctrl-C.
-    figures.print(&wanted);
+    figures.print(wanted);
     outcome
 }
 
@@ -135,30 +115,5 @@ fn build(root: &Path) -> Result<PathBuf, String> {
         Outcome::Failed(why) | Outcome::Skipped(why) | Outcome::Partly(why) => {
             Err(format!("the others could not be built, for which Go needs a network at the first run: {why}"))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Result<Wanted, String> {
-        Wanted::parse(args.iter().map(|&arg| arg.to_owned()))
-    }
-
-    #[test]
-    fn what_is_wanted_is_understood_and_else_refused_with_what_is_allowed() {
-        let wanted = parse(&["--rounds", "5", "--seconds", "1", "--clients", "1,8,64", "--bytes", "1000", "--json"]);
-        assert_eq!(wanted, Ok(Wanted { rounds: 5, seconds: 1, clients: vec![1, 8, 64], bytes: 1000, json: true }));
-        for (bad, why) in [
-            (["--clients", "1,65"], "--clients is \"65\"; allowed are 1 to 64"),
-            (["--rounds", "0"], "--rounds is \"0\"; allowed are 1 to 100"),
-            (["--bytes", "many"], "--bytes is \"many\"; allowed are 1 to 60000"),
-            (["--keys", "1"], "unknown argument \"--keys\""),
-        ] {
-            let said = parse(&bad).expect_err("it is refused");
-            assert!(said.starts_with(why), "{said}");
-        }
-        assert!(parse(&["--rounds"]).is_err());
     }
 }

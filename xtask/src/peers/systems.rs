@@ -154,7 +154,7 @@ impl System {
                 let own = std::env::current_exe().map_err(|e| Trouble::Failed(format!("this program's own file: {e}")))?;
                 running.addresses = vec![address(0, PORT)];
                 for host in 0..NODES {
-                    running.spawn(rig, &own, host, &["peers".into(), "--bare".into(), host.to_string(), all(PORT).join(",")])?;
+                    running.spawn(rig, &own, host, &["bare".into(), host.to_string(), all(PORT).join(",")])?;
                 }
             }
         }

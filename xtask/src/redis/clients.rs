@@ -9,18 +9,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
 use super::server::{LOOK, Server};
-use super::{Programs, time, trouble};
+use super::{Programs, duration, trouble};
 use crate::ci::on_path;
 use crate::family::Family;
-
-const USAGE: &str = "\
-Usage: cargo xtask clients [--languages A,B] [--for TIME] [--kill-every TIME] [-- OPTION...]
-
-Programs with redis-py, RQ, BullMQ, go-redis and Jedis, all at once against one `martlet run -- redis-server`, whose leader is killed every 2 seconds, or as often as
-`--kill-every` says, for 30 seconds or as long as `--for` says. None may see an error, and all counts have to be exact. Languages are python, node, go and java; one
-that is not installed is named and passed over. Their own package managers fetch the libraries into target/clients. Behind `--`: options of `martlet run`.
-";
 
 /// How much longer than its time a program may take: the last of its work may wait for a server whose leader was just killed.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -100,47 +95,32 @@ fn python(directory: &Path, file: &str) -> Command {
     command(directory.join("environment/bin/python"), ["-u", file])
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+/// Programs with well-known client libraries against `martlet run -- redis-server`, through kills of the leader.
+///
+/// redis-py, RQ, BullMQ, go-redis and Jedis work all at once against one server. None of their programs may see an error, and all counts have to be exact. Their
+/// own package managers fetch the libraries into target/clients.
+#[derive(Debug, PartialEq, Eq, Args)]
+pub struct Wanted {
+    /// Languages, separated by commas; by default all. One that is not installed is named and passed over.
+    #[arg(long, value_name = "A,B", value_delimiter = ',', hide_default_value = true, default_values = LANGUAGES.map(|language| language.name))]
+    #[arg(value_parser = PossibleValuesParser::new(LANGUAGES.map(|language| language.name)))]
     languages: Vec<String>,
+    /// For how long the programs work.
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
     lasting: Duration,
+    /// How often the leader is killed.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     kill_every: Duration,
+    /// Options of `martlet run`.
+    #[arg(last = true, value_name = "OPTION")]
     own: Vec<String>,
-}
-
-impl Wanted {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let all: Vec<String> = LANGUAGES.iter().map(|language| language.name.to_owned()).collect();
-        let mut wanted =
-            Wanted { languages: all.clone(), lasting: Duration::from_secs(30), kill_every: Duration::from_secs(2), own: Vec::new() };
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            match arg.as_str() {
-                "--languages" => wanted.languages = value()?.split(',').map(str::to_owned).collect(),
-                "--for" => wanted.lasting = time(&arg, &value()?, USAGE)?,
-                "--kill-every" => wanted.kill_every = time(&arg, &value()?, USAGE)?,
-                "--" => wanted.own = args.by_ref().collect(),
-                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
-            }
-        }
-        match wanted.languages.iter().find(|language| !all.contains(language)) {
-            Some(language) => Err(format!("--languages names {language:?}; allowed are {}", all.join(", "))),
-            None => Ok(wanted),
-        }
-    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// What did not hold, or could not be had.
-pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
-    let mut args = args.peekable();
-    if args.peek().is_some_and(|first| first == "--help") {
-        print!("{USAGE}");
-        return Ok(());
-    }
-    let wanted = Wanted::parse(args)?;
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     if !on_path("redis-server") {
         return Err("redis-server is not installed (Debian's redis-server)".into());
     }
@@ -169,7 +149,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
         }
     }
     println!("the server serves; {} programs work for {} s", running.len(), wanted.lasting.as_secs_f64());
-    let failed = attend(&mut server, &mut running, &wanted, &family)?;
+    let failed = attend(&mut server, &mut running, wanted, &family)?;
     let (kills, lost, ended) = (server.kills(), server.lost().to_vec(), server.has_ended());
     let left = server.stop(&family)?;
     println!("the leader was killed {kills} times in {} s", began.elapsed().as_secs());
@@ -280,17 +260,20 @@ fn attend(server: &mut Server, running: &mut [Running], wanted: &Wanted, family:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Command;
+    use crate::tests::words;
 
     #[test]
-    fn options_are_read_and_wrong_ones_named() {
-        let parse = |line: &str| Wanted::parse(line.split(' ').map(str::to_owned));
-        let found = parse("--languages go,java --for 1m --kill-every 500ms -- --engine dare").expect("options");
+    fn all_languages_are_wanted_unless_some_are_named() {
+        let parse = |line: &str| match words(line) {
+            Command::Clients(wanted) => wanted,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(parse("clients").languages, ["python", "node", "go", "java"]);
+        let found = parse("clients --languages go,java --for 1m --kill-every 500ms -- --engine dare");
         let (lasting, kill_every) = (Duration::from_secs(60), Duration::from_millis(500));
         let own = vec!["--engine".into(), "dare".into()];
         assert_eq!(found, Wanted { languages: vec!["go".into(), "java".into()], lasting, kill_every, own });
-        for (line, named) in [("--languages cobol", "cobol"), ("--for ever", "ever"), ("--kills 3", "--kills")] {
-            assert!(parse(line).is_err_and(|why| why.contains(named)), "{line}");
-        }
     }
 
     #[test]

@@ -40,21 +40,17 @@ fn trouble(what: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", what.display())
 }
 
-/// Reads the value of an option that takes a duration.
-fn time(option: &str, text: &str, usage: &str) -> Result<Duration, String> {
-    duration(text).ok_or_else(|| format!("{option} is {text:?}; allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m\n\n{usage}"))
-}
-
-/// Reads `2s`, `500ms`, `10m`.
-fn duration(text: &str) -> Option<Duration> {
+/// Reads `2s`, `500ms`, `10m`, for `value_parser`.
+fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let number: u64 = digits.parse().ok().filter(|number| *number > 0)?;
-    match &text[digits.len()..] {
+    let number = digits.parse().ok().filter(|number: &u64| *number > 0);
+    let duration = number.and_then(|number| match &text[digits.len()..] {
         "ms" => Some(Duration::from_millis(number)),
         "s" => Some(Duration::from_secs(number)),
         "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
         _ => None,
-    }
+    });
+    duration.ok_or_else(|| "allowed are milliseconds, seconds and minutes: 500ms, 2s, 10m".into())
 }
 
 #[cfg(test)]
@@ -63,7 +59,8 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        let read = ["2s", "500ms", "10m", "2", "s", "0s", "2h", "-2s", ""].map(|text| duration(text).map(|duration| duration.as_millis()));
+        let read =
+            ["2s", "500ms", "10m", "2", "s", "0s", "2h", "-2s", ""].map(|text| duration(text).ok().map(|duration| duration.as_millis()));
         assert_eq!(read, [Some(2_000), Some(500), Some(600_000), None, None, None, None, None, None]);
     }
 }

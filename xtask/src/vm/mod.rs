@@ -17,7 +17,6 @@ pub mod options;
 mod packages;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use image::Image;
 use machine::Ended;
@@ -30,24 +29,8 @@ const LATE: u8 = 124;
 /// The exit status of `vm` when the machine cannot be run here: nothing was tested, and nothing has failed.
 pub const UNAVAILABLE: u8 = 77;
 
-/// Runs the command line.
-pub fn run(root: &Path, args: impl IntoIterator<Item = String>) -> ExitCode {
-    let options = match options::parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            print!("{}", options::USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("vm: {error}\n\n{}", options::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    ExitCode::from(boot(root, &options))
-}
-
 /// Does what the options say, and returns the status.
-fn boot(root: &Path, options: &Options) -> u8 {
+pub fn run(root: &Path, options: &Options) -> u8 {
     match ready(root) {
         Some(image) if options.prepare => {
             println!("vm: ready in {}", image.root.display());

@@ -14,24 +14,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+
 use super::server::{LOOK, Server};
-use super::{Programs, time, trouble};
+use super::{Programs, duration, trouble};
 use crate::family::Family;
 use known::Known;
 use verdicts::{Difference, Verdict, Verdicts, differences};
 
-const USAGE: &str = "\
-Usage: cargo xtask redis-suite [--units A,B] [--kill-every TIME] [--limit TIME] [-- OPTION...]
-
-The test suite of the redis-server that is installed, in its external mode, against a plain server and against `martlet run`; all units or those named, as in
-`--units unit/dump,unit/expire`. The verdicts are compared test by test, but for the differences that are listed in xtask/src/redis/suite/known.toml. With
-`--kill-every 2s` the leader of the replicas is killed that often, as soon as the others hold the state. A unit that takes longer than `--limit`, 10m if it is not given, is
-ended. Behind `--`: options of `martlet run`. What a unit printed that differs, and what its servers said, is kept in target/redis-suite/logs. The sources of the
-suite come from Debian, once.
-";
-
-/// How long a unit may take with each of the servers.
-const LIMIT: Duration = Duration::from_secs(600);
 /// The servers' arguments: the suite's tests of persistence save by themselves, and many tests use `DEBUG` and set what only an administrator may set.
 const ARGUMENTS: [&str; 8] = ["--save", "", "--loglevel", "notice", "--enable-debug-command", "yes", "--enable-protected-configs", "yes"];
 /// As Redis's developers run the suite against a running server: the slowest tests are left out. So are tests that read a replication stream, since `SYNC` is
@@ -41,42 +31,32 @@ const TAGS: &str = "-slow -needs:repl";
 /// How many lines are shown of a unit that has not come to its end.
 const LAST_WORDS: usize = 4;
 
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+/// Redis' own test suite against a plain server and against `martlet run`.
+///
+/// It is the suite of the redis-server that is installed, in its external mode. The verdicts are compared test by test, but for the differences that are listed in
+/// xtask/src/redis/suite/known.toml. What a unit printed that differs, and what its servers said, is kept in target/redis-suite/logs. The sources of the suite
+/// come from Debian, once.
+#[derive(Debug, PartialEq, Eq, Args)]
+pub struct Wanted {
+    /// Units, separated by commas, as in `unit/dump,unit/expire`; by default all.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
     units: Option<Vec<String>>,
+    /// Kill the leader of the replicas this often, as soon as the others hold the state; by default never.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     kill_every: Option<Duration>,
+    /// How long a unit may take with each of the servers before it is ended.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     limit: Duration,
+    /// Options of `martlet run`.
+    #[arg(last = true, value_name = "OPTION")]
     own: Vec<String>,
-}
-
-impl Wanted {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted { units: None, kill_every: None, limit: LIMIT, own: Vec::new() };
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
-            match arg.as_str() {
-                "--units" => wanted.units = Some(value()?.split(',').map(str::to_owned).collect()),
-                "--kill-every" => wanted.kill_every = Some(time(&arg, &value()?, USAGE)?),
-                "--limit" => wanted.limit = time(&arg, &value()?, USAGE)?,
-                "--" => wanted.own = args.by_ref().collect(),
-                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
-            }
-        }
-        Ok(wanted)
-    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// What differs and is not listed, or could not be had.
-pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
-    let mut args = args.peekable();
-    if args.peek().is_some_and(|first| first == "--help") {
-        print!("{USAGE}");
-        return Ok(());
-    }
-    let wanted = Wanted::parse(args)?;
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     let known = Known::read()?;
     let directory = root.join("target/redis-suite");
     let logs = directory.join("logs");
@@ -98,7 +78,7 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String
     };
     let programs = Programs::build(root)?;
     let family = Family::found()?;
-    let suite = Suite { wanted: &wanted, known: &known, programs: &programs, sources, logs, family: &family };
+    let suite = Suite { wanted, known: &known, programs: &programs, sources, logs, family: &family };
     let mut sum = Sum::default();
     for (number, unit) in (1..).zip(units) {
         print!("[{number}/{}] {unit}: ", units.len());
@@ -251,23 +231,4 @@ fn base_port() -> u32 {
 /// Removes what is not worth reading.
 fn forget(logs: &Path) -> Result<(), String> {
     fs::remove_dir_all(logs).map_err(trouble(logs))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_read_and_wrong_ones_named() {
-        let parse = |line: &str| Wanted::parse(line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned));
-        assert_eq!(parse(""), Ok(Wanted { units: None, kill_every: None, limit: LIMIT, own: vec![] }));
-        let all = parse("--units unit/a,unit/b --kill-every 2s --limit 1m -- --engine dare");
-        let units = Some(vec!["unit/a".into(), "unit/b".into()]);
-        let own = vec!["--engine".into(), "dare".into()];
-        let (kill_every, limit) = (Some(Duration::from_secs(2)), Duration::from_secs(60));
-        assert_eq!(all, Ok(Wanted { units, kill_every, limit, own }));
-        for (line, named) in [("--kill-every often", "often"), ("--units", "--units takes"), ("--unit a", "--unit")] {
-            assert!(parse(line).is_err_and(|why| why.contains(named)), "{line}");
-        }
-    }
 }
