@@ -214,6 +214,10 @@ fn exit_of(command: &mut process::Command) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use clap::error::ErrorKind;
+
     use super::*;
 
     /// What a command line that is allowed asks for.
@@ -264,5 +268,30 @@ mod tests {
             let said = refusal(line);
             assert!(said.contains(why), "{line}: {said}");
         }
+    }
+
+    #[test]
+    fn the_commands_that_documents_quote_are_understood() {
+        let root = workspace_root();
+        let documents = fs::read_dir(root.join("docs")).expect("documents").map(|entry| entry.expect("an entry").path());
+        let documents = documents.chain(["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root.join(name)));
+        let mut quoted = 0;
+        for path in documents.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+            let text = fs::read_to_string(&path).expect("readable");
+            for (at, name) in text.match_indices("cargo xtask ") {
+                // Between backticks, or a line of a block with a comment behind it.
+                let ends: &[char] = if text[..at].ends_with('`') { &['`'] } else { &['\n', '#', '`'] };
+                let line = text[at + name.len()..].split(ends).next().unwrap_or_default();
+                // Words that stand for others.
+                let line = line.split(" [").next().unwrap_or_default().replace(" N ", " 1 ");
+                if let Err(error) = parse(format!("xtask {line}").split_whitespace()) {
+                    // The bare name of a command stands also for one that needs more.
+                    let is_name = error.kind() == ErrorKind::MissingRequiredArgument && line.split_whitespace().count() == 1;
+                    assert!(is_name, "{}: `{line}`: {error}", path.display());
+                }
+                quoted += 1;
+            }
+        }
+        assert!(quoted > 50, "{quoted} commands are quoted");
     }
 }
