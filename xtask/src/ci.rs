@@ -163,21 +163,19 @@ const TESTS: [Step; 3] = [
 ];
 /// These run one after another, beside the rows: they do not depend on time as clusters of real processes do.
 const AFTER: [Step; 2] = [
-    step("fuzz", 120, fuzz),
+    step("fuzz", 25, |root| crate::fuzz::landing(root).map_or_else(Outcome::Failed, |()| Outcome::Passed)),
     // Each machine has a time limit of its own, whose message says more.
     step("rdma", 500, crate::vm::check::landing),
 ];
 /// Planted bugs, and how far the simulator reaches. Building these takes both cores.
 const CANARIES: [Step; 6] = [
-    step("canaries, built", 360, build_probed),
+    step("canaries, built", 200, build_probed),
     step("canaries", 60, |root| finish(canaries(root).arg("--known-first"))),
     step("canaries, in every order", 10, planted_hand_overs),
     step("canaries, of ethernet", 30, planted_flows),
     step("canaries, of wardens", 60, planted_wardens),
     step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
 ];
-const GUIDED_FUZZING: [Step; 1] =
-    [step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build)))];
 /// These build little, and execute for long on one core.
 const CHECKERS: [Step; 2] = [
     step("loom", 130, |root| one_by_one(Ok(loom(root).into()), finish)),
@@ -186,12 +184,12 @@ const CHECKERS: [Step; 2] = [
 /// This waits for the network.
 const ADVISORIES: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
 /// The rows that run beside the tests, which leave a core free now and then, and those that run beside what comes after. The steps of a row run one by one.
-const BESIDE_TESTS: [&[Step]; 2] = [&CHECKERS, &ADVISORIES];
-const BESIDE_AFTER: [&[Step]; 2] = [&CANARIES, &GUIDED_FUZZING];
+const BESIDE_TESTS: &[&[Step]] = &[&CHECKERS, &ADVISORIES];
+const BESIDE_AFTER: &[&[Step]] = &[&CANARIES];
 
 /// All steps.
 pub fn steps() -> impl Iterator<Item = Step> {
-    let beside = BESIDE_TESTS.into_iter().chain(BESIDE_AFTER).flatten().copied();
+    let beside = BESIDE_TESTS.iter().chain(BESIDE_AFTER).copied().flatten().copied();
     BEFORE.into_iter().chain(TESTS).chain(AFTER).chain(beside)
 }
 
@@ -211,10 +209,10 @@ pub fn run() -> ExitCode {
     };
     BEFORE.into_iter().for_each(|step| next(&mut summary, step));
     let mut beside = Vec::new();
-    let mut start = |rows: [&[Step]; 2]| {
-        let names: Vec<&str> = rows.into_iter().flatten().map(|step| step.name).collect();
+    let mut start = |rows: &[&[Step]]| {
+        let names: Vec<&str> = rows.iter().copied().flatten().map(|step| step.name).collect();
         println!("== beside what follows, shown when they have ended: {}", names.join("; "));
-        beside.push(Beside::start(rows, scratch.path()));
+        beside.push(Beside::start(rows.iter().copied(), scratch.path()));
     };
     start(BESIDE_TESTS);
     TESTS.into_iter().for_each(|step| next(&mut summary, step));
@@ -286,16 +284,6 @@ pub fn finish(command: &mut Command) -> Outcome {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) => Outcome::Failed(status.to_string()),
         Err(error) => Outcome::Failed(format!("cannot run {}: {error}", command.get_program().display())),
-    }
-}
-
-/// Runs every fuzz target for ten seconds, always from the same seed: whether a change lands must not depend on chance. `cargo xtask fuzz` looks elsewhere each
-/// time.
-fn fuzz(root: &Path) -> Outcome {
-    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 10, seed: Some(1) }) {
-        Ok(None) => Outcome::Passed,
-        Ok(Some(complaint)) => Outcome::Partly(complaint),
-        Err(why) => Outcome::Failed(why),
     }
 }
 

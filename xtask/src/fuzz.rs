@@ -2,6 +2,8 @@
 //!
 //! The flags that count coverage belong to the stable compiler, so neither cargo-fuzz nor a nightly toolchain is needed. No sanitizer is used: the parsers are
 //! safe Rust, so all there is to find are panics, hangs, and use of memory beyond the limit.
+//!
+//! `cargo xtask ci` runs them by mutation, with what the tests are built of: to build all that they reach with counters takes two minutes of both cores.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -26,6 +28,8 @@ const MEMORY_MIB: u32 = 1024;
 const AT_A_TIME: usize = 9;
 /// libFuzzer's compiler.
 const COMPILER: &str = "c++";
+/// The program that mutates seeds without a guide.
+const BLIND: &str = "fuzz-blind";
 
 /// Arbitrary bytes for every parser and every record that a peer can write.
 #[derive(Debug, Args)]
@@ -35,43 +39,18 @@ pub struct Wanted {
     /// For how many seconds to run each.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = number::<u32>(1..=u32::MAX))]
     pub seconds: u32,
-    /// The seed; by default another one each time.
-    #[arg(skip)]
-    pub seed: Option<u32>,
 }
 
-/// Runs the targets. Returns a complaint if they could not be run as they should be; `Err` names those that failed.
-pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
+/// Runs targets. `Err` names those that failed.
+pub fn run(root: &Path, wanted: &Wanted) -> Result<(), String> {
     let targets = targets(root, wanted.target.as_deref())?;
-    let scratch = crate::ci::Scratch::new("fuzz").map_err(|error| format!("cannot make a directory for inputs: {error}"))?;
-    let (driver, complaint) = Driver::choose(root)?;
-    build(&mut driver.build(root))?;
-    if let Some(complaint) = &complaint {
-        println!("!! {complaint}");
-    }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let at_a_time = AT_A_TIME.max(AT_A_TIME * cores / 2);
-    let mut waiting: VecDeque<&String> = targets.iter().collect();
-    let mut running: Vec<Running> = Vec::new();
-    let mut failed = Vec::new();
-    while !waiting.is_empty() || !running.is_empty() {
-        while running.len() < at_a_time
-            && let Some(target) = waiting.pop_front()
-        {
-            running.push(driver.start(root, target, wanted, scratch.path())?);
-        }
-        // Waits for the one that was started first. The others run for as long, so this delays none.
-        let first = running.remove(0);
-        let target = first.target.clone();
-        if let Err(why) = first.finish() {
-            println!("   FAILED   {target}: {why}");
-            failed.push(target);
-        }
-    }
-    match failed.as_slice() {
-        [] => Ok(complaint),
-        failed => Err(format!("a property does not hold in {}", failed.join(", "))),
-    }
+    Driver::choose(root)?.run(root, &targets, wanted.seconds)
+}
+
+/// Runs every target for ten seconds, always over the same mutations: whether a change lands must not depend on chance.
+pub fn landing(root: &Path) -> Result<(), String> {
+    let targets = targets(root, None)?;
+    Driver { binary: crate::ci::target_directory(root).join("debug").join(BLIND), kind: Kind::Landing }.run(root, &targets, 10)
 }
 
 /// The targets: the directories of seeds.
@@ -87,48 +66,84 @@ fn targets(root: &Path, only: Option<&str>) -> Result<Vec<String>, String> {
     }
 }
 
-/// The command that builds the driver of the targets.
-pub fn build_command(root: &Path) -> Result<Command, String> {
-    Ok(Driver::choose(root)?.0.build(root))
-}
-
 /// The program that runs a target.
 struct Driver {
     binary: PathBuf,
-    /// The platform that it is built for, if it is guided by coverage.
-    guided: Option<String>,
+    kind: Kind,
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    /// Guided by coverage, and built for this platform.
+    Guided(String),
+    /// Mutations alone, others each time.
+    Blind,
+    /// Mutations alone, always the same.
+    Landing,
 }
 
 impl Driver {
-    /// Chooses the better of the two drivers that can be built here, with a complaint if it is the lesser one.
-    fn choose(root: &Path) -> Result<(Driver, Option<String>), String> {
+    /// Chooses the better of the two drivers that can be built here. Says so if it is the lesser one.
+    fn choose(root: &Path) -> Result<Driver, String> {
         let target = crate::ci::target_directory(root);
         if crate::ci::on_path(COMPILER) {
             let host = host(root)?;
             let binary = target.join("fuzz").join(&host).join("release/fuzz-guided");
-            return Ok((Driver { binary, guided: Some(host) }, None));
+            return Ok(Driver { binary, kind: Kind::Guided(host) });
         }
-        let complaint =
-            format!("`{COMPILER}` is not installed (Debian's g++), so fuzzing was blind: mutations of the seeds, not guided by coverage");
-        Ok((Driver { binary: target.join("release/fuzz-blind"), guided: None }, Some(complaint)))
+        println!(
+            "!! `{COMPILER}` is not installed (Debian's g++), so this fuzzing is blind: mutations of the seeds, not guided by coverage"
+        );
+        Ok(Driver { binary: target.join("release").join(BLIND), kind: Kind::Blind })
     }
 
     fn build(&self, root: &Path) -> Command {
         let mut command = crate::ci::cargo(root);
-        command.args(["build", "--release", "--package", "martlet-fuzz", "--bin"]);
-        match &self.guided {
+        command.arg("build");
+        match &self.kind {
             // Flags that apply to everything need a separate directory. Naming the target keeps them away from build scripts and macros.
-            Some(host) => command
-                .args(["fuzz-guided", "--features", "guided", "--target", host])
+            Kind::Guided(host) => command
+                .args(["--package", "martlet-fuzz", "--bin", "fuzz-guided", "--release", "--features", "guided", "--target", host])
                 .env("RUSTFLAGS", COVERAGE)
                 .env("CARGO_TARGET_DIR", crate::ci::target_directory(root).join("fuzz"))
                 .env("CARGO_PROFILE_RELEASE_LTO", "off"),
-            None => command.arg("fuzz-blind"),
+            Kind::Blind => command.args(["--package", "martlet-fuzz", "--bin", BLIND, "--release"]),
+            // As the tests have been built. In other company its dependencies would have other features, and be built again.
+            Kind::Landing => command.args(["--workspace", "--all-targets"]),
         };
         command
     }
 
-    fn start(&self, root: &Path, target: &str, wanted: &Wanted, scratch: &Path) -> Result<Running, String> {
+    /// Builds the program, and runs these targets with it for so many seconds each.
+    fn run(&self, root: &Path, targets: &[String], seconds: u32) -> Result<(), String> {
+        let scratch = crate::ci::Scratch::new("fuzz").map_err(|error| format!("cannot make a directory for inputs: {error}"))?;
+        build(&mut self.build(root))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_a_time = AT_A_TIME.max(AT_A_TIME * cores / 2);
+        let mut waiting: VecDeque<&String> = targets.iter().collect();
+        let mut running: Vec<Running> = Vec::new();
+        let mut failed = Vec::new();
+        while !waiting.is_empty() || !running.is_empty() {
+            while running.len() < at_a_time
+                && let Some(target) = waiting.pop_front()
+            {
+                running.push(self.start(root, target, seconds, scratch.path())?);
+            }
+            // Waits for the one that was started first. The others run for as long, so this delays none.
+            let first = running.remove(0);
+            let target = first.target.clone();
+            if let Err(why) = first.finish() {
+                println!("   FAILED   {target}: {why}");
+                failed.push(target);
+            }
+        }
+        match failed.as_slice() {
+            [] => Ok(()),
+            failed => Err(format!("a property does not hold in {}", failed.join(", "))),
+        }
+    }
+
+    fn start(&self, root: &Path, target: &str, seconds: u32, scratch: &Path) -> Result<Running, String> {
         let found = scratch.join(target);
         fs::create_dir_all(&found).map_err(|error| format!("cannot make {}: {error}", found.display()))?;
         let artifacts = crate::ci::target_directory(root).join("fuzz-failures");
@@ -137,10 +152,8 @@ impl Driver {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -s unlimited 2>/dev/null; exec \"$0\" \"$@\""]).arg(&self.binary);
         command.env("TMPDIR", &artifacts);
-        let seconds = wanted.seconds;
-        if self.guided.is_some() {
-            // To libFuzzer, 0 means "choose one".
-            command.arg(format!("-seed={}", wanted.seed.unwrap_or(0)));
+        let guided = matches!(self.kind, Kind::Guided(_));
+        if guided {
             command
                 .env("MARTLET_FUZZ_TARGET", target)
                 .args([format!("-max_total_time={seconds}"), format!("-timeout={INPUT_SECONDS}"), format!("-rss_limit_mb={MEMORY_MIB}")])
@@ -151,13 +164,16 @@ impl Driver {
                 .arg(root.join("fuzz/corpus").join(target));
         } else {
             command.args([target, &seconds.to_string()]);
+            if self.kind == Kind::Landing {
+                command.arg("1");
+            }
         }
         let log = found.with_extension("log");
         let output = fs::File::create(&log).map_err(|error| format!("cannot make {}: {error}", log.display()))?;
         let errors = output.try_clone().map_err(|error| format!("cannot share {}: {error}", log.display()))?;
         let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
         let child = child.map_err(|error| format!("cannot run {}: {error}", self.binary.display()))?;
-        Ok(Running { target: target.to_owned(), child, log, start: Instant::now(), guided: self.guided.is_some() })
+        Ok(Running { target: target.to_owned(), child, log, start: Instant::now(), guided })
     }
 }
 

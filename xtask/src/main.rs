@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::Hosts(wanted) => exit_with(hosts::run(&root, &wanted)),
         Command::Vm(options) => vm::run(&root, &options).into(),
         Command::Guests(wanted) => guests::run(&root, &wanted),
-        Command::Fuzz(wanted) => exit_with(fuzz::run(&root, &wanted).map(drop)),
+        Command::Fuzz(wanted) => exit_with(fuzz::run(&root, &wanted)),
         Command::Header => exit_with(header::write(&root)),
         Command::Miri => tell(ci::one_by_one(miri::check(&root), chosen::finish)),
         Command::Rdma => vm::check::command(&root),
