@@ -44,12 +44,20 @@ pub fn check() -> Outcome {
     }
 }
 
-/// Writes bytes as they are, and nothing more once that has failed. At the end of the command, [`check`] reports it.
+/// Writes data byte for byte, wherever standard output goes, and nothing more once that has failed. At the end of the command, [`check`] reports it.
 pub fn raw(bytes: &[u8]) {
+    write(io::stdout().lock(), bytes);
+}
+
+/// Writes our own text with its colours: they are left out where standard output is no terminal that shows them, and so is everything else that is no text.
+pub fn coloured(text: impl std::fmt::Display) {
+    write(anstream::stdout().lock(), text.to_string().as_bytes());
+}
+
+fn write(mut out: impl io::Write, bytes: &[u8]) {
     if is_broken() {
         return;
     }
-    let mut out = anstream::stdout().lock();
     if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
         let _ = BROKEN.set(error);
     }
@@ -66,7 +74,12 @@ pub fn complain(text: impl std::fmt::Display) {
 }
 
 fn line(text: impl std::fmt::Display) {
-    raw(format!("{text}\n").as_bytes());
+    coloured(format_args!("{text}\n"));
+}
+
+/// An object is data: nothing in its strings is a colour of ours.
+fn object_line(object: &Value) {
+    raw(format!("{object}\n").as_bytes());
 }
 
 /// How to print.
@@ -83,7 +96,7 @@ impl Format {
     pub fn print(self, text: impl std::fmt::Display, object: impl FnOnce() -> Value) {
         match self {
             Format::Text => line(text),
-            Format::Json => line(object()),
+            Format::Json => object_line(&object()),
         }
     }
 
@@ -97,7 +110,7 @@ impl Format {
     /// Prints an object that is only for programs.
     pub fn object(self, object: impl FnOnce() -> Value) {
         if self == Format::Json {
-            line(object());
+            object_line(&object());
         }
     }
 }

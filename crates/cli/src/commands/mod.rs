@@ -104,7 +104,7 @@ pub fn run() -> ExitCode {
         },
         // Help, or the version: what was asked for.
         Err(error) => {
-            output::raw(error.render().ansi().to_string().as_bytes());
+            output::coloured(error.render().ansi());
             Ok(())
         }
     };

@@ -1,13 +1,15 @@
 //! Clusters in the background: started, broken, repaired and ended, with each step done twice.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::martlet::{Ran, TempDir, await_mourners, fabric, free_ports, processes_about, run};
+use crate::martlet::{Ran, TempDir, await_mourners, command, fabric, free_ports, processes_about, run};
 
 /// A cluster in a directory of its own. Its nodes end when the value is dropped.
 pub struct Cluster {
@@ -199,6 +201,23 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     cluster.run(&["status"]).code(3);
     cluster.run(&["cluster", "down", "--purge"]).ok();
     assert!(!std::path::Path::new(&cluster.dir).exists());
+}
+
+#[test]
+fn a_value_is_printed_byte_for_byte_whatever_it_is() {
+    let cluster = Cluster::new();
+    cluster.up_with(&[]).ok();
+    cluster.greet();
+    let value = b"\x1b[31mred\x1b[0m \x07\x01\x7f\r\t\xff\xc3\x28 end";
+    let of = |what: &[&str], more: &[&OsStr]| {
+        let mut command = command(what);
+        command.args(more).args(["--dir", &cluster.dir, "--timeout", "120000"]).output().expect("the command is built")
+    };
+    assert!(of(&["set", "odd"], &[OsStr::from_bytes(value)]).status.success());
+    assert_eq!(of(&["get", "odd"], &[]).stdout.escape_ascii().to_string(), [&value[..], b"\n"].concat().escape_ascii().to_string());
+    // What JSON does not escape by itself is data there too.
+    cluster.run(&["set", "text", "a\u{7f}\u{9b}31mb"]).ok();
+    assert_eq!(cluster.run(&["get", "text"]).ok().objects()[0]["value"], "a\u{7f}\u{9b}31mb");
 }
 
 /// The port of the node that has all slots, according to the node on this port.
