@@ -8,6 +8,7 @@
 //! | `descriptors` | the numbers of descriptors |
 //! | `page` | words that one process makes and others map, outside any fabric |
 //! | `socket` | Unix sockets that carry whole messages, and which process is at the other end |
+//! | `socket_file` | the files by which Unix sockets are found |
 //! | `futex` | sleeping on words, and waking |
 //! | `robust` | death words |
 //! | `marks` | what programs inside the kernel note about threads that end |
@@ -32,6 +33,7 @@ pub mod process;
 mod random;
 mod robust;
 pub mod socket;
+pub mod socket_file;
 pub mod stat;
 pub mod tracer;
 

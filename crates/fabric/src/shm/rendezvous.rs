@@ -26,6 +26,7 @@ use crate::contract::NodeId;
 use crate::host::descriptors::open;
 use crate::host::lock::FileLock;
 use crate::host::socket;
+use crate::host::socket_file::{self, SocketFile};
 
 /// Where the processes of a cluster find each other on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,22 +45,14 @@ const MAX_PATH_BYTES: usize = 107;
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
-    /// In a directory: its file, and the lock that allows the file to be there.
-    file: Option<(PathBuf, FileLock)>,
+    /// In a directory: its file, and the lock that allows the file to be there, which is released after the file is removed.
+    #[expect(dead_code, reason = "it is held")]
+    file: Option<(SocketFile, FileLock)>,
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some((path, _lock)) = &self.file {
-            // If the file stays, it does no harm.
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
@@ -85,20 +78,19 @@ impl Rendezvous {
     /// A listening socket at the place of `node`. An error of the kind `AddrInUse` says that another process has it.
     pub(super) fn listen(&self, cluster: &str, node: NodeId) -> io::Result<Listener> {
         let socket = socket::seqpacket()?;
-        let file = match self {
+        let place = match self {
             Rendezvous::Names => None,
             Rendezvous::Directory(directory) => {
                 let lock = lock(directory, &format!("{cluster}.{node}.lock"))?.ok_or(io::ErrorKind::AddrInUse)?;
                 let path = directory.join(format!("{cluster}.{node}.sock"));
-                // It belongs to a process that has died, since only we have the lock.
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(&path, error)),
-                    _ => Some((path, lock)),
-                }
+                // A socket there belongs to a process that has died, since only we have the lock.
+                socket_file::remove_stale(&path).map_err(|error| about(&path, error))?;
+                Some((path, lock))
             }
         };
+        rustix::net::bind(&socket, &self.address(cluster, &node.to_string())?)?;
+        let file = place.map(|(path, lock)| (SocketFile::of_bound(&path), lock));
         let listener = Listener { socket, file };
-        rustix::net::bind(&listener.socket, &self.address(cluster, &node.to_string())?)?;
         rustix::net::listen(&listener.socket, 128)?;
         Ok(listener)
     }
