@@ -4,9 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use martlet_fabric::host::socket_file::{self, SocketFile};
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with, sockopt,
 };
@@ -42,8 +43,9 @@ pub enum ListenError {
 #[derive(Debug)]
 pub(super) struct Listener {
     fd: OwnedFd,
-    /// The file to remove at the end.
-    path: Option<PathBuf>,
+    /// Of a Unix socket with a path; it goes with the listener.
+    #[expect(dead_code, reason = "it is held")]
+    file: Option<SocketFile>,
     pub(super) is_tcp: bool,
     /// It is the service's: the nodes of this host share it, and its connections outlive them.
     pub(super) is_of_service: bool,
@@ -79,18 +81,18 @@ impl Listener {
         };
         let fd = patiently(open).map_err(|source| ListenError::Tcp { address, source })?;
         let name = local_address(&fd).map_or_else(|| address.to_string(), |a| a.to_string());
-        Ok(Listener { fd, path: None, is_tcp: true, is_of_service: false, name })
+        Ok(Listener { fd, file: None, is_tcp: true, is_of_service: false, name })
     }
 
     /// A listener that this process shares with others.
     pub(super) fn of_service(fd: OwnedFd, address: SocketAddr) -> Listener {
-        Listener { fd, path: None, is_tcp: true, is_of_service: true, name: address.to_string() }
+        Listener { fd, file: None, is_tcp: true, is_of_service: true, name: address.to_string() }
     }
 
     pub(super) fn unix(path: &Path) -> Result<Listener, ListenError> {
         let name = path.display().to_string();
         let is_abstract = name.starts_with('@');
-        let open = || -> io::Result<OwnedFd> {
+        let open = || -> io::Result<(OwnedFd, Option<SocketFile>)> {
             let address = match name.strip_prefix('@') {
                 Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
                 None => {
@@ -100,11 +102,12 @@ impl Listener {
             };
             let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
             bind(&fd, &address)?;
+            let file = (!is_abstract).then(|| SocketFile::of_bound(path));
             listen(&fd, BACKLOG)?;
-            Ok(fd)
+            Ok((fd, file))
         };
-        let fd = open().map_err(|source| ListenError::Unix { path: name.clone(), source })?;
-        Ok(Listener { fd, path: (!is_abstract).then(|| path.to_owned()), is_tcp: false, is_of_service: false, name })
+        let (fd, file) = open().map_err(|source| ListenError::Unix { path: name.clone(), source })?;
+        Ok(Listener { fd, file, is_tcp: false, is_of_service: false, name })
     }
 
     /// The next connection, and the address it comes from.
@@ -134,23 +137,51 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 fn local_address(fd: &OwnedFd) -> Option<SocketAddr> {
     let address: SocketAddrAny = getsockname(fd).ok()?;
     SocketAddr::try_from(address).ok()
 }
 
-/// Removes a socket file that a killed process has left behind. If somebody listens on it, it stays, and then `bind` fails.
+/// Removes the socket that a killed process has left behind. If a process listens on it, it stays, and then `bind` fails.
 fn remove_stale(path: &Path) -> io::Result<()> {
+    if !socket_file::is_there(path)? {
+        return Ok(());
+    }
     match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket_file::remove_stale(path),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_the_socket_of_a_dead_process_gives_way_to_a_listener() {
+        let directory = std::env::temp_dir().join(format!("martlet-redis-listener-{}", std::process::id()));
+        std::fs::create_dir(&directory).expect("a fresh directory");
+        let path = directory.join("redis.sock");
+        std::fs::write(&path, "precious").expect("a file");
+        let refused = Listener::unix(&path).expect_err("a file is there").to_string();
+        let wanted = format!("cannot listen on the Unix socket {}: a regular file is there, which stays", path.display());
+        assert!(refused.starts_with(&wanted), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("it stays"), b"precious");
+        std::fs::remove_file(&path).expect("our own");
+        let alive = UnixListener::bind(&path).expect("free");
+        let refused = Listener::unix(&path).expect_err("a process listens").to_string();
+        assert!(refused.contains("Address"), "{refused}");
+        drop(alive);
+        let held = Listener::unix(&path).expect("nothing but what a dead process has left");
+        std::fs::remove_file(&path).expect("as an operator may");
+        std::fs::write(&path, "precious").expect("a file");
+        drop(held);
+        assert_eq!(std::fs::read(&path).expect("it stays"), b"precious");
+        std::fs::remove_file(&path).expect("our own");
+        drop(Listener::unix(&path).expect("free"));
+        assert!(!path.exists(), "its own is removed");
+        std::fs::remove_dir(&directory).expect("empty");
     }
 }
