@@ -176,6 +176,15 @@ fn a_network_is_planned_drawn_and_mended() {
     assert!(text.contains("request 1: h1 to h2, h3") && text.contains("tree 2") && text.contains("└─ aggregation"), "{text}");
     let drawn = std::fs::read_to_string(&svg).expect("a drawing");
     assert!(drawn.starts_with("<svg ") && drawn.contains("edge1a") && drawn.ends_with("</svg>\n"), "{drawn}");
+    let (link, hard) = (dir.join("link.svg"), dir.join("hard.svg"));
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    std::fs::hard_link(&file, &hard).expect("a link");
+    let before = std::fs::read_to_string(&file).expect("a file");
+    for same in [&file, &link, &hard] {
+        let refused = run(&["plan", &file, "--svg", same]).code(2);
+        assert!(refused.err.contains(&format!("--svg is {same}, the same file as {file}")) && refused.out.is_empty(), "{}", refused.err);
+        assert_eq!(std::fs::read_to_string(&file).expect("it stays"), before);
+    }
     let objects = run(&["plan", &file, "--json"]).ok().objects();
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
     assert_eq!((of("request").len(), of("tree").len(), of("path").len()), (3, 6, 6), "{objects:?}");

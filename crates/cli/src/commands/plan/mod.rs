@@ -3,7 +3,8 @@
 mod ccf;
 mod example;
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
@@ -46,6 +47,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         (Some(Command::Ccf(arguments)), _) => ccf::run(arguments, format),
         (Some(Command::Example(arguments)), _) => example::run(arguments),
         (None, Some(file)) => {
+            if let Some(svg) = arguments.svg.as_deref().filter(|svg| is_one_file(svg, file)) {
+                let (svg, file) = (svg.display(), file.display());
+                return Err(Fail::usage(format_args!(
+                    "--svg is {svg}, the same file as {file}, which describes the network; allowed is any other file"
+                )));
+            }
             let topology = read(file, &arguments.without)?;
             let plan = Plan::new(&topology).map_err(Fail::failed)?;
             show(&topology, &plan, format);
@@ -59,7 +66,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
 }
 
-fn read(file: &std::path::Path, without: &[String]) -> Outcome<Topology> {
+/// Whether two paths lead to one file, by links too.
+fn is_one_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(other))
+}
+
+fn read(file: &Path, without: &[String]) -> Outcome<Topology> {
     let mut topology = Topology::read(file).map_err(Fail::usage)?;
     for what in without {
         topology = topology.without(what).map_err(Fail::usage)?;
