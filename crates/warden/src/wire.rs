@@ -10,7 +10,7 @@ use crate::canary::Canary;
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 /// The version of these messages.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The longest name of a program, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 
@@ -195,10 +195,21 @@ pub struct HostStatus {
     pub host: u16,
     /// Whether its warden is silent, or has not been heard yet.
     pub is_silent: bool,
+    /// Whether its warden has ended in order. Until the next one is heard, nothing is learned from there.
+    pub has_left: bool,
     /// Which paths to it are lost.
     pub is_path_lost: [bool; 2],
     /// How long it may be silent.
     pub timeout_ns: u64,
+    /// How many packets from its addresses did not authenticate: a warden there that has another key sends nothing else.
+    pub unauthenticated: u64,
+}
+
+impl HostStatus {
+    /// Whether its warden runs and is heard.
+    pub fn is_heard(&self) -> bool {
+        !self.is_silent && !self.has_left
+    }
 }
 
 /// What a warden knows of an application.
@@ -426,7 +437,8 @@ impl Answer {
             Answer::Redundancy { host, path, is_lost } => Out::new(12, number).u16(*host).u8(*path).u8(u8::from(*is_lost)),
             Answer::Host(host) => {
                 let [first, second] = host.is_path_lost.map(u8::from);
-                Out::new(13, number).u16(host.host).u8(u8::from(host.is_silent)).u8(first).u8(second).u64(host.timeout_ns)
+                let out = Out::new(13, number).u16(host.host).u8(u8::from(host.is_silent)).u8(u8::from(host.has_left));
+                out.u8(first).u8(second).u64(host.timeout_ns).u64(host.unauthenticated)
             }
         }
         .0
@@ -468,8 +480,10 @@ impl Answer {
             13 => Answer::Host(HostStatus {
                 host: from.u16()?,
                 is_silent: from.u8()? != 0,
+                has_left: from.u8()? != 0,
                 is_path_lost: [from.u8()? != 0, from.u8()? != 0],
                 timeout_ns: from.u64()?,
+                unauthenticated: from.u64()?,
             }),
             kind => return Err(Malformed::Kind(kind)),
         };
@@ -532,7 +546,14 @@ mod tests {
             Answer::PbsizeChanged { pbsize: 3 },
             Answer::Redundancy { host: 2, path: 1, is_lost: true },
             Answer::More { from: 9 },
-            Answer::Host(HostStatus { host: 3, is_silent: false, is_path_lost: [false, true], timeout_ns: 5 }),
+            Answer::Host(HostStatus {
+                host: 3,
+                is_silent: false,
+                has_left: true,
+                is_path_lost: [false, true],
+                timeout_ns: 5,
+                unauthenticated: 9,
+            }),
         ]
     }
 

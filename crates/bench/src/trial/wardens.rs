@@ -13,6 +13,7 @@ use martlet_node::config::Key;
 use martlet_warden::AppId;
 use martlet_warden::board::State;
 use martlet_warden::client::Warden;
+use martlet_warden::wire::HostStatus;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take before something is broken.
@@ -119,7 +120,7 @@ impl Wardens {
             let mut warden = self.connect(host)?;
             until("the wardens hear each other", || {
                 let (_, hosts) = warden.status().ok()?;
-                hosts.iter().all(|host| !host.is_silent).then_some(())
+                hosts.iter().all(HostStatus::is_heard).then_some(())
             })?;
         }
         Ok(())

@@ -146,8 +146,10 @@ pub enum Event {
     PathBack(HostId, u8),
     /// A host is silent.
     Silent(HostId),
-    /// A host is heard again.
+    /// A host is heard again, after silence or after its warden had ended.
     Heard(HostId),
+    /// The warden of a host has ended in order. Nothing is learned from there until the next one is heard.
+    WardenLeft(HostId),
 }
 
 /// What the caller has to do.
@@ -350,6 +352,9 @@ impl Wardens {
             return Err(Disbelief::NotFresh);
         }
         if packet.from_life != peer.life {
+            if peer.has_left {
+                self.outputs.push_back(Output::Told(Event::Heard(from)));
+            }
             Wardens::meet(peer, now, packet.from_life);
         }
         if packet.seq > peer.newest {
@@ -382,12 +387,14 @@ impl Wardens {
             Wardens::take(peer, from, packet, self.config.digest, &mut self.outputs)
         };
         if packet.bye && !peer.has_left {
-            peer.has_left = true;
+            // The goodbye may be a late one, of a host that has been found silent meanwhile.
+            (peer.has_left, peer.is_silent) = (true, false);
             for (life, app) in std::mem::take(&mut peer.apps) {
                 if !app.is_presumed {
                     self.outputs.push_back(Output::Told(Event::Left(from, life)));
                 }
             }
+            self.outputs.push_back(Output::Told(Event::WardenLeft(from)));
         }
         taken
     }

@@ -163,8 +163,7 @@ impl Warden {
         if let Some((party, sockets)) = self.party {
             let way = pulse::News { sender: news.0, stir: Arc::clone(&heard) };
             let (beating, orders) = pulse::Pulse::new(&party, sockets, board.clone(), way)?;
-            let hosts = party.neighbours.hosts.iter().map(|peer| peer.host);
-            others = Some((desk::OtherHosts::new(orders.clone(), party.neighbours.timeout_ns, hosts), orders));
+            others = Some((desk::OtherHosts::new(orders.clone(), party.neighbours.timeout_ns, beating.unauthenticated()), orders));
             pulse = Some(beating);
         }
         let orders = others.as_ref().map(|(_, orders)| orders.clone());

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
+use martlet_fabric::sealing::Unopened;
 use martlet_protocol::basics::Time;
 use martlet_protocol::detector::stall::StallMeter;
-use martlet_protocol::detector::wardens::{AppLife, Certainty, Config, Event, HostId, Output, Secret, Wardens};
+use martlet_protocol::detector::wardens::{AppLife, Certainty, Config, Event, HostId, Output, Packet, Secret, Wardens};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
@@ -73,10 +75,25 @@ impl Orders {
     }
 }
 
+/// What the pulse has to say.
+pub(super) enum Word {
+    /// What another warden has told, or its silence.
+    Told(Event),
+    /// Packets from an address of that host do not authenticate: so many up to now.
+    Unauthenticated { host: HostId, address: SocketAddr, packets: u64 },
+}
+
 /// How the pulse's news gets to the desk.
 pub(super) struct News {
-    pub(super) sender: Sender<Event>,
+    pub(super) sender: Sender<Word>,
     pub(super) stir: Arc<OwnedFd>,
+}
+
+impl News {
+    fn send(&self, word: Word) {
+        let _ = self.sender.send(word);
+        let _ = rustix::io::write(&*self.stir, &1u64.to_ne_bytes());
+    }
 }
 
 /// What is kept about another host, for each path.
@@ -85,7 +102,14 @@ struct Link {
     senders: Vec<packet::Sender>,
     /// Receivers for the lives of its warden that were heard last.
     receivers: Vec<Vec<packet::Receiver>>,
+    /// The packets from these addresses that did not authenticate; the desk reads it.
+    unauthenticated: Arc<AtomicU64>,
+    /// When that was last said.
+    said: Option<Time>,
 }
+
+/// How often at most it is said of a host that its packets do not authenticate. A warden with another key sends as many as any.
+const SAY_EVERY_NS: u64 = 60_000_000_000;
 
 /// How often a warden that ends in an orderly way repeats that it does.
 const BYES: u32 = 2;
@@ -145,7 +169,8 @@ impl Pulse {
         let config = Config { life, interval_ns: neighbours.interval_ns, paths, digest: crate::digest };
         let link = |peer: &crate::neighbours::Neighbour| {
             let senders = (0..paths).map(|path| packet::Sender::new(&party.key, neighbours.host, peer.host, path, life)).collect();
-            (peer.host, Link { addresses: peer.addresses.clone(), senders, receivers: (0..paths).map(|_| Vec::new()).collect() })
+            let receivers = (0..paths).map(|_| Vec::new()).collect();
+            (peer.host, Link { addresses: peer.addresses.clone(), senders, receivers, unauthenticated: Arc::default(), said: None })
         };
         let sockets = Arc::new(sockets);
         let speech = Speech {
@@ -163,6 +188,12 @@ impl Pulse {
         let speech = Arc::new(Mutex::new(speech));
         let pulse = Pulse { interval_ns: neighbours.interval_ns, sockets, stir: Arc::clone(&stir), speech: Arc::clone(&speech) };
         Ok((pulse, Orders { sender: orders.0, stir, speech }))
+    }
+
+    /// For each other host, the count of the packets from its addresses that did not authenticate.
+    pub(super) fn unauthenticated(&self) -> BTreeMap<HostId, Arc<AtomicU64>> {
+        let speech = self.speech.lock().unwrap_or_else(PoisonError::into_inner);
+        speech.links.iter().map(|(host, link)| (*host, Arc::clone(&link.unauthenticated))).collect()
     }
 
     pub(super) fn run(self) {
@@ -241,7 +272,7 @@ impl Speech {
             // At most as many packets as a flood may bring before heartbeats have to be sent again.
             for _ in 0..1_000 {
                 match self.sockets[path].recv_from(buffer) {
-                    Ok((len, _)) => self.take(path, &mut buffer[..len]),
+                    Ok((len, from)) => self.take(path, from, &mut buffer[..len]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // The error is about an earlier packet that found no listener.
                     Err(_) => {}
@@ -250,31 +281,45 @@ impl Speech {
         }
     }
 
-    fn take(&mut self, path: usize, bytes: &mut [u8]) {
-        let Some(head) = packet::head(bytes) else { return };
-        let (own, key) = (self.own, &self.key);
-        let Some(link) = self.links.get_mut(&head.host) else { return };
-        let receivers = &mut link.receivers[path];
-        let opened = match receivers.iter_mut().find(|receiver| receiver.life == head.life) {
-            Some(receiver) => receiver.open(bytes),
-            None => {
-                let mut receiver = packet::Receiver::new(key, head.host, own, path as u8, head.life);
-                let opened = receiver.open(bytes);
-                if opened.is_ok() {
-                    // Only the packets of a warden that has the key get this far.
-                    receivers.insert(0, receiver);
-                    receivers.truncate(LIVES_AT_HAND);
+    fn take(&mut self, path: usize, from: SocketAddr, bytes: &mut [u8]) {
+        match self.open(path, bytes) {
+            Ok((host, packet)) => {
+                if let Err(why) = self.wardens.handle(Time(crate::now_ns()), host, path as u8, &packet) {
+                    tracing::trace!(host = host.0, ?why, "a packet from another host is ignored");
                 }
-                opened
+            }
+            Err(Unopened::Repeated) => tracing::trace!(%from, "a packet from another host is repeated"),
+            Err(Unopened::Forged) => self.count_unauthenticated(path, from),
+        }
+    }
+
+    fn open(&mut self, path: usize, bytes: &mut [u8]) -> Result<(HostId, Packet), Unopened> {
+        let head = packet::head(bytes).ok_or(Unopened::Forged)?;
+        let link = self.links.get_mut(&head.host).ok_or(Unopened::Forged)?;
+        let receivers = &mut link.receivers[path];
+        let packet = match receivers.iter_mut().find(|receiver| receiver.life == head.life) {
+            Some(receiver) => receiver.open(bytes)?,
+            None => {
+                let mut receiver = packet::Receiver::new(&self.key, head.host, self.own, path as u8, head.life);
+                let packet = receiver.open(bytes)?;
+                // Only the packets of a warden that has the key get this far.
+                receivers.insert(0, receiver);
+                receivers.truncate(LIVES_AT_HAND);
+                packet
             }
         };
-        match opened {
-            Ok(packet) => {
-                if let Err(why) = self.wardens.handle(Time(crate::now_ns()), head.host, path as u8, &packet) {
-                    tracing::trace!(host = head.host.0, ?why, "a packet from another host is ignored");
-                }
-            }
-            Err(why) => tracing::trace!(host = head.host.0, %why, "a packet from another host cannot be decrypted"),
+        Ok((head.host, packet))
+    }
+
+    /// Such a packet says nothing, whatever is in it. But an operator whose wardens have different keys is to learn from which address it came.
+    fn count_unauthenticated(&mut self, path: usize, from: SocketAddr) {
+        let is_from = |address: &SocketAddr| (address.ip(), address.port()) == (from.ip(), from.port());
+        let Some((host, link)) = self.links.iter_mut().find(|(_, link)| is_from(&link.addresses[path])) else { return };
+        let packets = link.unauthenticated.fetch_add(1, Ordering::Relaxed) + 1;
+        let now = Time(crate::now_ns());
+        if link.said.is_none_or(|said| now.since(said) >= SAY_EVERY_NS) {
+            link.said = Some(now);
+            self.news.send(Word::Unauthenticated { host: *host, address: from, packets });
         }
     }
 
@@ -292,8 +337,7 @@ impl Speech {
                     if let Event::Failed(host, life, Certainty::Certified(secret)) = event {
                         self.tell(host, life, secret);
                     }
-                    let _ = self.news.sender.send(event);
-                    let _ = rustix::io::write(&*self.news.stir, &1u64.to_ne_bytes());
+                    self.news.send(Word::Told(event));
                 }
             }
         }

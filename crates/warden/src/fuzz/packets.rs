@@ -37,6 +37,7 @@ pub(super) fn check(script: &[u8]) {
         told: BTreeMap::new(),
         over: BTreeMap::new(),
         is_silent: true,
+        has_left: false,
         is_path_lost: [false; 2],
     };
     let mut input = Input(script);
@@ -96,6 +97,8 @@ struct World {
     /// For each application, the life whose end was reported last.
     over: BTreeMap<u32, u64>,
     is_silent: bool,
+    /// Whether its warden was reported to have left.
+    has_left: bool,
     is_path_lost: [bool; 2],
 }
 
@@ -204,6 +207,7 @@ impl World {
         let (expected, during) = self.proven.take(self.now, &packet, self.change);
         assert_eq!(result, expected, "{packet:?}");
         self.hold_to(&during);
+        assert_eq!(self.has_left, self.proven.has_left, "whether the warden there has ended");
         for life in self.told.keys() {
             assert_eq!(self.warden.knows(OTHER, *life), self.proven.digests.contains_key(life), "{life:?}");
         }
@@ -298,8 +302,14 @@ impl World {
                 assert!(self.now.since(proven.quiet_since) > TIMEOUT_NS, "silent at {:?}, quiet since {:?}", self.now, proven.quiet_since);
                 assert!(!std::mem::replace(&mut self.is_silent, true), "silent twice");
             }
-            (Event::Heard(OTHER), During::Packet(_, true, _)) => {
-                assert!(std::mem::replace(&mut self.is_silent, false), "heard, and was not silent");
+            (Event::Heard(OTHER), During::Packet(_, is_newer, _)) => {
+                let is_back = std::mem::take(&mut self.has_left);
+                assert!(is_back || *is_newer && self.is_silent, "heard, and was neither silent nor gone");
+                self.is_silent = false;
+            }
+            (Event::WardenLeft(OTHER), During::Packet(packet, ..)) => {
+                assert!(packet.bye && !std::mem::replace(&mut self.has_left, true), "it has not left");
+                self.is_silent = false;
             }
             (Event::PathLost(OTHER, path), During::Poll) => {
                 assert!(!self.is_silent, "of a silent host no path is lost");

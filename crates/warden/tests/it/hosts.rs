@@ -13,6 +13,7 @@ use martlet_warden::board::{Evidence, State};
 use martlet_warden::client::Warden;
 use martlet_warden::daemon::{self, Party};
 use martlet_warden::neighbours::{Neighbour, Neighbours};
+use martlet_warden::wire::HostStatus;
 
 use crate::child::{Process, without_starts};
 use crate::world::{Diary, Told, app, is_readable, scratch, state};
@@ -329,5 +330,38 @@ fn a_host_with_another_key_is_not_heard_and_neither_is_garbage() {
         assert_eq!(apps.iter().map(|one| one.state).collect::<Vec<_>>(), [State::Awaited]);
         assert!(hosts[0].is_silent);
         std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let status = |warden: &mut Warden| warden.status().expect("it answers").1[0];
+    // The noise comes from no address of that host; its warden's heartbeats do.
+    while status(&mut warden).unauthenticated < 10 {
+        std::thread::yield_now();
+    }
+    let mut there = there.connect();
+    while status(&mut there).unauthenticated == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn noise_from_elsewhere_is_not_counted_as_a_hosts_and_a_warden_that_has_ended_is_told_from_one_that_is_silent() {
+    let [here, mut there] = hosts([[7; 32]; 2]);
+    let mut warden = here.connect();
+    let mut until = |what: fn(&HostStatus) -> bool| loop {
+        let host = warden.status().expect("it answers").1[0];
+        if what(&host) {
+            return host;
+        }
+        std::thread::yield_now();
+    };
+    assert!(!until(HostStatus::is_heard).has_left);
+    let noise = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    for address in &here.party.neighbours.listen {
+        noise.send_to(&[3; 100], address).expect("sent");
+    }
+    for _ in 0..3 {
+        there.stop();
+        assert!(!until(|host| host.has_left).is_heard());
+        there.start();
+        assert_eq!(until(HostStatus::is_heard).unauthenticated, 0);
     }
 }

@@ -118,10 +118,10 @@ fn messages_that_are_none_end_a_connection_and_nothing_else() {
     let hello = |version| Request::Hello { version, name: "x".into() }.encode(1);
     let no_page = || Some(OwnedFd::from(std::fs::File::open("/dev/null").expect("there")));
     for (messages, why) in [
-        (vec![(b"garbage, and much of it".to_vec(), None)], "a message is of kind 103; allowed are those of version 4"),
+        (vec![(b"garbage, and much of it".to_vec(), None)], "a message is of kind 103; allowed are those of version 5"),
         (vec![(vec![0; MAX_MESSAGE + 1], None)], "a message is longer than 8192 bytes"),
         (vec![(Request::Quit.encode(1), None)], "the first message has to be a Hello"),
-        (vec![(hello(9), page())], "the program speaks version 9 with its warden; allowed is 4"),
+        (vec![(hello(9), page())], "the program speaks version 9 with its warden; allowed is 5"),
         (vec![(hello(VERSION), None)], "a Hello comes without the page of the program's death words"),
         (vec![(hello(VERSION), no_page())], "the page of the program's death words is refused: its shared memory is no memfd"),
         (vec![(hello(VERSION), page()), (hello(VERSION), page())], "a second Hello"),

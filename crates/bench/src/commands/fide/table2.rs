@@ -14,6 +14,7 @@ use martlet_cluster::scratch::Scratch;
 use martlet_node::sched::OnCore;
 use martlet_warden::board::{Evidence, State};
 use martlet_warden::client::Warden;
+use martlet_warden::wire::HostStatus;
 use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::Signal;
 
@@ -209,7 +210,7 @@ fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, app: AppI
     near.monitor(app, Resources::default()).map_err(Fail::failed)?;
     let is_alive = |warden: &mut Warden| {
         let (apps, hosts) = warden.status().ok()?;
-        let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive) && hosts.iter().all(|host| !host.is_silent);
+        let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive) && hosts.iter().all(HostStatus::is_heard);
         alive.then_some(())
     };
     until("an application is heard of", || is_alive(near))?;

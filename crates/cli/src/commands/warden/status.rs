@@ -4,6 +4,7 @@ use clap::Args;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::output::{BAD, DIM, Format, GOOD, Table, WARN, styled};
 use martlet_warden::board::{Marking, State};
+use martlet_warden::wire::HostStatus;
 use serde_json::json;
 
 use super::Place;
@@ -68,16 +69,68 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         false => format.say(table),
     }
     for host in &hosts {
-        let lost: Vec<usize> = (0..2).filter(|path| host.is_path_lost[*path]).collect();
-        let state = match (host.is_silent, lost.is_empty()) {
-            (true, _) => styled(BAD, "silent"),
-            (false, false) => styled(WARN, format_args!("heard, without path {}", lost[0])),
-            (false, true) => styled(GOOD, "heard"),
-        };
-        format.print(
-            format_args!("host {}: {state}; presumed dead after {:.3} ms of silence", host.host, host.timeout_ns as f64 / 1e6),
-            || json!({"event": "host", "host": host.host, "silent": host.is_silent, "lost_paths": lost, "timeout_ns": host.timeout_ns}),
-        );
+        format.print(of_host(host), || json_of_host(host));
     }
     Ok(())
+}
+
+fn lost_paths(host: &HostStatus) -> Vec<usize> {
+    (0..2).filter(|path| host.is_path_lost[*path]).collect()
+}
+
+fn of_host(host: &HostStatus) -> String {
+    let lost = lost_paths(host);
+    let state = match (host.has_left, host.is_silent, lost.is_empty()) {
+        (true, ..) => styled(DIM, "left, its warden has ended in order"),
+        (_, true, _) => styled(BAD, "silent"),
+        (_, false, false) => styled(WARN, format_args!("heard, without path {}", lost[0])),
+        (_, false, true) => styled(GOOD, "heard"),
+    };
+    let unauthenticated = match host.unauthenticated {
+        0 => String::new(),
+        packets => {
+            let question = if host.is_silent { ": has its warden another key?" } else { "" };
+            styled(WARN, format_args!("; {packets} packets from its addresses did not authenticate{question}"))
+        }
+    };
+    format!("host {}: {state}; presumed dead after {:.3} ms of silence{unauthenticated}", host.host, host.timeout_ns as f64 / 1e6)
+}
+
+fn json_of_host(host: &HostStatus) -> serde_json::Value {
+    json!({
+        "event": "host",
+        "host": host.host,
+        "silent": host.is_silent,
+        "left": host.has_left,
+        "lost_paths": lost_paths(host),
+        "timeout_ns": host.timeout_ns,
+        "unauthenticated_packets": host.unauthenticated,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_shown_as_its_warden_is() {
+        let heard =
+            HostStatus { host: 2, is_silent: false, has_left: false, is_path_lost: [false; 2], timeout_ns: 1_500_000, unauthenticated: 0 };
+        let shown = |host: HostStatus| anstream::adapter::strip_str(&of_host(&host)).to_string();
+        assert_eq!(shown(heard), "host 2: heard; presumed dead after 1.500 ms of silence");
+        let left = HostStatus { has_left: true, ..heard };
+        assert_eq!(shown(left), "host 2: left, its warden has ended in order; presumed dead after 1.500 ms of silence");
+        assert_eq!((json_of_host(&left)["left"].clone(), json_of_host(&heard)["left"].clone()), (true.into(), false.into()));
+        let strange = HostStatus { is_silent: true, unauthenticated: 7, ..heard };
+        assert_eq!(
+            shown(strange),
+            "host 2: silent; presumed dead after 1.500 ms of silence; 7 packets from its addresses did not authenticate: has its warden another key?"
+        );
+        let mended = HostStatus { unauthenticated: 7, ..heard };
+        assert_eq!(
+            shown(mended),
+            "host 2: heard; presumed dead after 1.500 ms of silence; 7 packets from its addresses did not authenticate"
+        );
+        assert_eq!(json_of_host(&strange)["unauthenticated_packets"], 7);
+    }
 }

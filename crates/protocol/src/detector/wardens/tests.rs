@@ -350,7 +350,14 @@ fn a_warden_that_ends_in_order_is_missed_by_nobody() {
     world.run(HB / 2);
     world.wardens[0] = None;
     world.run(50 * HB);
-    assert_eq!(world.events(1), [Event::Alive(HostId(0), app(7, 1)), Event::Left(HostId(0), app(7, 1))]);
+    let ended = [Event::Alive(HostId(0), app(7, 1)), Event::Left(HostId(0), app(7, 1)), Event::WardenLeft(HostId(0))];
+    assert_eq!(world.events(1), ended);
+    world.restart(0);
+    world.run(50 * HB);
+    assert_eq!(world.events(1), [&ended[..], &[Event::Heard(HostId(0)), Event::Alive(HostId(0), app(7, 1))]].concat(), "it is back");
+    world.is_cut = [true; 2];
+    world.run(50 * HB);
+    assert!(world.events(1).contains(&Event::Silent(HostId(0))), "and is judged again");
 }
 
 #[test]

@@ -34,6 +34,7 @@ use self::lives::Life;
 use self::program::Program;
 pub(super) use self::remote::OtherHosts;
 use super::eye::Tasks;
+use super::pulse::Word;
 use super::{RunError, Seat, system};
 use crate::AppId;
 use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
@@ -122,7 +123,7 @@ impl Desk {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    pub(super) fn run(mut self, stop: BorrowedFd<'_>, ends: &Receiver<Slot>, news: &Receiver<Event>) -> Result<(), RunError> {
+    pub(super) fn run(mut self, stop: BorrowedFd<'_>, ends: &Receiver<Slot>, news: &Receiver<Word>) -> Result<(), RunError> {
         for (fd, what) in [(self.listener.socket.as_fd(), LISTENER), (stop, STOP), (self.heard.as_fd(), HEARD)] {
             self.watch(fd, what).map_err(system("cannot watch a descriptor"))?;
         }
@@ -146,14 +147,14 @@ impl Desk {
             if whats.contains(&HEARD) {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&*self.heard, &mut count);
-                let (ended, told): (Vec<Slot>, Vec<Event>) = (ends.try_iter().collect(), news.try_iter().collect());
-                let is_death = |event: &Event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)));
+                let (ended, told): (Vec<Slot>, Vec<Word>) = (ends.try_iter().collect(), news.try_iter().collect());
+                let is_death = |word: &Word| matches!(word, Word::Told(Event::Failed(_, _, Certainty::Certified(_))));
                 if !ended.is_empty() || told.iter().any(is_death) {
                     // Everyone who had to be told at once has been told by now.
                     std::thread::sleep(LULL);
                 }
                 ended.into_iter().for_each(|slot| self.take_end(slot));
-                told.into_iter().for_each(|event| self.take_news(event));
+                told.into_iter().for_each(|word| self.take_word(word));
             }
             self.look_at_marks(whats.contains(&HEARD));
             for what in whats.iter().filter(|what| [PROCESS, OUTSIDE].contains(&(*what & KIND))) {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use martlet_protocol::detector::wardens::{AppLife, Certainty, Event, HostId, MAX_PATHS};
 
 use super::super::Seat;
 use super::super::eye::Task;
-use super::super::pulse::{Order, Orders};
+use super::super::pulse::{Order, Orders, Word};
 use super::Desk;
 use super::lives::Life;
 use crate::AppId;
@@ -21,16 +22,20 @@ pub(in crate::daemon) struct OtherHosts {
     hosts: BTreeMap<HostId, Health>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Health {
     is_silent: bool,
+    has_left: bool,
     is_path_lost: [bool; MAX_PATHS],
+    /// Counted by the pulse: the packets from this host's addresses that did not authenticate.
+    unauthenticated: Arc<AtomicU64>,
 }
 
 impl OtherHosts {
-    pub(in crate::daemon) fn new(orders: Orders, timeout_ns: u64, hosts: impl Iterator<Item = HostId>) -> OtherHosts {
-        let unheard = Health { is_silent: true, is_path_lost: [false; MAX_PATHS] };
-        OtherHosts { orders, timeout_ns, hosts: hosts.map(|host| (host, unheard)).collect() }
+    /// `hosts`: each with the count of its packets that did not authenticate.
+    pub(in crate::daemon) fn new(orders: Orders, timeout_ns: u64, hosts: BTreeMap<HostId, Arc<AtomicU64>>) -> OtherHosts {
+        let unheard = |unauthenticated| Health { is_silent: true, has_left: false, is_path_lost: [false; MAX_PATHS], unauthenticated };
+        OtherHosts { orders, timeout_ns, hosts: hosts.into_iter().map(|(host, count)| (host, unheard(count))).collect() }
     }
 
     /// The warden ends.
@@ -71,8 +76,10 @@ impl OtherHosts {
         self.hosts.iter().map(|(host, health)| HostStatus {
             host: host.0,
             is_silent: health.is_silent,
+            has_left: health.has_left,
             is_path_lost: health.is_path_lost,
             timeout_ns: self.timeout_ns,
+            unauthenticated: health.unauthenticated.load(Ordering::Relaxed),
         })
     }
 }
@@ -81,6 +88,19 @@ impl Desk {
     /// How long the host of an application may be silent; 0 for an application of this host, and for one that has not been heard of.
     pub(super) fn timeout_of(&self, life: &Life) -> u64 {
         if life.host == 0 { 0 } else { self.others.as_ref().map_or(0, |others| others.timeout_ns) }
+    }
+
+    pub(super) fn take_word(&mut self, word: Word) {
+        match word {
+            Word::Told(event) => self.take_news(event),
+            Word::Unauthenticated { host, address, packets } => tracing::warn!(
+                host = host.0,
+                %address,
+                packets,
+                "packets that come from another host's address do not authenticate: either its warden has another key, or other numbers of hosts or paths, or is of \
+                 another version; or the packets are not its own"
+            ),
+        }
     }
 
     pub(super) fn take_news(&mut self, event: Event) {
@@ -107,11 +127,15 @@ impl Desk {
             }
             Event::Silent(host) | Event::Heard(host) => {
                 let is_silent = matches!(event, Event::Silent(_));
-                self.note(host, |health| health.is_silent = is_silent);
+                self.note(host, |health| (health.is_silent, health.has_left) = (is_silent, false));
                 match is_silent {
                     true => tracing::warn!(host = host.0, "another host is silent on all paths"),
                     false => tracing::info!(host = host.0, "another host is heard"),
                 }
+            }
+            Event::WardenLeft(host) => {
+                self.note(host, |health| (health.is_silent, health.has_left) = (false, true));
+                tracing::info!(host = host.0, "the warden of another host has ended in order");
             }
         }
     }
