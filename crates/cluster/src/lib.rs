@@ -23,6 +23,7 @@ pub mod fail;
 pub mod hosts;
 pub mod interrupt;
 pub mod log;
+pub mod named;
 pub mod number;
 pub mod output;
 pub mod plan;

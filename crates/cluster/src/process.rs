@@ -231,10 +231,14 @@ pub fn signal_by_name(text: &str) -> Result<Signal, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let named = NAMED.iter().find(|(named, signal)| *named == name || signal.as_raw().to_string() == name);
-    named.map(|(_, signal)| *signal).ok_or_else(|| {
-        let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-        format!("unknown signal; allowed are {} and their numbers", names.join(", "))
-    })
+    named
+        .map(|(_, signal)| *signal)
+        .ok_or_else(|| format!("unknown signal; allowed are {} and their numbers", signal_names().collect::<Vec<_>>().join(", ")))
+}
+
+/// The names of the signals that can be sent, without `SIG`.
+pub fn signal_names() -> impl Iterator<Item = &'static str> {
+    NAMED.iter().map(|(name, _)| *name)
 }
 
 /// A signal's name, with `SIG`.

@@ -8,6 +8,7 @@ use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_node::config::EngineKind;
 
@@ -26,8 +27,8 @@ use crate::trial::testbed::Testbed;
 /// until it holds the state, with what one plain TCP connection carries on the loopback device. It also compares the client's times with those of before.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value_t)]
+    /// Replication engine.
+    #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
     /// Size of the state, in megabytes. Each of the three nodes holds it in memory [default: 1000, or an eighth of the available memory].
     #[arg(long, value_name = "MB", value_parser = number::<u32>(1..=64_000))]

@@ -9,6 +9,7 @@ use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_node::clock;
 use martlet_node::config::EngineKind;
@@ -29,8 +30,8 @@ use crate::trial::testbed::Testbed;
 /// and the memory that a key takes. Comparisons with programs that are not installed are skipped, and the report says so.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value_t)]
+    /// Replication engine.
+    #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
     /// Number of requests of each kind.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(100..))]

@@ -13,6 +13,7 @@ use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, HEAD, styled};
 use martlet_node::config::EngineKind;
@@ -35,8 +36,8 @@ pub struct Arguments {
     /// How often to kill the primary.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u64>(1..=1000))]
     kills: u64,
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value_t)]
+    /// Replication engine.
+    #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
     /// Seed of the random load [default: a new one each time].
     #[arg(long, value_parser = number::<u64>(..))]

@@ -6,12 +6,13 @@ use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 
 use crate::directory::FabricPlan;
 use crate::fail::{Fail, Outcome};
+use crate::named::fabric;
 
 /// How the nodes reach each other's memory.
 #[derive(Clone, Debug, Args)]
 pub struct FabricFlags {
     /// How the nodes reach each other's memory: shm, shared memory; ethernet, sealed packets over UDP; or verbs, RDMA [default: shm].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = fabric(), hide_possible_values = true)]
     pub fabric: Option<FabricKind>,
     /// With --fabric verbs: the RDMA devices, separated by commas; the nodes take them in turn [default: the first with an active port].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

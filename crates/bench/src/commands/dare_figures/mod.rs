@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use martlet_cluster::directory::{FabricFlags, FabricPlan, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_node::config::{EngineKind, Pin};
 use martlet_node::sched::OnCore;
@@ -40,7 +41,7 @@ pub struct Arguments {
     #[arg(long, value_enum)]
     figure: Option<Shown>,
     /// Engines to measure, one after the other, separated by commas [default: all].
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = engine())]
     engines: Vec<EngineKind>,
     /// For 8a and 9b: number of requests of each size and kind in each round.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = number::<u32>(100..=1_000_000))]

@@ -10,6 +10,7 @@ use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer;
@@ -47,8 +48,8 @@ use writer::{PATIENCE, ServiceWriter, Writer};
 /// Example: martlet bench failover --failovers 200 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value_t)]
+    /// Replication engine.
+    #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
     /// What happens to the primary. A paused one is resumed once another has acknowledged a write.
     #[arg(long, value_enum, default_value_t = How::Killed)]

@@ -8,6 +8,7 @@ use clap::Args;
 use martlet_cluster::directory::Plan;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::engine;
 use martlet_cluster::number::number;
 use martlet_cluster::watch::observer::Role;
 use martlet_node::clock;
@@ -38,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Engines to measure, separated by commas [default: all].
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = engine())]
     engines: Vec<EngineKind>,
     /// The largest number of failures to tolerate.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u16>(0..=7))]

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use martlet_cluster::directory::FabricFlags;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::{durability, engine};
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_fabric::with_fabric;
@@ -44,10 +45,10 @@ pub struct Arguments {
     /// Replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is always
     /// active. With --figure 3 it may be several, separated by commas. Each is then measured in turn beside raw writes of its own, and the settings compare the
     /// first to the others.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = [EngineKind::first_with(Traits::commits_by_majority)])]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = [EngineKind::first_with(Traits::commits_by_majority)], value_parser = engine())]
     engine: Vec<EngineKind>,
-    /// What a committed request outlives: memory, async or sync. async and sync need --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
-    #[arg(long, default_value_t)]
+    /// What a committed request outlives. async and sync need --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
+    #[arg(long, default_value_t, value_parser = durability())]
     durability: DurabilityKind,
     /// Number of samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = number::<u32>(100..))]

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use martlet_cluster::directory::engine_of_a_server;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::server_engine;
 use martlet_cluster::number::number;
 use martlet_node::config::EngineKind;
 
@@ -58,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = number::<u32>(10_000..))]
     benchmark_requests: u32,
     /// Replication engine, as for `martlet run`.
-    #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
+    #[arg(long, value_name = "NAME", value_parser = server_engine())]
     engine: Option<EngineKind>,
     /// The library to load into the server, as for `martlet run`.
     #[arg(long, value_name = "FILE")]

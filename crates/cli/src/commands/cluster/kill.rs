@@ -6,9 +6,10 @@ use clap::Args;
 use martlet_cluster::directory::{Directory, running_replicas};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::signal;
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
-use martlet_cluster::process::{signal_by_name, signal_name};
+use martlet_cluster::process::signal_name;
 use martlet_cluster::watch::observer::Observer;
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
@@ -29,7 +30,7 @@ pub struct Arguments {
     #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     /// The signal's name, with or without SIG, or its number.
-    #[arg(long, default_value = "KILL", value_parser = signal_by_name)]
+    #[arg(long, default_value = "KILL", value_parser = signal())]
     signal: Signal,
     #[command(flatten)]
     which: Which,

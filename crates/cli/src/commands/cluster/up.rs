@@ -7,6 +7,7 @@ use martlet_cluster::directory::FabricFlags;
 use martlet_cluster::directory::{Directory, Life, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::{durability, engine};
 use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format, GOOD, styled};
 use martlet_cluster::process::Activity;
@@ -48,13 +49,13 @@ pub struct Arguments {
     /// On a fabric that spans hosts: node I meets the others on 127.0.0.1, at this port plus I [default: 7611].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc [default: primary-backup].
-    #[arg(long)]
+    /// Replication engine [default: primary-backup].
+    #[arg(long, value_parser = engine())]
     engine: Option<EngineKind>,
     /// What an acknowledged request outlives [default: memory]. With memory: the failure of all nodes but one, one after the other, or with --engine mu of a
     /// minority. With async or sync, which need --engine mu or apus: also a loss of power of all nodes at once. async may then lose what was not on disk
     /// yet; sync loses nothing.
-    #[arg(long)]
+    #[arg(long, value_parser = durability())]
     durability: Option<DurabilityKind>,
     /// How long to wait for the cluster to be ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 use martlet_cluster::directory::{Directory, check_durability};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::named::{durability, engine};
 use martlet_cluster::output::{self, Format};
 use martlet_cluster::process::Activity;
 use martlet_node::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, FabricKind, Key, NodeConfig, Secret};
@@ -31,12 +32,12 @@ pub struct Arguments {
     /// Let Redis clients in without a password. Only safe where nobody but trusted clients can reach the port.
     #[arg(long)]
     no_password: bool,
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value = "mu")]
+    /// Replication engine.
+    #[arg(long, default_value = "mu", value_parser = engine())]
     engine: EngineKind,
     /// What an acknowledged request outlives. With memory: the failure of a minority of the hosts. With async or sync, which need --engine mu or apus: also a
     /// loss of power of all hosts at once. async may then lose what was not on disk yet; sync loses nothing.
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = durability())]
     durability: DurabilityKind,
     #[command(flatten)]
     starting: Starting,

@@ -17,9 +17,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_cluster::directory::engine_of_a_server;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::server_engine;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format};
 use martlet_cluster::starter::{NOTIFY_SOCKET, Starter};
@@ -69,7 +69,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Replication engine [default: mu]. With mu, dare or apus, two of the three replicas have to live; with hsuc or huc, one has to.
-    #[arg(long, value_name = "NAME", value_parser = engine_of_a_server)]
+    #[arg(long, value_name = "NAME", value_parser = server_engine())]
     engine: Option<EngineKind>,
     /// How long one request may take, in seconds [default: 600; 30 for nginx and memcached, whose requests are short]. A replica that works on a request for
     /// longer is given up, and no replica executes the request. A shorter request is waited for, as with the server alone: every client waits meanwhile.

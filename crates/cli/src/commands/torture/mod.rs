@@ -19,6 +19,7 @@ use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::named::{durability, engine};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::scratch::Scratch;
@@ -66,11 +67,11 @@ pub struct Arguments {
     /// [default: 1 with --fabric shm and without --power-losses, otherwise 0].
     #[arg(long, value_name = "N", value_parser = number::<u16>(0..=64))]
     connections: Option<u16>,
-    /// Replication engine: primary-backup, mu, dare, apus, hsuc or huc.
-    #[arg(long, default_value_t)]
+    /// Replication engine.
+    #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
-    /// What an acknowledged request outlives: memory, async or sync. async and sync need --engine mu or apus.
-    #[arg(long, default_value_t)]
+    /// What an acknowledged request outlives. async and sync need --engine mu or apus.
+    #[arg(long, default_value_t, value_parser = durability())]
     durability: DurabilityKind,
     /// Number of losses of power: SIGKILL of all nodes at once, then a restart of each. Needs --durability sync.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
