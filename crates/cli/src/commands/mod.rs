@@ -128,15 +128,18 @@ fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Resul
 }
 
 /// The command. Whatever takes a value takes a number below zero for one, and says what it may be; else such a number would be taken for a flag that there is not.
+/// A variable of the environment that is set to nothing is as good as none: a script that empties one means that.
 fn command() -> clap::Command {
-    fn numbers_are_values(command: clap::Command) -> clap::Command {
+    fn adjusted(command: clap::Command) -> clap::Command {
         let own = command.mut_args(|argument| {
             let takes_values = argument.get_action().takes_values();
+            let is_empty = argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+            let argument = if is_empty { argument.env(None::<&'static str>) } else { argument };
             argument.allow_negative_numbers(takes_values)
         });
-        own.mut_subcommands(numbers_are_values)
+        own.mut_subcommands(adjusted)
     }
-    numbers_are_values(Cli::command())
+    adjusted(Cli::command())
 }
 
 /// What to say instead where a command's name was shortened too much.

@@ -210,6 +210,25 @@ fn a_network_is_planned_drawn_and_mended() {
 }
 
 #[test]
+fn a_variable_that_is_set_to_nothing_is_as_good_as_none() {
+    let temp = TempDir::new();
+    let of = |arguments: &[&str], variable: &str| {
+        ran(command(arguments).env(variable, "").current_dir(temp.path()).output().expect("the command is built")).code(3).err
+    };
+    for arguments in [&["status"][..], &["members"], &["get", "k"], &["cluster", "kill", "0"]] {
+        let said = of(arguments, "MARTLET_DIR");
+        assert!(said.contains("there is no cluster in martlet-cluster"), "{arguments:?}: {said}");
+    }
+    // As without the variable, whether or not this host has a warden.
+    let mut without = command(&["warden", "status"]);
+    without.env_remove("MARTLET_WARDEN");
+    let without = ran(without.output().expect("the command is built"));
+    let mut empty = command(&["warden", "status"]);
+    let empty = ran(empty.env("MARTLET_WARDEN", "").output().expect("the command is built"));
+    assert_eq!((empty.code, empty.err), (without.code, without.err));
+}
+
+#[test]
 fn colours_are_for_terminals() {
     let coloured = |variables: &[(&str, &str)]| {
         let mut command = command(&["status", "--dir", "/nonexistent"]);
