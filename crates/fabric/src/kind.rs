@@ -25,6 +25,8 @@ pub struct Traits {
     pub has_multicast: bool,
     /// How long a lease lasts unless the cluster's file says otherwise, in microseconds. It is longer where news of other members may come late.
     pub default_lease_us: u64,
+    /// What is known of a host, for people, once an endpoint of this fabric has begun there by itself.
+    pub proves: &'static str,
 }
 
 /// A fabric, by name.

@@ -141,6 +141,15 @@ fn the_doctor_says_what_this_host_can_do() {
     assert_eq!((&of("clock_drift")[0]["allowed_ppm"], &of("clock_drift")[0]["holds"]), (&101_200.into(), &true.into()), "{objects:?}");
     let usable = |name: &str| of("fabric").iter().any(|fabric| fabric["fabric"] == name && fabric["usable"] == true);
     assert!(usable("shm"), "{objects:?}");
+    let details: std::collections::BTreeSet<&str> = of("fabric")
+        .iter()
+        .filter(|fabric| ["shm", "ethernet"].iter().any(|name| fabric["fabric"] == *name))
+        .filter_map(|fabric| fabric["detail"].as_str())
+        .collect();
+    assert_eq!(details.len(), 2, "each says what was found of it: {details:?}");
+    for corrector in of("corrector").iter().filter(|corrector| corrector["name"].is_null()) {
+        assert_eq!(corrector["hidden_slews_ppm"], 101_000, "as the text says");
+    }
     // Where the tests run over RDMA, its devices are there, and after a revocation on them nothing is stored.
     for device in fabric().last().iter().flat_map(|devices| devices.split(',')) {
         assert!(usable(&format!("verbs, device {device}")), "{device}: {objects:?}");

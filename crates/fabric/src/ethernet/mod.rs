@@ -72,6 +72,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_multicast: false,
     // It has to outlast the time for which a scheduler may keep a host's process from running: up to 70 ms were seen beside busy processes.
     default_lease_us: 100_000,
+    proves: "a UDP socket can be opened; whether packets reach other hosts, `martlet doctor --peers` finds out in a cluster that runs",
 };
 
 /// Samples of what processes on ordinary hosts write for each other.

@@ -60,6 +60,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_devices: false,
     has_multicast: false,
     default_lease_us: 10_000,
+    proves: "memory can be shared between processes of this user",
 };
 
 /// The layout of regions and lanes, for the samples of encodings.

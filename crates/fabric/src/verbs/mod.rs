@@ -70,6 +70,7 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_multicast: true,
     // It has to outlast the retransmission of a lost request, which comes after 67 ms.
     default_lease_us: 100_000,
+    proves: "memory is registered and a queue pair connected with itself",
 };
 
 /// Samples of what processes on RDMA write for each other.

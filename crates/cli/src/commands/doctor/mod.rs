@@ -108,11 +108,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         if kind.traits().has_devices {
             devices_of(kind, format, arguments.fence_trials, &interrupt)?;
         } else {
-            say(
-                format,
-                kind.name(),
-                with_fabric!(kind, F => begins::<F>(None)).map(|()| "memory can be shared between processes of this user".into()),
-            );
+            say(format, kind.name(), with_fabric!(kind, F => begins::<F>(None)).map(|()| kind.traits().proves.into()));
         }
     }
     Ok(())
@@ -201,7 +197,7 @@ fn clocks(format: Format, drift: &Drift) {
     if correctors.is_empty() {
         format.print(
             format_args!("  no daemon that corrects it can be seen from here; a hidden one, outside of a container for example, can correct it by {KERNEL_PPM} ppm at most"),
-            || json!({"event": "corrector", "name": null, "slews_ppm": 0, "by": "none is seen"}),
+            || json!({"event": "corrector", "name": null, "slews_ppm": 0, "hidden_slews_ppm": KERNEL_PPM, "by": "none is seen"}),
         );
     }
     let needed = needed_ppm(corrected_ppm, correctors.iter().map(|corrector| corrector.slews_ppm));
@@ -217,7 +213,7 @@ fn clocks(format: Format, drift: &Drift) {
     };
     format.print(
         format_args!("  clock_drift_ppm = {} ({}): {mark}, {advice}\n", drift.allowed_ppm, drift.of),
-        || json!({"event": "clock_drift", "allowed_ppm": drift.allowed_ppm, "needed_ppm": needed, "of": drift.of, "holds": holds}),
+        || json!({"event": "clock_drift", "allowed_ppm": drift.allowed_ppm, "needed_ppm": needed, "of": drift.of, "spans_hosts": drift.spans_hosts, "holds": holds}),
     );
 }
 
@@ -246,7 +242,7 @@ fn devices_of(kind: FabricKind, format: Format, rounds: u32, interrupt: &Interru
                 interrupt.check()?;
                 let found = with_fabric!(kind, F => begins::<F>(Some(name.clone())));
                 let usable = found.is_ok();
-                let found = found.map(|()| "memory is registered and a queue pair connected with itself".into());
+                let found = found.map(|()| kind.traits().proves.into());
                 say(format, &format!("{kind}, device {name}"), found);
                 if usable {
                     if kind.traits().has_multicast {
