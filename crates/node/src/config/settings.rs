@@ -375,7 +375,11 @@ fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {
     let check = Checker::of::<ClusterConfig>(file);
     let mode = std::fs::metadata(file).map_err(|error| ConfigError::Read { file: file.clone(), error })?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(check.refuse("its mode", format_args!("{mode:o}"), "600 or 400, since anyone who reads the key can join the cluster"));
+        return Err(check.refuse(
+            "its mode",
+            format_args!("{mode:o}"),
+            "600 or 400, since a process that reads the key can pass for any of those that share it",
+        ));
     }
     let text = read_text(file, MAX_FILE_BYTES)?;
     let text = text.trim_ascii();
