@@ -63,7 +63,7 @@ type figures struct {
 	Requests int   `json:"requests"`
 }
 
-// As many as those of `martlet bench put`.
+// As many as those of `martlet bench put`, and below as long.
 const keys = 64
 
 // Clients that have one request under way each.
@@ -99,7 +99,7 @@ func putAll(putters []putter, lasting time.Duration, bytes int) []int64 {
 			value := []byte(strings.Repeat("v", bytes))
 			var took []int64
 			for began := time.Now(); began.Before(end); began = time.Now() {
-				if err := put(fmt.Appendf(nil, "%08d", rand.IntN(keys)), value); err != nil {
+				if err := put(fmt.Appendf(nil, "%032d", rand.IntN(keys)), value); err != nil {
 					log.Fatalf("a PUT: %v", err)
 				}
 				took = append(took, time.Since(began).Nanoseconds())

@@ -19,6 +19,9 @@ use crate::trial::crowd::{Crowd, Load};
 /// Each client sends its next request when it has the reply to the last. A single client waits as `martlet set` does; several clients share a thread, which
 /// spins. Each request sets one of 64 keys at random. Before the measurement, clients warm up for a tenth of its time.
 ///
+/// The keys are the command's own: `martlet:bench:`, a random number, and 00 to 63. No other key is written, and none that exists. They are removed at the end,
+/// also after Ctrl-C. If no node answers then, or a second Ctrl-C ends the command at once, they stay. Meanwhile the cluster's other clients wait longer.
+///
 /// Example: martlet bench put --clients 50 --dir /var/lib/martlet/shop
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -36,8 +39,6 @@ pub struct Arguments {
     dir: PathBuf,
 }
 
-/// As long as those of `xtask/peers`.
-const KEY_BYTES: usize = 8;
 /// How often it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -50,24 +51,28 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("value_bytes", arguments.value_bytes);
     report.set("client thread", clients::hurry()?);
     let count = arguments.clients;
-    // One node tells of the others: a cluster serves while some of them are down.
-    let mut crowd = Crowd::open(&cluster, 1, count, KEY_BYTES)?;
-    let lasting = Duration::from_secs(arguments.seconds);
-    put(arguments, &mut crowd, lasting / 10, interrupt, |_| {})?;
+    let mut crowd = Crowd::open_as_guest(&cluster, count)?;
+    let measured = measure(arguments, &mut crowd, interrupt);
+    let figures = crowd.and_without_keys(measured)?;
+    figures.into_iter().for_each(|figure| report.add(figure));
+    Ok(())
+}
+
+fn measure(arguments: &Arguments, crowd: &mut Crowd, interrupt: &Interrupt) -> Outcome<[Figure; 2]> {
+    let (count, lasting) = (arguments.clients, Duration::from_secs(arguments.seconds));
+    put(arguments, crowd, lasting / 10, interrupt, |_| {})?;
     let crowd_of = if count == 1 { "one client".to_owned() } else { format!("{count} clients") };
     let figure = |metric, unit| Figure::new("put", metric, unit).with("clients", count);
     let mut took = figure(format!("PUT on the fabric, {crowd_of}"), Unit::Microseconds);
     let (mut done, began) = (0_u64, Instant::now());
-    put(arguments, &mut crowd, lasting, interrupt, |one| {
+    put(arguments, crowd, lasting, interrupt, |one| {
         done += 1;
         took.record(one);
     })?;
     let per_s = done as f64 / began.elapsed().as_secs_f64();
     let mut rate = figure(format!("PUTs on the fabric, {crowd_of}"), Unit::PerSecond);
     rate.record(per_s as u64);
-    report.add(took);
-    report.add(rate);
-    Ok(())
+    Ok([took, rate])
 }
 
 /// PUTs for that long. `took` is told how long each took, in nanoseconds.

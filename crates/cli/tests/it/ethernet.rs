@@ -1,14 +1,17 @@
 //! A cluster whose nodes reach each other as ordinary hosts do: by sealed packets, here over the loopback device.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use martlet_cluster::clients::redis::{Connection, Value as Reply};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::martlet::run;
+use crate::martlet::{command, run};
 
 #[test]
 fn a_cluster_over_udp_outlives_each_of_its_nodes() {
@@ -44,8 +47,10 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
     }
 }
 
-/// Clients of a running cluster report how long they wait, and have set the values that they report.
+/// Clients of a running cluster report how long they wait, and leave its keys as they were.
 fn clients_measure_their_puts(cluster: &Cluster) {
+    cluster.run(&["set", "00000007", "a user's", "--timeout", "120000"]).ok();
+    let kept = keys(cluster);
     for (clients, crowd_of) in [("1", "one client"), ("3", "3 clients")] {
         let put = ["bench", "--no-reference", "put", "--seconds", "1", "--value-bytes", "77", "--clients", clients];
         let figures = cluster.run(&put).ok().objects();
@@ -54,10 +59,41 @@ fn clients_measure_their_puts(cluster: &Cluster) {
         let rate = of(&format!("PUTs on the fabric, {crowd_of}"))["p50"].as_f64().expect("a rate");
         let n = took["n"].as_f64().expect("how many");
         assert!(n > 0.0 && rate <= n && took["p50"].as_f64() > Some(0.0), "more a second than there were: {figures:?}");
+        assert_eq!(keys(cluster), kept);
+        // And when it is interrupted in the middle.
+        let lasting = ["bench", "--no-reference", "put", "--seconds", "86400", "--value-bytes", "77", "--clients", clients];
+        let mut bench = command(&[&lasting[..], &["--dir", &cluster.dir]].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        while !keys(cluster).iter().any(|(key, length)| key.starts_with("martlet:bench:") && *length == 77) {
+            assert!(bench.try_wait().expect("ours").is_none(), "it has ended, and set no key that is its own");
+        }
+        let there = keys(cluster);
+        assert!(kept.iter().all(|(key, length)| there.get(key) == Some(length)), "{there:?}");
+        assert_eq!(there.len(), kept.len() + 64, "{there:?}");
+        assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().expect("it is there").success());
+        assert_eq!(bench.wait().expect("ours").code(), Some(130));
+        assert_eq!(keys(cluster), kept);
     }
-    let set = (0..64).map(|key| cluster.run(&["get", &format!("{key:08}")]).ok().objects()[0]["value"].clone());
-    let longest = set.filter_map(|value| value.as_str().map(str::len)).max();
-    assert_eq!(longest, Some(77), "no key has a value of that length");
+    assert_eq!(cluster.run(&["get", "00000007"]).ok().objects()[0]["value"], "a user's");
+    cluster.run(&["del", "00000007"]).ok();
+}
+
+/// The keys that a cluster holds, and the lengths of their values.
+fn keys(cluster: &Cluster) -> BTreeMap<String, i64> {
+    let primary: u16 = cluster.primary().parse().expect("a number");
+    let address = (Ipv4Addr::LOCALHOST, cluster.port + primary).into();
+    let mut connection = Connection::open(address, Duration::from_secs(600)).expect("it serves");
+    let mut ask = |words: &[&[u8]]| connection.command(words).expect("an answer");
+    let Reply::Array(Some(keys)) = ask(&[b"KEYS", b"*"]) else { panic!("no keys") };
+    let lengths = keys.into_iter().map(|key| {
+        let Reply::Bulk(Some(key)) = key else { panic!("{key:?}") };
+        let Reply::Integer(length) = ask(&[b"STRLEN", &key]) else { panic!("no length") };
+        (String::from_utf8(key).expect("UTF-8"), length)
+    });
+    lengths.collect()
 }
 
 /// What a running cluster shows to this host, and what is reported of a node that does not run.

@@ -72,6 +72,11 @@ impl FabricClient {
         self.0.receive()
     }
 
+    /// Gives up all outstanding requests: nothing of theirs is received any more, and whether they take effect is unknown.
+    pub fn abandon(&mut self) {
+        self.0.abandon();
+    }
+
     /// Whether the last request was sent to a node. If it was not, it has not been executed and never will be.
     pub fn was_sent(&mut self) -> bool {
         self.0.was_sent()
@@ -110,6 +115,7 @@ trait Asking: Send {
     fn request(&mut self, args: &[&[u8]], reply: &mut dyn FnMut(&Answer<'_>)) -> Outcome;
     fn send(&mut self, args: &[&[u8]]) -> Outcome;
     fn receive(&mut self) -> Outcome<bool>;
+    fn abandon(&mut self);
     fn was_sent(&self) -> bool;
     fn connected(&self) -> Vec<u16>;
     fn turned_at(&self) -> Time;
@@ -150,6 +156,10 @@ impl<F: Backend> Asking for ClientOn<F> {
             Some(answer) if answer.reply.starts_with(b"-") => Err(Fail::failed(answer.reply.escape_ascii())),
             answer => Ok(answer.is_some()),
         }
+    }
+
+    fn abandon(&mut self) {
+        self.client.abandon();
     }
 
     fn was_sent(&self) -> bool {
