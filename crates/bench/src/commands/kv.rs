@@ -1,6 +1,7 @@
 //! `martlet bench kv`: what the store costs, beside an unreplicated one and beside redis-server.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use clap::Args;
@@ -27,14 +28,14 @@ use crate::trial::testbed::Testbed;
 ///
 /// On the fabric, a cluster of one node and one of three take turns. Over the Redis protocol, the cluster of three and an unreplicated
 /// redis-server without persistence take turns, on the same cores. Measured are latency with one client, throughput with 50 (redis-benchmark),
-/// and the memory that a key takes. Comparisons with programs that are not installed are skipped, and the report says so.
+/// and the memory that a key takes, on servers that were started for it. Comparisons with programs that are not installed are skipped, and the report says so.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Replication engine.
     #[arg(long, default_value_t, value_parser = engine())]
     engine: EngineKind,
-    /// Number of requests of each kind.
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(100..))]
+    /// Number of requests of each kind. With pipelines of 16, redis-benchmark makes four times as many.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(100..=100_000_000))]
     requests: u32,
     /// Size of a value, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
@@ -45,7 +46,7 @@ pub struct Arguments {
     /// Number of runs of redis-benchmark of each kind; 0: none.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = number::<u32>(..))]
     repeats: u32,
-    /// Number of keys to set in order to see how much memory one takes; 0: do not measure it.
+    /// Number of keys to set in order to see how much memory one takes: 100000 or more; 0: do not measure it.
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = number::<u32>(..))]
     memory_keys: u32,
     /// First port of the Redis protocol; redis-server listens on the fourth.
@@ -61,10 +62,31 @@ pub struct Arguments {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Requests to one side before it is the other's turn.
+/// The most requests to one side before it is the other's turn.
 const TURN: u32 = 500;
+/// From so many keys on the memory that one takes is seen: a node that has just started has a megabyte to spare, which a quarter of them fill.
+const LEAST_MEMORY_KEYS: u32 = 100_000;
+
+/// How many requests there are in each turn. The turns are equally long but for one request, so that no rate is that of a few requests.
+fn turns(requests: u32) -> impl ExactSizeIterator<Item = u32> + Clone {
+    let turns = requests.div_ceil(TURN);
+    (0..turns).map(move |turn| requests / turns + u32::from(turn < requests % turns))
+}
+
+/// The turns to warm up, a tenth of all, and then those that count.
+fn warm_turns(requests: u32) -> impl Iterator<Item = (bool, u32)> {
+    let all = turns(requests);
+    all.clone().take(all.len().div_ceil(10)).map(|requests| (false, requests)).chain(all.map(|requests| (true, requests)))
+}
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    if (1..LEAST_MEMORY_KEYS).contains(&arguments.memory_keys) {
+        let keys = arguments.memory_keys;
+        return Err(Fail::usage(format_args!(
+            "--memory-keys is {keys}: a server has memory for so few before it asks the system for more; allowed are 0 and {LEAST_MEMORY_KEYS} or more"
+        )));
+    }
+    report.set("requests", arguments.requests);
     report.set("value_bytes", arguments.value_bytes);
     report.set("threads", arguments.threads.describe());
     report.set("client_spin_us", arguments.client_spin_us);
@@ -83,7 +105,16 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     fabric(arguments, &alone, &replicated, report, interrupt)?;
     ended(alone)?;
     over_redis(arguments, &mut replicated, report, interrupt)?;
-    ended(replicated)
+    ended(replicated)?;
+    if arguments.memory_keys == 0 {
+        return Ok(());
+    }
+    let mut fresh = Testbed::start(&plan("bench-kv-memory", 3, Some(arguments.redis_port)), interrupt)?;
+    let server = RedisServer::start(arguments.redis_port + 3)?;
+    let mut sides = sides(arguments, &mut fresh, server.as_ref())?;
+    memory(arguments, &mut sides, report, interrupt)?;
+    drop(sides);
+    ended(fresh)
 }
 
 fn ended(testbed: Testbed) -> Outcome {
@@ -109,15 +140,12 @@ fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: 
                 Figure::new("kv", metric, Unit::PerSecond).with("outstanding", arguments.outstanding)
             })
             .collect();
-        let turns = arguments.requests.div_ceil(TURN);
-        let progress = report.progress(&format!("{verb} on the fabric"), u64::from(turns + turns.div_ceil(10)));
-        for turn in 0..turns + turns.div_ceil(10) {
+        let progress = report.progress(&format!("{verb} on the fabric"), warm_turns(arguments.requests).count() as u64);
+        for (counts, requests) in warm_turns(arguments.requests) {
             interrupt.check()?;
             progress.step();
-            // The first tenth warms up.
-            let counts = turn >= turns.div_ceil(10);
             for (side, (_, client)) in sides.iter_mut().enumerate() {
-                for _ in 0..TURN {
+                for _ in 0..requests {
                     let start = clock::now();
                     acknowledged(client.request(args, |answer| !answer.reply.starts_with(b"-"))?)?;
                     if counts {
@@ -125,10 +153,10 @@ fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: 
                     }
                 }
                 let start = clock::now();
-                client.pipelined(args, arguments.outstanding, TURN)?;
+                client.pipelined(args, arguments.outstanding, requests)?;
                 let took = clock::now().since(start).max(1);
                 if counts {
-                    rates[side].record(u64::from(TURN) * 1_000_000_000 / took);
+                    rates[side].record(u64::from(requests) * 1_000_000_000 / took);
                 }
             }
         }
@@ -154,13 +182,21 @@ struct Side {
     connection: Connection,
 }
 
-fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+/// The cluster's primary and the redis-server, if there is one.
+fn sides(arguments: &Arguments, testbed: &mut Testbed, server: Option<&RedisServer>) -> Outcome<Vec<Side>> {
     let (primary, _) = testbed.primary()?;
-    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let at = address(arguments.redis_port + primary.node.0);
+    let at = SocketAddr::from(([127, 0, 0, 1], arguments.redis_port + primary.node.0));
     let pid = testbed.process(primary.node.0)?.map_or(0, |process| process.pid);
-    let open = |address| Connection::open(address, PATIENCE).context(format_args!("cannot connect with {address}"));
-    let mut sides = vec![Side { name: "martlet, replicated three ways", address: at, pid, connection: open(at)? }];
+    let side = |name, address, pid| -> Outcome<Side> {
+        let connection = Connection::open(address, PATIENCE).context(format_args!("cannot connect with {address}"))?;
+        Ok(Side { name, address, pid, connection })
+    };
+    let ours = side("martlet, replicated three ways", at, pid)?;
+    let theirs = server.map(|server| side("redis-server, unreplicated", server.address(), server.pid())).transpose()?;
+    Ok([ours].into_iter().chain(theirs).collect())
+}
+
+fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     // Both on the same cores: the servers where nodes are bound to, the clients on the core that is left to them. Where nodes are not bound,
     // nobody is.
     let cores = two_cores().filter(|_| arguments.threads.config().pin == Pin::Auto);
@@ -170,17 +206,13 @@ fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report,
         let _servers = on(cores.map(|(_, second)| second)).context("cannot bind redis-server")?;
         RedisServer::start(arguments.redis_port + 3)?
     };
-    let _clients = on(cores.map(|(first, _)| first)).context("cannot bind the clients")?;
-    match &server {
-        Some(server) => {
-            let at = server.address();
-            sides.push(Side { name: "redis-server, unreplicated", address: at, pid: server.pid(), connection: open(at)? });
-        }
-        None => report.format().say("skipped: the comparison with redis-server, which is not installed (Debian's redis-server)"),
+    if server.is_none() {
+        report.format().say("skipped: the comparison with redis-server, which is not installed (Debian's redis-server)");
     }
+    let mut sides = sides(arguments, testbed, server.as_ref())?;
+    let _clients = on(cores.map(|(first, _)| first)).context("cannot bind the clients")?;
     latency(arguments, &mut sides, report, interrupt)?;
-    throughput(arguments, &sides, report, interrupt)?;
-    memory(arguments, &mut sides, report, interrupt)
+    throughput(arguments, &sides, report, interrupt)
 }
 
 /// One client, one request at a time.
@@ -190,17 +222,16 @@ fn latency(arguments: &Arguments, sides: &mut [Side], report: &mut Report, inter
         let figure =
             |side: &Side| Figure::new("kv", format!("{verb} over TCP, one client, {}", side.name), Unit::Microseconds).with("clients", 1);
         let mut figures: Vec<Figure> = sides.iter().map(figure).collect();
-        let turns = arguments.requests.div_ceil(TURN);
-        let progress = report.progress(&format!("{verb} over TCP"), u64::from(turns + turns.div_ceil(10)));
-        for turn in 0..turns + turns.div_ceil(10) {
+        let progress = report.progress(&format!("{verb} over TCP"), warm_turns(arguments.requests).count() as u64);
+        for (counts, requests) in warm_turns(arguments.requests) {
             interrupt.check()?;
             progress.step();
             for (side, figure) in sides.iter_mut().zip(&mut figures) {
-                for _ in 0..TURN {
+                for _ in 0..requests {
                     let start = clock::now();
                     match side.connection.command(args).context(side.name)? {
                         Value::Error(error) => return Err(Fail::failed(format_args!("{}: {error}", side.name))),
-                        _ if turn >= turns.div_ceil(10) => figure.record(clock::now().since(start)),
+                        _ if counts => figure.record(clock::now().since(start)),
                         _ => {}
                     }
                 }
@@ -225,7 +256,7 @@ fn throughput(arguments: &Arguments, sides: &[Side], report: &mut Report, interr
         let load = Load { requests: arguments.requests * pipeline.min(4), clients: 50, pipeline, value_bytes: arguments.value_bytes };
         let figure = |verb, side: &Side| {
             let metric = format!("{verb} over TCP, 50 clients, pipeline {pipeline}, {}", side.name);
-            Figure::new("kv", metric, Unit::PerSecond).with("clients", 50).with("pipeline", pipeline)
+            Figure::new("kv", metric, Unit::PerSecond).with("clients", 50).with("pipeline", pipeline).with("requests", load.requests)
         };
         let mut sets: Vec<Figure> = sides.iter().map(|side| figure("SET", side)).collect();
         let mut gets: Vec<Figure> = sides.iter().map(|side| figure("GET", side)).collect();
@@ -245,27 +276,33 @@ fn throughput(arguments: &Arguments, sides: &[Side], report: &mut Report, interr
     Ok(())
 }
 
-/// How much resident memory a process gains a key.
+/// How much resident memory a process gains a key, once it has a quarter of the keys. The first keys come to lie in memory that a process has anyway. A quarter,
+/// because both servers double their tables: at both ends, a table is as full.
 fn memory(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interrupt: &Interrupt) -> Outcome {
     const BATCH: u32 = 100;
+    let (first, all) = (arguments.memory_keys / 4, arguments.memory_keys);
     let value = vec![b'v'; arguments.value_bytes as usize];
-    for side in sides.iter_mut().filter(|_| arguments.memory_keys > 0) {
-        let before = resident_bytes(side.pid)?;
-        let progress = report.progress("keys, by the hundred", u64::from(arguments.memory_keys.div_ceil(BATCH)));
-        for batch in 0..arguments.memory_keys.div_ceil(BATCH) {
-            interrupt.check()?;
-            progress.step();
-            let keys: Vec<String> = (0..BATCH).map(|i| format!("key:{:012}", batch * BATCH + i)).collect();
-            let mut words: Vec<&[u8]> = vec![b"MSET"];
-            keys.iter().for_each(|key| words.extend([key.as_bytes(), &value]));
-            if let Value::Error(error) = side.connection.command(&words).context(side.name)? {
-                return Err(Fail::failed(format_args!("{}: {error}", side.name)));
+    for side in sides {
+        let progress = report.progress("keys", u64::from(all));
+        let mut set = |keys: Range<u32>| {
+            for from in keys.clone().step_by(BATCH as usize) {
+                interrupt.check()?;
+                let to = keys.end.min(from + BATCH);
+                let keys: Vec<String> = (from..to).map(|key| format!("key:{key:012}")).collect();
+                let mut words: Vec<&[u8]> = vec![b"MSET"];
+                keys.iter().for_each(|key| words.extend([key.as_bytes(), &value]));
+                if let Value::Error(error) = side.connection.command(&words).context(side.name)? {
+                    return Err(Fail::failed(format_args!("{}: {error}", side.name)));
+                }
+                (from..to).for_each(|_| progress.step());
             }
-        }
+            resident_bytes(side.pid)
+        };
+        let before = set(0..first)?;
+        let gained = set(first..all)?.saturating_sub(before);
         drop(progress);
-        let gained = resident_bytes(side.pid)?.saturating_sub(before);
-        let mut figure = Figure::new("kv", format!("memory of a key, {}", side.name), Unit::Bytes).with("keys", arguments.memory_keys);
-        figure.record(gained / u64::from(arguments.memory_keys));
+        let mut figure = Figure::new("kv", format!("memory of a key, {}", side.name), Unit::Bytes).with("keys", all);
+        figure.record(gained / u64::from(all - first));
         report.add(figure);
     }
     Ok(())
@@ -277,4 +314,21 @@ fn resident_bytes(pid: u32) -> Outcome<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     kib.map(|kib| kib * 1024).ok_or_else(|| Fail::failed(format_args!("process {pid} shows no resident memory")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_make_as_many_requests_as_were_asked_for() {
+        for requests in [100, 499, 500, 501, 1_000, 12_345, 50_000] {
+            let counted: Vec<u32> = warm_turns(requests).filter(|(counts, _)| *counts).map(|(_, requests)| requests).collect();
+            assert_eq!(counted.iter().sum::<u32>(), requests);
+            let (shortest, longest) = (counted.iter().min().expect("one"), counted.iter().max().expect("one"));
+            assert!(*longest <= TURN && longest - shortest <= 1, "{requests}: {counted:?}");
+            let warm = warm_turns(requests).count() - counted.len();
+            assert_eq!(warm, counted.len().div_ceil(10), "{requests}");
+        }
+    }
 }

@@ -329,14 +329,26 @@ fn failing_over_with_an_election() {
 fn the_store_beside_others() {
     for engine in ["primary-backup", "mu"] {
         let port = crate::martlet::free_ports(4).to_string();
-        let size = ["--requests", "1000", "--repeats", "1", "--memory-keys", "1000"];
+        let size = ["--requests", "1001", "--repeats", "1", "--memory-keys", "100000"];
         let compare =
             || run(&[&["bench", "--json", "--no-reference", "kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
         // As above: a node that loses the lead closes its clients' connections, and redis-benchmark ends.
         let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("Server closed the connection");
         let undisturbed = (0..TRIES).map(|_| compare()).find(|ran| !lost(ran)).expect("a leader that is left in peace once");
+        for figure in undisturbed.objects() {
+            let metric = figure["metric"].as_str().expect("a metric");
+            assert_eq!(figure["settings"]["requests"], if metric.contains("pipeline 16") { 4004 } else { 1001 }, "{figure}");
+            if figure["unit"] == "us" {
+                assert_eq!(figure["n"], 1001, "{figure}");
+            }
+            if metric.starts_with("memory of a key") {
+                // A key of 16 bytes and a value of 64 take at least those.
+                assert!(figure["p50"].as_f64() >= Some(80.0), "{figure}");
+            }
+        }
         let metrics = measured("kv", undisturbed);
         for wanted in [
+            "memory of a key, martlet, replicated three ways",
             "PUT on the fabric, unreplicated",
             "GET on the fabric, replicated three ways",
             "SET over TCP, one client, martlet, replicated three ways",
@@ -344,4 +356,6 @@ fn the_store_beside_others() {
             assert!(metrics.iter().any(|metric| metric == wanted), "{engine}: {wanted} is missing: {metrics:?}");
         }
     }
+    let why = run(&["bench", "kv", "--memory-keys", "99999"]).code(2).err;
+    assert!(why.contains("--memory-keys is 99999") && why.contains("allowed are 0 and 100000 or more"), "{why}");
 }
