@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use martlet_node::config::ConfigError;
 use martlet_node::embed::{CallError, StartError, StopError};
 use martlet_node::{DiskError, RunError};
 
@@ -81,6 +82,16 @@ impl From<CallError> for Failure {
 impl Failure {
     pub fn of_start(error: StartError) -> Failure {
         let status = match &error {
+            StartError::Given { call, error } => {
+                // Options of a replica's thread are fields of their own here.
+                let field = match &**error {
+                    ConfigError::Value { key, .. } => key.strip_prefix("threads.").unwrap_or(call),
+                    _ => call,
+                };
+                // No bad argument: the machine's context has been taken over.
+                let Failure(_, text) = bad(&format!("options->{field}"), format_args!(": {error}"));
+                return Failure(MARTLET_FAILED, text);
+            }
             StartError::Run(error) => of_run(error),
             StartError::Panicked(_) => MARTLET_PANICKED,
             StartError::Missing { .. } | StartError::Value { .. } | StartError::Config(_) | StartError::System { .. } => MARTLET_FAILED,

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::rc::Rc;
 
-use martlet_node::embed::{Leader, Role, RoleChange, StateMachine};
+use martlet_node::config::ConfigError;
+use martlet_node::embed::{Leader, Role, RoleChange, StartError, StateMachine};
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::UnreadablePart;
 
@@ -424,4 +426,14 @@ fn no_panic_crosses_and_every_status_has_a_text() {
     texts.dedup();
     assert_eq!(texts.len(), numbers.len() + 1, "one each, and one for all others: {texts:?}");
     assert!(!martlet_metric_name(0).is_null() && martlet_metric_name(usize::MAX).is_null());
+}
+
+#[test]
+fn a_start_that_fails_for_an_option_names_it() {
+    for (call, key, option) in [("listen", "node[0].redis", "listen"), ("threads", "threads.spin_us", "spin_us")] {
+        let (key, value, allowed) = (key.to_owned(), "x".to_owned(), "y".to_owned());
+        let error = ConfigError::Value { file: PathBuf::new(), line: None, key: key.clone(), value, allowed };
+        let Failure(status, text) = Failure::of_start(StartError::Given { call, error: Box::new(error) });
+        assert_eq!((status, text), (MARTLET_FAILED, format!("the argument `options->{option}`: {key} is x; allowed: y")));
+    }
 }

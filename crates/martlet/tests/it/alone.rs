@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::channel;
 
-use martlet::config::EngineKind;
+use martlet::config::{DurabilityKind, EngineKind, ThreadsConfig};
 use martlet::counters::Counter;
 use martlet::{CallError, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StartError, StopError};
 
@@ -151,12 +151,17 @@ fn a_builder_names_what_it_lacks() {
         start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1))),
         "the node's number is not set: call `node` on the builder"
     );
-    assert_eq!(
-        start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(7)),
-        "<node>: number is 7; allowed: the cluster's nodes: 0"
-    );
-    let bad = start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(0).listen("here"));
-    assert!(bad.contains("node[0].redis is \"here\"") && bad.contains("host:port"), "{bad}");
+    let builder = || Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1));
+    let refused = |call: &str, why: &str| format!("what the call `{call}` on the builder was given is refused: {why}");
+    assert_eq!(start(builder().node(7)), refused("node", "number is 7; allowed: the cluster's nodes: 0"));
+    let bad = start(builder().node(0).listen("here"));
+    assert!(bad.starts_with(&refused("listen", "node[0].redis is \"here\"; allowed: host:port")), "{bad}");
+    let of_engine = |engine| builder().node(0).engine(engine).durability(DurabilityKind::Sync);
+    for bad in [start(builder().node(0).durability(DurabilityKind::Sync)), start(of_engine(EngineKind::Dare))] {
+        assert!(bad.starts_with(&refused("durability", "durability.mode is \"sync\"")), "{bad}");
+    }
+    let bad = start(builder().node(0).threads(ThreadsConfig { spin_us: u64::MAX, ..threads() }));
+    assert!(bad.starts_with(&refused("threads", "threads.spin_us is 18446744073709551615; allowed: ")), "{bad}");
     let none = Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(0).max_waiting(0).start(Text::default());
     assert!(matches!(none, Err(StartError::Value { key: "max_waiting", .. })));
 }

@@ -97,7 +97,10 @@ fn of_start(error: StartError) -> Option<PathBuf> {
     match error {
         StartError::Run(error) => of_run(error),
         StartError::Config(config::ConfigError::Read { file, .. } | config::ConfigError::Parse { file, .. }) => Some(file),
-        StartError::Config(config::ConfigError::Value { .. }) | StartError::Missing { .. } | StartError::Value { .. } => None,
+        StartError::Config(config::ConfigError::Value { .. })
+        | StartError::Missing { .. }
+        | StartError::Value { .. }
+        | StartError::Given { .. } => None,
         StartError::System { .. } | StartError::Panicked(_) => None,
     }
 }

@@ -15,13 +15,21 @@ use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
 use super::served::{Served, Shared};
 use super::{Inner, Replica};
-use crate::config::{Cluster, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
+use crate::config::{Cluster, ClusterConfig, ConfigError, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
 use crate::runner::{Ended, Hooks, OnStart, ProcessPolicy, RunError, Started, run};
 use crate::signals;
 use crate::stop::Stop;
 
 /// How many calls may wait unless the builder is told otherwise.
 const CALLS: usize = 4096;
+
+/// The error of a configuration, with the call on the builder that sets its key. It is then no file's.
+fn given(mut error: ConfigError, call: impl FnOnce(&str) -> Option<&'static str>) -> StartError {
+    let ConfigError::Value { file, key, .. } = &mut error else { return error.into() };
+    let Some(call) = call(key) else { return error.into() };
+    file.clear();
+    StartError::Given { call, error: Box::new(error) }
+}
 
 /// How a replica is started: by [`Builder::start`] on a thread of its own, or by [`Builder::direct`] on one of the program's.
 #[derive(Debug, Default)]
@@ -148,6 +156,7 @@ impl Builder {
 
     fn settled(self) -> Result<Settings, StartError> {
         let missing = |what, call| StartError::Missing { what, call };
+        let (has_number, has_threads) = (self.node.is_some(), self.threads.is_some());
         let mut all_here = self.all_here;
         let (cluster, node) = match self.cluster.ok_or(missing("the cluster", "cluster_file"))? {
             Source::Settings(settings) => {
@@ -165,17 +174,37 @@ impl Builder {
         };
         let (threads, directory) = (self.threads.unwrap_or(node.threads.clone()), self.directory.or(node.directory.clone()));
         let node = NodeConfig { number: self.node.unwrap_or(node.number), threads, directory, ..node };
-        let cluster = match (self.listen, self.engine, self.durability) {
-            (None, None, None) => cluster,
-            (listen, engine, durability) => cluster.with(|config| {
-                if let Some(address) = listen {
+        let cluster = match self.listen {
+            None => cluster,
+            Some(address) => {
+                let own = |config: &mut ClusterConfig| {
                     config.nodes.iter_mut().filter(|other| other.number == node.number).for_each(|own| own.redis.clone_from(&address));
-                }
-                config.engine = engine.unwrap_or(config.engine);
-                config.durability.mode = durability.unwrap_or(config.durability.mode);
-            })?,
+                };
+                cluster.with(own).map_err(|error| given(error, |_| Some("listen")))?
+            }
         };
-        Ok(Settings::new(cluster, node)?.with_all_here(all_here))
+        let cluster = match (self.engine, self.durability) {
+            (None, None) => cluster,
+            (engine, durability) => {
+                let both = |config: &mut ClusterConfig| {
+                    config.engine = engine.unwrap_or(config.engine);
+                    config.durability.mode = durability.unwrap_or(config.durability.mode);
+                };
+                let by = |key: &str| {
+                    let is_durability = engine.is_none() || durability.is_some() && key.starts_with("durability.");
+                    Some(if is_durability { "durability" } else { "engine" })
+                };
+                cluster.with(both).map_err(|error| given(error, by))?
+            }
+        };
+        let settings = Settings::new(cluster, node).map_err(|error| {
+            given(error, |key| match key {
+                "number" if has_number => Some("node"),
+                _ if has_threads && key.starts_with("threads.") => Some("threads"),
+                _ => None,
+            })
+        })?;
+        Ok(settings.with_all_here(all_here))
     }
 
     /// Starts the replica with an empty state, on a thread of its own. Returns when the replica is on the fabric: it has a role then, but is not yet part of

@@ -159,6 +159,15 @@ pub enum StartError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// A call on the builder gave the configuration something that is not allowed there.
+    #[error("what the call `{call}` on the builder was given is refused: {error}")]
+    Given {
+        /// The builder's call.
+        call: &'static str,
+        /// Which key of the configuration it sets, and what that may be.
+        #[source]
+        error: Box<ConfigError>,
+    },
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
