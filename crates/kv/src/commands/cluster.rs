@@ -104,12 +104,13 @@ fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if !is_enabled(ctx, reply) {
         return;
     }
-    let Some(slot) = parse_i64(args.at(2)).filter(|n| (0..i64::from(SLOTS)).contains(n)) else { return reply.error("ERR Invalid slot") };
-    let most = match args.get(3).map(parse_i64) {
-        None => None,
-        Some(Some(n)) if n >= 0 => Some(n as usize),
-        Some(_) => return reply.error("ERR Invalid slot or number of keys"),
+    let (Some(slot), Some(most)) = (parse_i64(args.at(2)), args.get(3).map_or(Some(None), |most| parse_i64(most).map(Some))) else {
+        return reply.error(errors::NOT_AN_INTEGER);
     };
+    if !(0..i64::from(SLOTS)).contains(&slot) || most.is_some_and(|most| most < 0) {
+        return reply.error(if most.is_some() { "ERR Invalid slot or number of keys" } else { "ERR Invalid slot" });
+    }
+    let most = most.map(|most| most as usize);
     let len = ctx.machine.len();
     if let Some(error) = too_many(ctx, &format!("CLUSTER {}", String::from_utf8_lossy(args.at(1)).to_ascii_uppercase()), len) {
         return reply.error(&error);

@@ -83,8 +83,8 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         reject(ctx, reply, Some(command), &why);
         return Executed::default();
     }
-    // CLIENT REPLY would leave gaps in the array that answers EXEC.
-    let punches_holes = command.name == "client|reply";
+    // They would leave gaps in the array that answers EXEC.
+    let punches_holes = command.name == "client|reply" && (args.is(2, "OFF") || args.is(2, "SKIP"));
     if in_transaction && (command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) || punches_holes) {
         reject(ctx, reply, Some(command), "ERR Command not allowed inside a transaction");
         return Executed::default();

@@ -22,10 +22,15 @@ pub(super) fn lolwut(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    let known = ["NOSAVE", "SAVE", "NOW", "FORCE"];
+    let known = ["NOSAVE", "SAVE", "NOW", "FORCE", "ABORT"];
     let right = (1..args.len()).all(|i| known.iter().any(|word| args.is(i, word)));
-    if !right || ((1..args.len()).any(|i| args.is(i, "SAVE")) && (1..args.len()).any(|i| args.is(i, "NOSAVE"))) {
+    let [no_save, save, now, force, abort] = known.map(|word| (1..args.len()).any(|i| args.is(i, word)));
+    if !right || save && no_save || abort && (save || no_save || now || force) {
         return reply.error(errors::SYNTAX);
+    }
+    if abort {
+        // A node that has been told to end serves nobody any more.
+        return reply.error("ERR No shutdown in progress.");
     }
     // As in Redis there is no reply: the connection ends when the node does. Nothing is saved in any case; the other nodes hold the state.
     ctx.shared.shutdown = true;
@@ -35,8 +40,15 @@ pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
 /// ended.
 pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let named = args.len() == 4 && args.is(1, "TO");
+    if args.len() == 2 && args.is(1, "ABORT") {
+        // One that has begun ends by itself, soon, and cannot be called off.
+        return reply.error("ERR No failover in progress.");
+    }
     if args.len() != 1 && !named {
         return reply.error(errors::SYNTAX);
+    }
+    if named && parse_i64(args.at(3)).is_none() {
+        return reply.error(errors::NOT_AN_INTEGER);
     }
     let env = ctx.env();
     if !env.is_primary {

@@ -39,6 +39,9 @@ pub enum ProtocolError {
     /// Quotes that are not closed, or text right behind a closing quote.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
+    /// A zero byte in an inline command. Redis takes it for the end of its input, and waits for the end of the line for ever.
+    #[error("Protocol error: zero byte in inline request")]
+    InlineZero,
     /// The number of arguments has too many digits.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
@@ -255,6 +258,9 @@ impl RequestParser {
         }
         self.searched = 0;
         let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+        if line.contains(&0) {
+            return Err(ProtocolError::InlineZero);
+        }
         split_words(line, &mut self.inline, &mut self.spans)?;
         Ok(Some(end + 1))
     }
@@ -294,8 +300,6 @@ fn split_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Pr
             [c, ..] if is_space(*c) => return Ok(rest),
             [b'"', tail @ ..] => return closed(double_quoted(tail, word)?),
             [b'\'', tail @ ..] => return closed(single_quoted(tail, word)?),
-            // Redis takes a zero byte for the end of the line.
-            [0, ..] => return Ok(&[]),
             [c, tail @ ..] => {
                 word.push(*c);
                 rest = tail;
@@ -410,6 +414,15 @@ mod tests {
 
     fn words(list: &[&str]) -> Vec<Vec<u8>> {
         list.iter().map(|w| w.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn an_inline_command_with_a_zero_byte_is_not_cut_there_and_executed() {
+        for line in [&b"GET a\0b\r\n"[..], b"GET \"a\0b\"\n", b"\0PING\n", b"GET '\0'\n", b"GET a\0"] {
+            let told = (!line.ends_with(b"\0")).then_some(ProtocolError::InlineZero);
+            assert_eq!(one(&[b"PING\n", line].concat()), (vec![words(&["PING"])], told), "{}", line.escape_ascii());
+        }
+        assert_eq!(one(b"GET \"a\\x00b\"\n").0, [words(&["GET", "a\0b"])]);
     }
 
     #[test]

@@ -584,6 +584,21 @@ fn connections_answer_as_redis_does() {
         CLIENT UNBLOCK x
         CLIENT UNBLOCK
         CLIENT "NO\r\nPE"
+        SHUTDOWN ABORT
+        SHUTDOWN abort ABORT
+        SHUTDOWN ABORT NOW
+        SHUTDOWN SAVE NOSAVE
+        SHUTDOWN nope
+        FAILOVER abort
+        FAILOVER ABORT nope
+        FAILOVER nope
+        FAILOVER TO 127.0.0.1
+        FAILOVER TO 127.0.0.1 x
+        MULTI
+        CLIENT REPLY ON
+        CLIENT REPLY nope
+        PING
+        EXEC
         CLUSTER NOPE
         CLUSTER KEYSLOT
         CLUSTER HELP

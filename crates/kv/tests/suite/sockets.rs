@@ -224,11 +224,21 @@ fn clients_of_redis_cluster_find_what_they_ask_for() {
     rig.wall.fetch_add(1_000, Ordering::Relaxed);
     let slot = martlet_kv::commands::key_slot(b"{t}1");
     assert_eq!(rig.call(&mut client, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), ":3\r\n");
+    let no_integer = "-ERR value is not an integer or out of range\r\n";
+    for (asked, told) in [
+        ("COUNTKEYSINSLOT x", no_integer),
+        ("COUNTKEYSINSLOT 16384", "-ERR Invalid slot\r\n"),
+        ("GETKEYSINSLOT x 1", no_integer),
+        ("GETKEYSINSLOT 1 x", no_integer),
+        ("GETKEYSINSLOT 16384 x", no_integer),
+        ("GETKEYSINSLOT 16384 1", "-ERR Invalid slot or number of keys\r\n"),
+        ("GETKEYSINSLOT 1 -1", "-ERR Invalid slot or number of keys\r\n"),
+    ] {
+        assert_eq!(rig.call(&mut client, &format!("CLUSTER {asked}")), told, "{asked}");
+    }
     assert!(rig.call(&mut client, &format!("CLUSTER GETKEYSINSLOT {slot} 2")).starts_with("*2\r\n$4\r\n{t}"));
     assert!(rig.call(&mut client, &format!("CLUSTER GETKEYSINSLOT {slot} 10")).starts_with("*3\r\n"));
     assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 10"), "*0\r\n");
-    assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 -1"), "-ERR Invalid slot or number of keys\r\n");
-    assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 16384 1"), "-ERR Invalid slot\r\n");
     // These replies say something about keys, so a node that may have been deposed does not send them.
     rig.releasing = false;
     client.send(&mut rig, format!("CLUSTER COUNTKEYSINSLOT {slot}\r\n").as_bytes());
