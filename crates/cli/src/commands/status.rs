@@ -117,7 +117,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         });
     }
     format.say(table);
-    say_awaited(&cluster, &sights, format);
+    let waiting: Vec<_> = sights.iter().map(|sight| (sight.node, sight.awaited())).filter(|(_, awaited)| !awaited.is_empty()).collect();
+    awaited(&waiting, &running, view.is_some(), cluster.config().fabric.traits().spans_hosts).iter().for_each(|line| format.say(line));
     if server.is_none() && !is_down && observer::primary(&sights).is_none() {
         let dir = directory.path().display();
         format.say(format_args!(
@@ -170,25 +171,35 @@ impl Look {
     }
 }
 
-/// Whom nodes without a view wait for, and what to do about it.
-fn say_awaited(cluster: &Cluster, sights: &[Sight], format: Format) {
-    let waiting: Vec<(u16, Vec<u16>)> =
-        sights.iter().map(|sight| (sight.node, sight.awaited())).filter(|(_, awaited)| !awaited.is_empty()).collect();
-    for (node, awaited) in &waiting {
-        format.say(format_args!(
-            "node {node} waits for nodes {awaited:?} to found the cluster: it does not see them, but they may be running"
-        ));
+/// Whom nodes without a view wait for, and what to do about it. `running` are the nodes that are seen running from here; `has_view`: a node shows a view.
+fn awaited(waiting: &[(u16, Vec<u16>)], running: &[u16], has_view: bool, spans_hosts: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut is_any_missing = false;
+    for (node, awaited) in waiting {
+        let (run, missing): (Vec<u16>, Vec<u16>) = awaited.iter().partition(|awaited| running.contains(awaited));
+        if !missing.is_empty() {
+            is_any_missing = true;
+            lines.push(format!(
+                "node {node} waits for nodes {missing:?} to found the cluster: it does not see them, but they may be running"
+            ));
+        }
+        if !run.is_empty() {
+            // What a node shows may be old: one that is kept from running shows what was so before.
+            let does = if has_view { "has not joined the cluster yet" } else { "waits to found the cluster" };
+            lines.push(format!("node {node} {does}: when it last looked, it did not see nodes {run:?}, which are running"));
+        }
     }
     if !waiting.is_empty() {
-        let claim = match cluster.config().fabric.traits().spans_hosts {
-            false => {
-                ". If every node of the cluster runs in one network namespace, or meets in one rendezvous directory, `martlet node --all-here` does not wait for them \
-                 (docs/containers.md)"
-            }
-            true => "",
+        let claim = if spans_hosts {
+            ""
+        } else {
+            ". If every node of the cluster runs in one network namespace, or meets in one rendezvous directory, `martlet node --all-here` does not wait for them \
+             (docs/containers.md)"
         };
-        format.say(format_args!("start them, or make sure that they reach each other{claim}"));
+        let advice = if is_any_missing { "start them, or make sure" } else { "if that stays so, make sure" };
+        lines.push(format!("{advice} that they reach each other{claim}"));
     }
+    lines
 }
 
 /// How the nodes' disks keep up.
@@ -297,4 +308,27 @@ fn summarise(
             })
         },
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_start_nodes_that_are_seen_running() {
+        let waiting = [(0, vec![1, 2])];
+        let [waits, advice] = &awaited(&waiting, &[0], false, true)[..] else { panic!("two lines") };
+        assert_eq!(waits, "node 0 waits for nodes [1, 2] to found the cluster: it does not see them, but they may be running");
+        assert_eq!(advice, "start them, or make sure that they reach each other");
+        let said = awaited(&waiting, &[0, 1, 2], true, true);
+        let joins = "node 0 has not joined the cluster yet: when it last looked, it did not see nodes [1, 2], which are running";
+        assert_eq!(said, [joins, "if that stays so, make sure that they reach each other"]);
+        let said = awaited(&waiting, &[0, 2], false, false);
+        assert!(
+            said[0].starts_with("node 0 waits for nodes [1] ") && said[1].contains("did not see nodes [2], which are running"),
+            "{said:?}"
+        );
+        assert!(said[2].starts_with("start them") && said[2].contains("--all-here"), "{said:?}");
+        assert_eq!(awaited(&[], &[0], false, false), Vec::<String>::new());
+    }
 }
