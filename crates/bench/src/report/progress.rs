@@ -14,7 +14,8 @@ const DRAWN_HZ: u8 = 10;
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    pub(super) fn start(format: Format, what: &str, steps: u64) -> Progress {
+    /// Of so many steps, drawn from here on.
+    pub(crate) fn start(format: Format, what: &str, steps: u64) -> Progress {
         let is_seen = format == Format::Text
             && io::stderr().is_terminal()
             && std::env::var("TERM").is_ok_and(|term| term != "dumb" && !term.is_empty());

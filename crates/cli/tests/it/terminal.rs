@@ -150,6 +150,10 @@ fn a_long_benchmark_shows_at_a_terminal_how_far_it_is_and_nowhere_else() {
     let last = shown.rfind("victims killed").expect("shown");
     assert!(shown[last..].contains("death seen by polling"), "the bar has gone before the table: {shown:?}");
 
+    let shown = seen(&["model", "latency", "--samples", "50", "--servers", "3"]);
+    let first = shown.find("kinds of operations and requests [").unwrap_or_else(|| panic!("no bar: {shown:?}"));
+    assert!(shown[..first].trim().len() < 20 && shown.contains(" of 45, "), "{shown:?}");
+
     let for_programs = seen(&[&detect[..], &["--json"]].concat());
     assert!(!for_programs.contains("victims killed") && for_programs.contains("death seen by polling"), "{for_programs:?}");
     let elsewhere = crate::martlet::run(&detect).ok();

@@ -20,7 +20,7 @@ use super::super::endpoint::{Endpoint, Place};
 use super::super::operations::{self, Kind, Samples, Timing};
 use crate::model::loggp::{Group, Network, Operation, Operations, PAPER, Point, determination, fit};
 use crate::report::plot::{Axis, Plot, Series};
-use crate::report::stolen;
+use crate::report::{Progress, stolen};
 
 /// Fit LogGP's parameters to the fabric, and compare predicted with measured latency.
 ///
@@ -34,7 +34,7 @@ use crate::report::stolen;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Number of samples of each size, a fifth of them in each of five rounds.
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = number::<u32>(50..=1_000_000))]
     samples: u32,
     /// Group sizes, separated by commas.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5,7", value_parser = number::<u16>(3..=7))]
@@ -61,6 +61,9 @@ const FITTED_AT: usize = 64;
 const ROUNDS: u32 = 5;
 /// Requests before those that are measured.
 const WARM_UP: u32 = 50;
+/// How many of the longest requests come one after the other while the logs are filled: a few pages, for which there is room. To wait for the followers after each
+/// is what takes long where they have few cores.
+const IN_A_ROW: usize = 64;
 /// A follower's tail pointer and commit pointer, which are written at once.
 const POINTER_BYTES: f64 = 16.0;
 
@@ -135,6 +138,11 @@ impl Form {
     }
 }
 
+/// How many of the samples are in each round.
+fn rounds(samples: u32) -> impl Iterator<Item = u32> {
+    (0..ROUNDS).map(move |round| samples / ROUNDS + u32::from(round < samples % ROUNDS))
+}
+
 pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outcome {
     let stolen = stolen::Watch::start();
     let plan = arguments.fabric.plan(None)?;
@@ -143,13 +151,15 @@ pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outc
     groups.dedup();
     let mut timed = Timed::default();
     let mut replies: Vec<Reply> = groups.into_iter().flat_map(|servers| Reply::all(Group(servers))).collect();
-    let samples = arguments.samples.div_ceil(ROUNDS);
-    for _ in 0..ROUNDS {
-        with_fabric!(plan.kind, F => time::<F>(&plan, samples, &mut timed, interrupt))?;
+    let steps = ROUNDS as usize * (Kind::ALL.len() + replies.len());
+    let progress = Progress::start(format, "kinds of operations and requests", steps as u64);
+    for samples in rounds(arguments.samples) {
+        with_fabric!(plan.kind, F => time::<F>(&plan, samples, &mut timed, &progress, interrupt))?;
         for of_group in replies.chunk_by_mut(|one, other| one.group == other.group) {
-            with_fabric!(plan.kind, F => reply::<F>(&plan, samples, of_group, interrupt))?;
+            with_fabric!(plan.kind, F => reply::<F>(&plan, samples, of_group, &progress, interrupt))?;
         }
     }
+    drop(progress);
     let [write, read, datagram] = timed.fit()?;
     let of = |fitted: &Fitted| Operations { short: None, long: fitted.operation };
     let network =
@@ -193,7 +203,7 @@ impl Timed {
 }
 
 /// Times each kind of operation.
-fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, timed: &mut Timed, interrupt: &Interrupt) -> Outcome {
+fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, timed: &mut Timed, progress: &Progress, interrupt: &Interrupt) -> Outcome {
     let place = Place::new("model-latency", plan, 2)?;
     operations::among::<F, _>(&place, 1, |prober| {
         for (kind, timed) in Kind::ALL.into_iter().zip(&mut timed.0) {
@@ -204,6 +214,7 @@ fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, timed: &mut Timed, interru
                 *size = bytes;
                 timing.extend(prober.time(kind, bytes, samples)?);
             }
+            progress.step();
         }
         Ok(())
     })
@@ -231,7 +242,7 @@ impl Reply {
 }
 
 /// Has a leader reply to requests of one group.
-fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], interrupt: &Interrupt) -> Outcome {
+fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], progress: &Progress, interrupt: &Interrupt) -> Outcome {
     let servers = replies[0].group.0;
     let place = Place::new(&format!("model-latency-{servers}"), plan, servers)?;
     let data = (DurabilityKind::Memory, Path::new(""));
@@ -249,10 +260,12 @@ fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], in
             // Every page of the logs is there then. Where the kernel has yet to make it, that is most of what a long request takes.
             let longest = vec![9u8; REQUESTS[REQUESTS.len() - 1]];
             let lap = Modelled::settings(0, data.0, place.fabric).log_ring_bytes;
-            for _ in 0..lap.div_ceil(longest.len()) {
+            for request in 0..lap.div_ceil(longest.len()) {
                 interrupt.check()?;
                 leader.reply(Some(&longest))?;
-                level(&mut leader)?;
+                if request % IN_A_ROW == 0 {
+                    level(&mut leader)?;
+                }
             }
             for Reply { bytes, taken, .. } in replies {
                 interrupt.check()?;
@@ -267,6 +280,7 @@ fn reply<F: Endpoint>(plan: &FabricPlan, samples: u32, replies: &mut [Reply], in
                         _ => {}
                     }
                 }
+                progress.step();
             }
             Ok(())
         },
@@ -466,6 +480,12 @@ fn draw_requests(network: &Network, requests: &[Request]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_have_as_many_samples_as_were_asked_for() {
+        assert_eq!(rounds(52).collect::<Vec<_>>(), [11, 11, 10, 10, 10]);
+        assert_eq!(rounds(1_000).sum::<u32>(), 1_000);
+    }
 
     #[test]
     fn what_the_program_takes_is_split_where_two_groups_are_known() {

@@ -46,7 +46,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let process = if app.pid == 0 { "-".into() } else { app.pid.to_string() };
         let seen = evidence.clone().unwrap_or_else(|| "-".into());
         let state = styled(style, app.state);
-        table.row([app.app.to_string(), host, process, app.name.escape_debug().to_string(), state, seen, app.words.to_string(), app.monitors.to_string()]);
+        table.row([
+            app.app.to_string(),
+            host,
+            process,
+            app.name.escape_debug().to_string(),
+            state,
+            seen,
+            app.words.to_string(),
+            app.monitors.to_string(),
+        ]);
         format.object(|| {
             json!({
                 "event": "application",
