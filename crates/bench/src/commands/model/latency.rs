@@ -34,7 +34,7 @@ use crate::report::{Progress, stolen};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Number of samples of each size, a fifth of them in each of five rounds.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = number::<u32>(50..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
     samples: u32,
     /// Group sizes, separated by commas.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5,7", value_parser = number::<u16>(3..=7))]
