@@ -23,7 +23,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 const INPUT_SECONDS: u32 = 100;
 /// The most memory that a target may use, in MiB.
 const MEMORY_MIB: u32 = 1024;
-/// How many targets run at a time on two cores; on more cores, proportionally more. The eighteen targets then take two rounds, and CI ends: each has a minute,
+/// How many targets run at a time on two cores; on more cores, proportionally more. The eighteen targets then take two rounds: each has a minute by default,
 /// of which it gets 13 seconds of processor time. If all ran at once, each would get seven seconds, of which the seeds alone may take a good part.
 const AT_A_TIME: usize = 9;
 /// libFuzzer's compiler.
