@@ -113,20 +113,34 @@ pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
     }
 }
 
-/// Kills this process, unless it has died, and does not wait for its death. Returns whether it is dead with all its threads. If it is not, the caller goes on
-/// with other work and calls this again: the memory of a large process is torn down before it counts as dead, and a process that waits for a device may not die
-/// for long.
+/// What has come of a kill without a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Killed {
+    /// The process was dead before.
+    Before,
+    /// It is dead with all its threads now.
+    Now,
+    /// It has been sent SIGKILL, and is not dead yet.
+    NotYet,
+}
+
+/// Kills this process, unless it has died, and does not wait for its death. If it is not dead yet, the caller goes on with other work and calls this again: the
+/// memory of a large process is torn down before it counts as dead, and a process that waits for a device may not die for long.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn kill(holder: Holder) -> io::Result<bool> {
-    let Some(pidfd) = open(holder)? else { return Ok(true) };
-    if !has_ended(&pidfd) {
-        // SAFETY: a plain system call.
-        let sent = sys::checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0) });
-        sent.map(drop).or_else(|error| if has_ended(&pidfd) { Ok(()) } else { Err(error) })?;
+pub fn kill(holder: Holder) -> io::Result<Killed> {
+    let Some(pidfd) = open(holder)? else { return Ok(Killed::Before) };
+    if has_ended(&pidfd) {
+        return Ok(Killed::Before);
     }
-    Ok(has_ended(&pidfd))
+    // SAFETY: a plain system call.
+    let sent = sys::checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0) });
+    match (sent, has_ended(&pidfd)) {
+        (_, true) => Ok(Killed::Now),
+        (Ok(_), false) => Ok(Killed::NotYet),
+        (Err(error), false) => Err(error),
+    }
 }
 
 fn see_to_death(holder: Holder, pidfd: &OwnedFd) -> io::Result<Found> {
@@ -191,13 +205,15 @@ mod tests {
         let pid = child.id() as i32;
         let holder = Holder { node: 0, pid, started: started(pid).expect("it runs") };
         let before = Holder { started: holder.started - 1, ..holder };
-        assert!(kill(before).expect("it was dead") && !is_dead(holder), "another process of its number is left alone");
-        while !kill(holder).expect("it may be killed") {
+        assert_eq!(kill(before).expect("it was dead"), Killed::Before);
+        assert!(!is_dead(holder), "another process of its number is left alone");
+        assert_ne!(kill(holder).expect("it may be killed"), Killed::Before, "the caller learns that it is this call that ends the process");
+        while kill(holder).expect("it may be killed") == Killed::NotYet {
             std::thread::yield_now();
         }
         assert!(is_dead(holder));
         child.wait().expect("its parent notices");
-        assert!(kill(holder).expect("its number is free, or another one's by now"));
+        assert_eq!(kill(holder).expect("its number is free, or another one's by now"), Killed::Before);
     }
 
     #[test]
@@ -216,7 +232,7 @@ mod tests {
         child.kill().and_then(|()| child.wait()).expect("ours");
         let found = (make_sure_of_death(holder), kill(holder), is_dead(holder));
         rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("it lives");
-        assert!(matches!(found, (Ok(Found::Dead), Ok(true), true)), "{found:?}");
+        assert!(matches!(found, (Ok(Found::Dead), Ok(Killed::Before), true)), "{found:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use martlet_node::connections::keeper::{self, Left, Mended, Said};
 use martlet_node::connections::ledger::{Ledger, Line, Remainder, Remains, Scratch, Settled, own_file};
-use martlet_node::connections::process;
+use martlet_node::connections::process::{self, Killed};
 use martlet_node::connections::service::Service;
 use martlet_node::connections::socket::{Counts, cookie, counts};
 use martlet_protocol::basics::Time;
@@ -136,18 +136,17 @@ impl Earlier {
     /// Sees to its death, without waiting for it. Returns whether it is dead.
     fn kill(&mut self) -> bool {
         let process = self.hold.holder.pid;
-        let is_told = std::mem::replace(&mut self.is_told, true);
-        match process::kill(self.hold.holder) {
-            Ok(true) => return true,
-            Ok(false) if is_told => {}
-            Ok(false) => tracing::warn!(process, "an earlier leader's process does not give up its connections: it is killed"),
-            Err(_) if is_told => {}
-            // It is asked again, and its connections wait: better than having two processes write to one socket.
-            Err(error) => {
-                tracing::error!(%error, process, "cannot make sure that an earlier leader's process is dead: its connections wait");
+        let killed = process::kill(self.hold.holder);
+        if !matches!(killed, Ok(Killed::Before)) && !std::mem::replace(&mut self.is_told, true) {
+            match &killed {
+                Ok(_) => tracing::warn!(process, "an earlier leader's process does not give up its connections: it is killed"),
+                // It is asked again, and its connections wait: better than having two processes write to one socket.
+                Err(error) => {
+                    tracing::error!(%error, process, "cannot make sure that an earlier leader's process is dead: its connections wait");
+                }
             }
         }
-        false
+        matches!(killed, Ok(Killed::Before | Killed::Now))
     }
 }
 
