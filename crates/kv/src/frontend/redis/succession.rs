@@ -6,6 +6,7 @@
 //! log, the ledgers and the kernel say. It ends the holds of the other processes, and when that is committed, it dismisses them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use martlet_protocol::basics::Time;
 use martlet_protocol::replica::{Replica, Ticket};
 use rustix::event::epoll;
 use rustix::fs::{FileType, fstat};
-use rustix::net::getpeername;
+use rustix::net::{Shutdown, getpeername, shutdown};
 
 use super::connection::{Connection, Tracked};
 use super::listener::Listener;
@@ -211,6 +212,32 @@ impl Succession {
     }
 }
 
+/// A socket that an earlier holder had. Unless it is [kept](Handed::keep), its connection ends for its client when this is dropped, though other processes may hold
+/// duplicates of it: a stopped keeper, for one. A client would wait for as long as they do.
+struct Handed(Option<OwnedFd>);
+
+impl Handed {
+    fn keep(mut self) -> OwnedFd {
+        self.0.take().expect("it is taken once")
+    }
+}
+
+impl Deref for Handed {
+    type Target = OwnedFd;
+    fn deref(&self) -> &OwnedFd {
+        self.0.as_ref().expect("it is here until it is kept")
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            // If the other end is gone, so is the connection.
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+    }
+}
+
 /// What one of the earlier holders has left.
 struct Source {
     order: u64,
@@ -382,7 +409,8 @@ impl RedisFront {
         }
     }
 
-    /// Takes over one connection. Returns whether it did: `false` means that the connection is simply over.
+    /// Takes over one connection, unless that is not possible: then it ends for its client too. Returns whether it did: `false` means that the connection is
+    /// simply over.
     fn go_on(
         &mut self,
         cookie: u64,
@@ -392,6 +420,7 @@ impl RedisFront {
         shared: &mut Shared,
         now_ms: u64,
     ) -> Result<bool, String> {
+        let socket = Handed(Some(socket));
         let Counts::Exact { read, written } = counts(socket.as_raw_fd()).map_err(|error| error.to_string())? else { return Ok(false) };
         let its = sources.iter().filter_map(|source| source.remains.as_ref()).find(|remains| remains.has(cookie));
         let Some(remains) = its else {
@@ -401,7 +430,7 @@ impl RedisFront {
             }
             let from = peer_of(&socket);
             let Some(at) = self.succession.as_ref().map(|succession| succession.listener) else { return Ok(false) };
-            self.admit(socket, from, at, shared, now_ms);
+            self.admit(socket.keep(), from, at, shared, now_ms);
             return Ok(true);
         };
         let mark = mark.map(|mark| (mark.place.input, mark.place.output));
@@ -429,7 +458,7 @@ impl RedisFront {
         shared.stats.connections += 1;
         let tracked = Tracked::new(line, &client, closing);
         let slot = shared.clients.add(client);
-        let mut connection = Connection::new(socket, slot);
+        let mut connection = Connection::new(socket.keep(), slot);
         connection.output = Output::tracked(settled, output);
         (connection.tracked, connection.is_of_service, connection.closing) = (Some(tracked), true, closing);
         (connection.unfinished, connection.input) = (!input.is_empty(), input);
@@ -526,4 +555,27 @@ fn tell_unread(error: &std::io::Error) {
 fn peer_of(socket: &OwnedFd) -> String {
     let peer = getpeername(socket).ok().flatten().and_then(|peer| std::net::SocketAddr::try_from(peer).ok());
     peer.map_or_else(|| "?:0".to_owned(), |peer| peer.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_not_continued_ends_for_its_client_though_a_stopped_keeper_holds_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let held_elsewhere = OwnedFd::from(listener.accept().expect("it has connected").0);
+        let kept = Handed(Some(held_elsewhere.try_clone().expect("a descriptor"))).keep();
+        client.set_nonblocking(true).expect("a socket");
+        let error = client.read(&mut [0]).expect_err("it stands");
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        drop(Handed(Some(kept)));
+        client.set_nonblocking(false).expect("a socket");
+        assert_eq!(client.read(&mut [0]).expect("it ends in order"), 0);
+        drop(held_elsewhere);
+    }
 }
