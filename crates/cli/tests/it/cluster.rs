@@ -95,6 +95,20 @@ impl Cluster {
         self.sum_of("reign")
     }
 
+    /// The members of the newest view.
+    pub fn members(&self) -> Vec<u64> {
+        let objects = self.run(&["members"]).ok().objects();
+        let mut members: Vec<u64> =
+            objects[0]["members"].as_array().expect("a list").iter().filter_map(|member| member["node"].as_u64()).collect();
+        members.sort_unstable();
+        members
+    }
+
+    /// Waits until so many nodes are members.
+    pub fn await_members(&self, count: usize) {
+        while self.members().len() != count {}
+    }
+
     /// The leader. On a slow machine there may be none for a moment, between two leaders: then this waits for the next.
     pub fn primary(&self) -> String {
         loop {

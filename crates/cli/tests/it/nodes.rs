@@ -123,15 +123,6 @@ fn remove(cluster: &Cluster, node: &str) -> Value {
     removed
 }
 
-/// The members of the newest view.
-fn members(cluster: &Cluster) -> Vec<u64> {
-    let objects = cluster.run(&["members"]).ok().objects();
-    let mut members: Vec<u64> =
-        objects[0]["members"].as_array().expect("a list").iter().filter_map(|member| member["node"].as_u64()).collect();
-    members.sort_unstable();
-    members
-}
-
 fn listed(cluster: &Cluster) -> Vec<u64> {
     cluster.nodes().into_keys().collect()
 }
@@ -145,7 +136,7 @@ fn grows_and_shrinks_under_load(engine: &str) {
         assert_eq!(add(&cluster), node);
         load.goes_on();
     }
-    assert_eq!((members(&cluster), listed(&cluster)), (vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3, 4]));
+    assert_eq!((cluster.members(), listed(&cluster)), (vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3, 4]));
     // When it is asked for again, the node is there already, and nothing is started.
     let again = change(&cluster, &["add", "--node", "4"]).ok().objects();
     assert_eq!((&again[0]["event"], &again[0]["started"]), (&Value::from("started"), &Value::from(false)));
@@ -162,17 +153,17 @@ fn grows_and_shrinks_under_load(engine: &str) {
     load.goes_on();
     let mut left: Vec<u64> = (0..5).collect();
     left.retain(|node| ![&leader, &dead].contains(&&node.to_string()));
-    assert_eq!((members(&cluster), listed(&cluster)), (left.clone(), left.clone()));
+    assert_eq!((cluster.members(), listed(&cluster)), (left.clone(), left.clone()));
 
     // Replaces a node under its own number: all its data is discarded, and it starts over with the others' data.
     let replaced = left.iter().map(u64::to_string).find(|node| *node != next).expect("three are left");
     assert_eq!(outcome(change(&cluster, &["replace", &replaced]))["event"], "replaced");
     load.goes_on();
-    assert_eq!(members(&cluster), left);
+    assert_eq!(cluster.members(), left);
     nothing_is_lost(&cluster, &load.end());
     // A node that was removed does not come back with the others.
     assert!(cluster.up_again().ok().objects().iter().all(|node| node["started"] == Value::Bool(false)));
-    assert_eq!(members(&cluster), left);
+    assert_eq!(cluster.members(), left);
 }
 
 #[test]
@@ -214,15 +205,15 @@ fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
         written = [counts[0], counts[1]];
     };
     under_load(&mut || assert_eq!(add(&cluster), 3));
-    assert_eq!(members(&cluster), [0, 1, 2, 3]);
+    assert_eq!(cluster.members(), [0, 1, 2, 3]);
     under_load(&mut || {
         remove(&cluster, "0");
         remove(&cluster, "1");
     });
-    assert_eq!(members(&cluster), [2, 3], "their logs say that nobody else is needed");
+    assert_eq!(cluster.members(), [2, 3], "their logs say that nobody else is needed");
     assert!(data(0).exists(), "its files are kept");
     under_load(&mut || assert_eq!(add(&cluster), 4));
-    assert_eq!(members(&cluster), [2, 3, 4]);
+    assert_eq!(cluster.members(), [2, 3, 4]);
 
     // A disk that is lost, and a disk that is to be replaced while its node runs.
     under_load(&mut || {
@@ -234,7 +225,7 @@ fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
         fs::write(&own, format!("directory = \"elsewhere\"\n{text}")).expect("written");
         assert_eq!(outcome(change(&cluster, &["replace", "3"]))["event"], "replaced");
     });
-    assert_eq!(members(&cluster), [2, 3, 4]);
+    assert_eq!(cluster.members(), [2, 3, 4]);
     assert!(PathBuf::from(&cluster.dir).join("elsewhere").exists());
     outcome(change(&cluster, &["remove", "0", "--purge"]));
     assert!(!data(0).exists());
@@ -282,7 +273,7 @@ fn a_command_that_was_killed_in_the_middle_goes_on_where_it_was() {
     killed_after(&cluster, &["add"], "started");
     cluster.run(&["cluster", "kill", "2", "--signal", "CONT"]).ok();
     assert_eq!(add(&cluster), 3);
-    assert_eq!((members(&cluster), listed(&cluster)), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
+    assert_eq!((cluster.members(), listed(&cluster)), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
 
     fs::remove_file(file("node-3.pid")).expect("there");
     assert!(cluster.up_again().ok().objects().iter().all(|node| node["started"] == Value::Bool(false)), "it runs, and is found");
@@ -304,7 +295,7 @@ fn a_command_that_was_killed_in_the_middle_goes_on_where_it_was() {
     killed_after(&cluster, &["replace", "2"], "stopped");
     killed_after(&cluster, &["replace", "2"], "started");
     assert_eq!(outcome(change(&cluster, &["replace", "2"]))["event"], "replaced");
-    assert_eq!((members(&cluster), listed(&cluster)), (vec![2, 3, 4], vec![2, 3, 4]));
+    assert_eq!((cluster.members(), listed(&cluster)), (vec![2, 3, 4], vec![2, 3, 4]));
     assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
     let left = |name: &fs::DirEntry| name.file_name().to_string_lossy().ends_with(".change");
     assert!(!fs::read_dir(&cluster.dir).expect("there").any(|entry| left(&entry.expect("an entry"))), "nothing is under way");
@@ -325,7 +316,7 @@ fn a_node_whose_port_is_taken_is_added_on_another_one() {
     assert!(why.contains(&address(&cluster, 4)) && why.contains("as node 3 does; choose another port with --redis-port"), "{why}");
     let why = change(&cluster, &["add", "--node", "3", "--redis-port", "1"]).code(2).err;
     assert!(why.contains("--redis-port is 1, but node 3 belongs to the cluster already and has"), "{why}");
-    assert_eq!(members(&cluster), [0, 1, 2, 3]);
+    assert_eq!(cluster.members(), [0, 1, 2, 3]);
 }
 
 #[test]
@@ -380,7 +371,7 @@ fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() 
     cluster.up_with(&[]).ok();
     cluster.run(&["set", "k", "before"]).ok();
     cluster.run(&["cluster", "kill", "2", "--signal", "STOP"]).ok();
-    while members(&cluster) != [0, 1] {}
+    while cluster.members() != [0, 1] {}
     cluster.run(&["set", "k", "after"]).ok();
     for node in ["0", "1"] {
         cluster.run(&["cluster", "kill", node]).ok();
@@ -398,7 +389,7 @@ fn a_node_that_was_excluded_founds_no_empty_cluster_when_the_others_have_died() 
     assert!(log().contains("starts over"), "it was excluded: {}", log());
     // An operator starts the others, which begin with nothing, and accepts the consequences.
     cluster.up_again().ok();
-    assert_eq!(members(&cluster), [0, 1, 2]);
+    assert_eq!(cluster.members(), [0, 1, 2]);
     assert!(!founds(), "{}", log());
     cluster.run(&["set", "k", "anew"]).ok();
 }
@@ -416,10 +407,10 @@ fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_re
     pause("0");
     remove(&cluster, "1");
     remove(&cluster, "2");
-    assert_eq!(members(&cluster), [3, 4], "whoever is silent for so long is out");
+    assert_eq!(cluster.members(), [3, 4], "whoever is silent for so long is out");
     go_on("0");
     cluster.up_again().ok();
-    assert_eq!(members(&cluster), [0, 3, 4]);
+    assert_eq!(cluster.members(), [0, 3, 4]);
     assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
     let log = fs::read_to_string(file("node-0.log")).expect("a log");
     let (_, since) = log.split_once("starts over").expect("it was excluded");
@@ -427,7 +418,7 @@ fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_re
 
     // What an operator does who changes the file by hand, and forgets the process.
     pause("4");
-    while members(&cluster) != [0, 3] {}
+    while cluster.members() != [0, 3] {}
     let text = fs::read_to_string(file("cluster.toml")).expect("there");
     let (before, after) = text.split_once("\n[[node]]\nnumber = 4\n").expect("the last one");
     assert!(!after.contains("[[node]]"), "{text}");
@@ -440,5 +431,5 @@ fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_re
     }
     let log = fs::read_to_string(file("node-4.log")).expect("a log");
     assert!(log.contains("cluster.toml does not list it any more: its nodes are [0, 3]. It has been removed"), "{log}");
-    assert_eq!(members(&cluster), [0, 3]);
+    assert_eq!(cluster.members(), [0, 3]);
 }

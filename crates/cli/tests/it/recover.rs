@@ -24,14 +24,6 @@ fn holds(cluster: &Cluster, key: &str, value: &str) {
     assert_eq!(cluster.run(&["get", key, "--timeout", "120000"]).ok().objects()[0]["value"], value);
 }
 
-fn members(cluster: &Cluster) -> usize {
-    cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map_or(0, Vec::len)
-}
-
-fn await_members(cluster: &Cluster, count: usize) {
-    while members(cluster) != count {}
-}
-
 fn await_leaderless(cluster: &Cluster) {
     while cluster.run(&["status"]).objects().iter().any(|object| object["primary"].is_u64()) {}
 }
@@ -42,7 +34,7 @@ fn recover_from(cluster: &Cluster, from: &str, count: usize, generation: u64) {
     let done = objects.iter().find(|object| object["event"] == "recovered").expect("it says so");
     assert_eq!((done["from"].to_string(), done["generation"].as_u64()), (from.to_owned(), Some(generation)));
     assert_eq!(objects.last().expect("an end")["event"], "whole");
-    await_members(cluster, count);
+    cluster.await_members(count);
     let files = fs::read_to_string(Path::new(&cluster.dir).join("cluster.toml")).expect("the cluster's file");
     assert!(files.contains(&format!("[recovery]\ngeneration = {generation}\nfrom = {from}\n")), "{files}");
 }
@@ -142,7 +134,7 @@ fn mu_goes_on_from_a_disk(running: bool) {
     let cluster = Cluster::new();
     cluster.up_with(&[&MU[..], &["--durability", "sync"]].concat()).ok();
     set(&cluster, "greeting", "hello");
-    await_members(&cluster, 3);
+    cluster.await_members(3);
     // They are killed at once, so that the group still has three members. Everything acknowledged is on two disks.
     while cluster
         .run(&["status"])
@@ -191,7 +183,7 @@ fn mu_goes_on_from_a_disk(running: bool) {
     fs::remove_dir_all(data(&cluster, 0)).expect("removed");
     copy(&kept, &data(&cluster, 0));
     cluster.up_again().ok();
-    await_members(&cluster, 3);
+    cluster.await_members(3);
     holds(&cluster, "greeting", "and so on");
     cluster.run(&["cluster", "down"]).ok();
     // With old data at two nodes, and the third not there, nothing is served.
@@ -230,18 +222,18 @@ fn a_node_that_hangs_is_evicted(engine: &str, node: &str) {
     fs::write(&file, patient).expect("ours");
     cluster.up_again().ok();
     set(&cluster, "greeting", "hello");
-    await_members(&cluster, 3);
+    cluster.await_members(3);
 
     cluster.run(&["cluster", "kill", node, "--signal", "STOP"]).ok();
     let objects = cluster.run(&["cluster", "evict", node, "--patience", "120"]).ok().objects();
     assert_eq!((objects[0]["event"].as_str(), objects[0]["node"].to_string()), (Some("evicted"), node.to_owned()));
-    assert_eq!(members(&cluster), 2);
+    assert_eq!(cluster.members().len(), 2);
     set(&cluster, "greeting", "and so on");
     let again = cluster.run(&["cluster", "evict", node]).code(3);
     assert!(again.err.contains("no node relies on it"), "{}", again.err);
 
     cluster.run(&["cluster", "kill", node, "--signal", "CONT"]).ok();
-    await_members(&cluster, 3);
+    cluster.await_members(3);
     holds(&cluster, "greeting", "and so on");
     let log = fs::read_to_string(Path::new(&cluster.dir).join(format!("node-{node}.log"))).expect("a log");
     assert!(log.contains("starts over as a new incarnation"), "{log}");
@@ -266,9 +258,9 @@ fn a_primary_that_hangs_is_evicted_and_another_one_leads() {
 fn one_that_is_needed_is_not_evicted() {
     let cluster = Cluster::new();
     cluster.up_with(&MU).ok();
-    await_members(&cluster, 3);
+    cluster.await_members(3);
     cluster.run(&["cluster", "kill", "1"]).ok();
-    await_members(&cluster, 2);
+    cluster.await_members(2);
     cluster.run(&["cluster", "kill", "2"]).ok();
     let refused = cluster.run(&["cluster", "evict", "0", "--patience", "3"]);
     assert_eq!(refused.code, Some(1), "{}", refused.err);
