@@ -1,5 +1,6 @@
 """A server that counts lines and starts a thread for each: one that ends at once, or one that answers. With "busy" it has one that never ends."""
 
+import ctypes
 import select
 import signal
 import socket
@@ -28,6 +29,13 @@ def answer(client):
     client.send(b"%d:\n" % count)
 
 
+def thread_that_ends():
+    # It executes none of Python: threads that wait for the interpreter's lock read the clock, and whether one has to wait depends on which is faster.
+    libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
+    if libc.pthread_create(ctypes.byref(thread), None, libc.getpid, None) or libc.pthread_join(thread, None):
+        sys.exit("no thread can be started")
+
+
 while not stopped:
     for fd, _ in poll.poll(500):
         if fd == listener.fileno():
@@ -41,9 +49,10 @@ while not stopped:
             clients.pop(fd).close()
             continue
         count += 1
-        other = line.startswith(b"other")
-        thread = threading.Thread(target=answer if other else lambda _: None, args=(clients[fd],))
-        thread.start()
-        thread.join()
-        if not other:
+        if line.startswith(b"other"):
+            thread = threading.Thread(target=answer, args=(clients[fd],))
+            thread.start()
+            thread.join()
+        else:
+            thread_that_ends()
             answer(clients[fd])
