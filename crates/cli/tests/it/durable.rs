@@ -31,7 +31,7 @@ fn the_store_keeps_its_data_over_an_end_and_over_a_crash_of_all() {
     for (key, value) in [("first", "kept"), ("second", "kept too")] {
         assert_eq!(cluster.run(&["get", key]).ok().objects()[0]["value"], value);
     }
-    assert_eq!(cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len), Some(3));
+    assert_eq!(cluster.members().len(), 3);
     let objects = cluster.run(&["status"]).ok().objects();
     let stable = objects.iter().filter_map(|node| node["counters"]["stable_index"].as_u64()).filter(|index| *index > 0).count();
     assert!(stable >= 2, "a majority has it on disk: {objects:?}");
@@ -112,7 +112,7 @@ fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
     write(0..10);
     // A node that dies while others live is removed from the group. The one whose data will be damaged dies first, so that it is not needed for a majority.
     cluster.run(&["cluster", "kill", "2"]).ok();
-    while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(2) {}
+    cluster.await_members(2);
     write(10..20);
     for node in ["0", "1"] {
         cluster.run(&["cluster", "kill", node]).ok();
@@ -150,10 +150,9 @@ fn a_node_comes_back_as_what_it_was_last_though_what_it_was_before_still_stands_
         let entries = fs::read_dir(data(2)).expect("there").map(|entry| entry.expect("an entry").path());
         entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("life-"))).collect::<Vec<_>>()
     };
-    let members = |count| while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(count) {};
-    members(3);
+    cluster.await_members(3);
     cluster.run(&["cluster", "kill", "2"]).ok();
-    members(2);
+    cluster.await_members(2);
     let before = lives();
     let [earlier] = &before[..] else { panic!("one life: {before:?}") };
     let kept = PathBuf::from(&cluster.dir).join("earlier");
@@ -165,7 +164,7 @@ fn a_node_comes_back_as_what_it_was_last_though_what_it_was_before_still_stands_
     };
     copy(earlier, &kept);
     up(&cluster, &[]).ok();
-    members(3);
+    cluster.await_members(3);
     // When it removes its earlier life, it has been taken in, and its disk says so.
     while lives().iter().any(|life| life == earlier) {}
     cluster.run(&["set", "key", "value"]).ok();
