@@ -23,7 +23,7 @@ use crate::replica::{KEEPER, REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
 use crate::table::{OF_CONNECTIONS, OF_LIBRARY, Table};
-use crate::{clock, fault, fiber, files, heart, process, sys, threads};
+use crate::{clock, fault, fiber, files, heart, outside, process, sys, threads};
 
 /// What a captured process knows from its start.
 #[derive(Debug, Default)]
@@ -93,6 +93,7 @@ pub fn bear() {
     });
     clock::set(clock::real());
     BORN.get().set(true);
+    outside::note_birth();
     files::follow();
     // The first replica starts without a node, which a fork would not inherit anyhow.
     start(0, board, table.unwrap_or_default());

@@ -22,6 +22,7 @@
 //! | `wording` | output of the server that differs between replicas |
 //! | `children` | the processes that the server forks |
 //! | `fault` | requests that crash the server, or never end |
+//! | `outside` | signals that are sent to one replica alone |
 //! | `heart` | signs of life while a request takes long |
 //! | `board` | memory that outlives every replica |
 //! | `service` | what operators are told of the service as a whole |
@@ -55,6 +56,7 @@ mod leaders;
 mod leading;
 mod machine;
 mod main_thread;
+mod outside;
 mod own;
 mod pace;
 mod process;

@@ -29,7 +29,7 @@ use crate::replica::with;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
 use crate::table::Table;
-use crate::{clock, fault, own, socket, sys, threads, turnstile};
+use crate::{clock, fault, outside, own, socket, sys, threads, turnstile};
 
 /// Runs the library's code for a captured connection: `body` gets the replica and the connection's slot. `None`: the descriptor is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -631,7 +631,7 @@ unsafe extern "C" fn pthread_setname_np(thread: libc::pthread_t, name: *const st
 unsafe extern "C" fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
     if in_server() {
         // SAFETY: as the caller promises; this is the captured thread.
-        if let Some(result) = unsafe { fault::wants(signal, action, before) } {
+        if let Some(result) = unsafe { fault::wants(signal, action, before).or_else(|| outside::wants(signal, action, before)) } {
             return result;
         }
     }

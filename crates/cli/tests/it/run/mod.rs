@@ -541,6 +541,23 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
 }
 
 #[test]
+fn a_signal_that_is_sent_to_one_replica_ends_that_one_alone() {
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    for (count, signal) in [Signal::TERM, Signal::INT, Signal::TERM, Signal::INT, Signal::TERM].into_iter().enumerate() {
+        assert_eq!(client.ask("INCR shared"), format!(":{}\r\n", count + 1));
+        assert_eq!(service.kill_leader_with(signal), 1, "no connection is lost");
+        service.await_replicas();
+    }
+    let follower = service.replicas.iter().rev().find(|pid| **pid != service.leader).expect("three run");
+    kill_process(Pid::from_raw(*follower).expect("a process"), Signal::TERM).expect("it lives");
+    service.await_replicas();
+    assert_eq!(client.ask("GET shared"), "$1\r\n");
+    assert_eq!(client.line(), "5\r\n");
+    service.stop();
+}
+
+#[test]
 fn a_request_that_never_ends_costs_one_replica_and_is_not_executed_again() {
     let Some(mut service) = Service::start_as(&["--longest-request", "1"], &["--enable-debug-command", "yes"]) else { return };
     let (mut client, mut poison) = (service.connect(), service.connect());
