@@ -76,6 +76,8 @@ pub fn prepare() {
             OF_CONNECTIONS.start
         ));
     }
+    // A successor is handed each connection under some number, and then gives it its own. The server may have asked for no more than it needs alone.
+    sys::raise_most_descriptors(2 * OF_CONNECTIONS.end as u64);
     // What the server has inherited, perhaps without knowing of it.
     with_run(|run| run.inherited = OF_LIBRARY.filter(|fd| sys::is_open(*fd)).collect());
     let cut = || -> io::Result<()> {

@@ -183,6 +183,19 @@ pub fn most_descriptors() -> u64 {
     limit.rlim_cur
 }
 
+/// Lets this process have that many descriptors, or as many as its hard limit allows, if it may have fewer now.
+pub fn raise_most_descriptors(to: u64) {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it points to a place for the limit, and then to the limit. If the kernel refuses, it remains as it is.
+    unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0usize, &mut limit);
+        if limit.rlim_cur < to.min(limit.rlim_max) {
+            limit.rlim_cur = to.min(limit.rlim_max);
+            libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &limit, 0usize);
+        }
+    }
+}
+
 /// Makes `fd` another name of `of`, and closes `of`.
 pub fn move_to(of: OwnedFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: `of` is the caller's; what was `fd` before is closed, as the caller wants.

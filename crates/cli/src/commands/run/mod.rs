@@ -150,7 +150,7 @@ fn check_descriptors(nodes: usize) -> Outcome {
     let (most, needed) = (rustix::process::getrlimit(Resource::Nofile).maximum, descriptors_needed(nodes));
     match most.filter(|most| *most < needed) {
         Some(most) => Err(Fail::usage(format_args!(
-            "the limit of file descriptors (ulimit -Hn) is {most}; a server in replicas needs at least {needed}, and one more for each client"
+            "the limit of file descriptors (ulimit -Hn) is {most}; a server in replicas needs at least {needed}, and two more for each client"
         ))),
         None => Ok(()),
     }

@@ -257,13 +257,30 @@ fn a_server_that_makes_a_stream_of_a_connection_ends_with_the_reason() {
     );
 }
 
+/// A successor is handed each connection beside the one that it makes of it.
+#[test]
+fn a_kill_costs_no_connection_though_the_server_has_asked_for_few_descriptors() {
+    /// More than half of what is free of the soft limit.
+    const CLIENTS: usize = 440;
+    let Some((command, port)) = Service::command(&[], None, &["--maxclients", "600"]) else { return };
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 700 && exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    let mut service = Service::begin(limited, port);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| service.connect()).collect();
+    assert_eq!(service.kill_leader(), CLIENTS as u64, "no connection is lost");
+    for (count, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.ask("INCR shared"), format!(":{}\r\n", count + 1));
+    }
+    service.stop();
+}
+
 #[test]
 fn a_server_that_may_have_too_few_descriptors_is_refused_and_told_how_many_it_needs() {
     let Some((command, _)) = python::command("descriptors.py", &[]) else { return };
     for (limit, says) in [
         (
             "-n 300",
-            "error: the limit of file descriptors (ulimit -Hn) is 300; a server in replicas needs at least 304, and one more for each client",
+            "error: the limit of file descriptors (ulimit -Hn) is 300; a server in replicas needs at least 304, and two more for each client",
         ),
         ("-Sn 200", "may have 200 descriptors (RLIMIT_NOFILE): it needs more than 256 in replicas"),
     ] {
