@@ -1,11 +1,13 @@
 //! Ctrl-C: a flag that long-running commands check, so that they can clean up.
 
 use std::io::{self, Read as _};
+use std::ops::RangeInclusive;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 
 use crate::fail::{Fail, Kind, Outcome};
@@ -36,6 +38,9 @@ fn asking() -> impl Iterator<Item = i32> {
     [SIGINT, SIGTERM].into_iter().chain((!is_ignored).then_some(SIGHUP))
 }
 
+/// The real-time signals that the C library does not keep for itself.
+const REAL_TIME: RangeInclusive<i32> = 34..=64;
+
 /// Whether a process with this status, as in /proc, ignores a signal.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -64,8 +69,10 @@ impl Interrupt {
     /// for example, signals the command and then its group.
     pub fn install_without_end() -> io::Result<Interrupt> {
         let (flag, again) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        // By SIGPWR, and by real-time signals, an init is told to shut down, and so is what runs in its place in a container.
+        let of_machines = [Signal::POWER, Signal::STKFLT].map(Signal::as_raw);
         let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];
-        for signal in asking().chain(rest) {
+        for signal in asking().chain(rest).chain(of_machines).chain(REAL_TIME) {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&again))?;
         }
