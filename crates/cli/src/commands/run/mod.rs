@@ -126,7 +126,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     let config = service::config(&supervisor.name, engine)?;
     check_descriptors(config.nodes.len())?;
-    let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
+    let _shown =
+        arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &service::as_typed(&arguments.server))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
     command.env("MARTLET_RUN_LONGEST_S", longest.to_string());
     // What a terminal sends to a group of processes is this one's to pass on.

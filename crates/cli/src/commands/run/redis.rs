@@ -32,7 +32,7 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
     (
         "tls-port",
         &["0"],
-        "the server must not encrypt by itself, since replicas would draw different keys: terminate TLS in front of it, with stunnel for example, and give the server only `port`",
+        "replicas would draw different keys: terminate TLS in front of the server, with stunnel for example, and give it only `port`",
     ),
     (
         "cluster-enabled",
@@ -139,6 +139,17 @@ mod tests {
     fn refuses(arguments: &[&str]) -> String {
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         check(&arguments).map_or_else(|fail| fail.to_string(), |_| String::new())
+    }
+
+    /// A client is shown so much of an argument of a request that Redis does not know.
+    const SHOWN_BYTES: usize = 128;
+
+    #[test]
+    fn a_client_is_shown_the_whole_reason_of_a_refusal() {
+        for line in refused().lines() {
+            let (_, why) = line.rsplit_once('\t').expect("three parts");
+            assert!(why.len() <= SHOWN_BYTES, "{} bytes: {why}", why.len());
+        }
     }
 
     #[test]

@@ -63,12 +63,25 @@ impl Drop for Shown {
     }
 }
 
+/// The words of a command, as they can be typed into a shell.
+pub fn as_typed(words: &[String]) -> String {
+    let is_plain = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "%+,-./:=@_".contains(c));
+    let typed = words.iter().map(|word| if is_plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) });
+    typed.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use martlet_cluster::directory::engine_of_a_server;
     use martlet_node::config::Cluster;
 
     use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_can_be_typed() {
+        let words = ["redis-server", "--save", "", "--dir", "/var/lib/a b", "--requirepass", "it's $1"].map(str::to_owned);
+        assert_eq!(super::as_typed(&words), r"redis-server --save '' --dir '/var/lib/a b' --requirepass 'it'\''s $1'");
+    }
 
     #[test]
     fn a_server_is_replicated_by_engines_that_can_and_others_are_refused_with_those() {
