@@ -65,7 +65,9 @@ impl Directory {
                 return Err(Fail::failed(format_args!("there is a cluster in {path}; choose a directory without one with --dir")));
             };
             if !running_replicas(&cluster)?.is_empty() {
-                return Err(Fail::failed(format_args!("{before:?} is running in {path}; choose another directory with --dir")));
+                return Err(Fail::failed(format_args!(
+                    "{before:?} is running in {path}, or keepers (martlet-keeper) of its replicas are, which end by themselves within half a minute of the last replica; choose another directory with --dir"
+                )));
             }
         }
         write_whole(&self.server_file(), &format!("{server}\n"))?;

@@ -112,7 +112,7 @@ fn end_of_service(directory: &Directory, purge: bool) -> Outcome {
             match living.is_empty() {
                 true => "It is not running any more; --purge removes what is left here".to_owned(),
                 false => format!(
-                    "martlet run has ended, but replicas {living:?} are still running: end the server with its own command (redis-cli shutdown), or kill their processes, which `martlet status` shows"
+                    "martlet run has ended, but replicas {living:?} are still running: end the server with its own command (redis-cli shutdown), or kill their processes, which `martlet status` shows. If it shows none, what is left are keepers (martlet-keeper) of dead replicas, which end by themselves within half a minute"
                 ),
             }
         }
