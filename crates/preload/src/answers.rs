@@ -252,6 +252,7 @@ impl Replica {
 
     /// Makes a temporary file. Its name is overwritten: it ends in six letters that are to be chosen.
     pub fn make_temporary(&mut self, template: &mut [u8], flags: i32) -> Result<RawFd, i32> {
+        let access = libc::O_RDWR | flags & libc::O_APPEND;
         let name = |bytes: &[u8]| std::ffi::CString::new(bytes).map_err(|_| libc::EINVAL);
         let mut opened = None;
         let answer = self.decide(Call::MakeTemporary, Effect::Once, |_| {
@@ -273,23 +274,47 @@ impl Replica {
         let fd = match opened {
             Some(fd) => fd,
             None if matches!(self.role, Role::Succeeds(_)) => {
-                files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600).map_err(sys::errno_of)?
+                files::open(&name, access | libc::O_CREAT | libc::O_CLOEXEC, 0o600).map_err(sys::errno_of)?
             }
             None => files::placeholder().map_err(sys::errno_of)?,
         };
-        files::keep_written(fd, &name, libc::O_RDWR, (true, 0));
+        files::keep_written(fd, &name, access, (true, 0));
         Ok(fd)
     }
 
     /// Writes a file that is kept. Returns how much was taken, or an errno. `None`: the file is not kept.
     pub fn write_file(&mut self, fd: RawFd, bytes: &[u8]) -> Option<Result<i64, i32>> {
-        let written = files::written(fd)?;
-        let answer = self.decide(Call::Write, Effect::Repeatable, |_| told(files::write(fd, &written, bytes).map(|done| done as i64)));
+        let mut written = files::written(fd)?;
+        if written.appends {
+            match self.end(fd) {
+                Ok(end) => written.at = end as u64,
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+        let succeeds = matches!(self.role, Role::Succeeds(_));
+        let answer = match self.answer(Call::Write) {
+            Some(told) => {
+                let done = usize::try_from(told.value).map_or(0, |done| done.min(bytes.len()));
+                if succeeds && done > 0 {
+                    files::write_again(fd, &written, &bytes[..done]);
+                }
+                told
+            }
+            None => {
+                let write = if succeeds { files::finish_write } else { files::write };
+                self.publish(Call::Write, told(write(fd, &written, bytes).map(|done| done as i64)))
+            }
+        };
         let done = result(&answer);
         if let Ok(done) = done {
             files::move_to(fd, written.at + done as u64);
         }
         Some(done)
+    }
+
+    /// Where a file that is kept ends, or an errno.
+    fn end(&mut self, fd: RawFd) -> Result<i64, i32> {
+        result(&self.decide(Call::Status, Effect::Once, |_| told(files::end(fd).map(|end| end as i64))))
     }
 
     /// Moves to where a file's next read or write begins. `None`: the file has no position, or is not kept.
@@ -298,13 +323,10 @@ impl Replica {
         let from = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => at as i64,
-            _ => {
-                let answer = self.decide(Call::Status, Effect::Once, |_| told(files::status(fd).map(|status| status.st_size)));
-                match result(&answer) {
-                    Ok(size) => size,
-                    Err(errno) => return Some(Err(errno)),
-                }
-            }
+            _ => match self.end(fd) {
+                Ok(end) => end,
+                Err(errno) => return Some(Err(errno)),
+            },
         };
         let Some(place) = from.checked_add(offset).filter(|place| *place >= 0) else { return Some(Err(libc::EINVAL)) };
         files::move_to(fd, place as u64);

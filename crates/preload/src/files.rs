@@ -5,6 +5,9 @@
 //! that ended, and its descriptor leads nowhere. A successor opens the files, and writes at the positions where the log has it write: it overwrites what a dead
 //! leader had written with the same bytes.
 //!
+//! What is appended goes to the end that the file then has, which others may have moved. So before it appends, the leader says where the file ends. A successor
+//! compares that with where it ends now, and so knows what a dead leader has written.
+//!
 //! The leader reads for all replicas what the system makes up when it is read, and small files that are read by streams of the C library. By the time that a
 //! follower got to such a file, the leader might have rewritten it.
 
@@ -38,6 +41,8 @@ pub struct Written {
     pub at: u64,
     /// Whether it has positions. What has none is written as it comes.
     pub has_places: bool,
+    /// Whether each write goes to the end that the file then has.
+    pub appends: bool,
     /// The access that it was opened for.
     access: i32,
 }
@@ -163,20 +168,13 @@ pub fn place(fd: RawFd, flags: i32) -> (bool, u64) {
     let Ok(status) = status(fd) else { return (false, 0) };
     let has_places = status.st_mode & libc::S_IFMT == libc::S_IFREG;
     let at = if has_places && flags & libc::O_APPEND != 0 { status.st_size as u64 } else { 0 };
-    if has_places && flags & libc::O_APPEND != 0 {
-        // Otherwise the kernel would put each write at the end of the file.
-        // SAFETY: plain system calls.
-        unsafe {
-            let flags = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL);
-            libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags & !libc::c_long::from(libc::O_APPEND));
-        }
-    }
     (has_places, at)
 }
 
 /// From here on the server has this file open for writing.
 pub fn keep_written(fd: RawFd, path: &CStr, flags: i32, (has_places, at): (bool, u64)) {
-    let written = Written { path: Some(absolute(path)), at, has_places, access: flags & libc::O_ACCMODE };
+    let appends = has_places && flags & libc::O_APPEND != 0;
+    let written = Written { path: Some(absolute(path)), at, has_places, appends, access: flags & libc::O_ACCMODE };
     kept(|kept| kept.insert(fd, Kept::Written(written)));
 }
 
@@ -267,7 +265,9 @@ pub fn open_all() {
     let all: Vec<(RawFd, Kept)> = kept(|kept| kept.iter().map(|(fd, file)| (*fd, file.clone())).collect());
     for (fd, file) in all {
         let (path, flags, at) = match file {
-            Kept::Written(Written { path: Some(path), access, .. }) => (path, access | libc::O_CREAT, None),
+            Kept::Written(Written { path: Some(path), access, appends, .. }) => {
+                (path, access | libc::O_CREAT | if appends { libc::O_APPEND } else { 0 }, None)
+            }
             Kept::Told(ReadByLeader { path: Some(path), at }) => (path, libc::O_RDONLY, Some(at)),
             _ => continue,
         };
@@ -315,17 +315,46 @@ pub fn follow() {
     SYNCS.store(0, Ordering::Relaxed);
 }
 
-/// Writes at a position, or, without positions, as it comes.
+/// Where an open file ends.
+pub fn end(fd: RawFd) -> io::Result<u64> {
+    status(fd).map(|status| status.st_size as u64)
+}
+
+/// Writes at the file's end or at a position, or, without positions, as it comes.
 pub fn write(fd: RawFd, written: &Written, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the pointer is to so many bytes.
     let done = unsafe {
-        if written.has_places {
+        if written.has_places && !written.appends {
             libc::syscall(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), written.at)
         } else {
             libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
         }
     };
     sys::checked(done).map(|done| done as usize)
+}
+
+/// Writes, after a leader that died before it could say what it had written. Returns how many of these bytes are written, by either.
+pub fn finish_write(fd: RawFd, written: &Written, bytes: &[u8]) -> io::Result<usize> {
+    // If the file is shorter than when the leader looked, it has been truncated or replaced since.
+    let done = if written.appends { end(fd)?.saturating_sub(written.at).min(bytes.len() as u64) as usize } else { 0 };
+    match bytes.split_at(done) {
+        (_, []) => Ok(done),
+        (done, rest) => write(fd, written, rest).map(|more| done.len() + more).or_else(|error| match done.len() {
+            0 => Err(error),
+            some => Ok(some),
+        }),
+    }
+}
+
+/// Writes what a dead leader has written, in case this replica has opened or truncated the file again, and it is not there any more.
+pub fn write_again(fd: RawFd, written: &Written, bytes: &[u8]) {
+    // If the file ends after where this was appended, it is there. If it ends before that, the file has been truncated or replaced by others since.
+    if !written.has_places || written.appends && end(fd).is_ok_and(|end| end != written.at) {
+        return;
+    }
+    if let Err(error) = write(fd, written, bytes) {
+        complain(&format!("it cannot write again what a dead leader has written: {error}"));
+    }
 }
 
 #[cfg(test)]
@@ -401,17 +430,85 @@ mod tests {
         unsafe { std::fs::File::from_raw_fd(fd) }
     }
 
-    #[test]
-    fn one_that_is_appended_to_goes_on_where_it_ends() {
-        let path = std::env::temp_dir().join(format!("martlet-files-append-{}", std::process::id()));
-        std::fs::write(&path, "1234").expect("a file");
-        let name = CString::new(path.to_str().expect("Unicode")).expect("no zero byte");
-        let flags = libc::O_WRONLY | libc::O_APPEND;
+    /// A file of the test's with this content, opened to be appended to.
+    fn appended(name: &str, content: &str) -> (std::path::PathBuf, RawFd, Written) {
+        let path = std::env::temp_dir().join(format!("martlet-files-{name}-{}", std::process::id()));
+        std::fs::write(&path, content).expect("a file");
+        let (name, flags) = (CString::new(path.to_str().expect("Unicode")).expect("no zero byte"), libc::O_WRONLY | libc::O_APPEND);
         let fd = open(&name, flags, 0).expect("it opens");
-        assert_eq!(place(fd, flags), (true, 4));
-        let file = Written { path: None, at: 2, has_places: true, access: libc::O_WRONLY };
+        let at = content.len() as u64;
+        assert_eq!(place(fd, flags), (true, at));
+        let written = Written { path: None, at, has_places: true, appends: true, access: libc::O_WRONLY };
+        (path, fd, written)
+    }
+
+    #[test]
+    fn one_that_is_appended_to_goes_on_where_it_ends_also_if_others_have_moved_the_end() {
+        let (path, fd, file) = appended("append", "1234");
+        let content = || std::fs::read_to_string(&path).expect("there");
         assert_eq!(write(fd, &file, b"xy").expect("it is written"), 2);
-        assert_eq!(std::fs::read(&path).expect("there"), b"12xy", "the place counts, not the file's end");
+        assert_eq!(content(), "1234xy");
+        for (end, left) in [(1, "1z"), (0, "z")] {
+            std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(end)).expect("it is truncated");
+            assert_eq!(write(fd, &file, b"z").expect("it is written"), 1);
+            assert_eq!(content(), left);
+        }
+        std::fs::write(&path, "longer than it was").expect("there");
+        assert_eq!(write(fd, &file, b"!").expect("it is written"), 1);
+        assert_eq!(content(), "longer than it was!");
+        std::fs::remove_file(&path).expect("there");
+        sys::close(fd);
+    }
+
+    #[test]
+    fn a_successor_appends_only_what_a_dead_leader_has_not_appended() {
+        // The leader said that the file ended after four bytes, and died before it said how much it had written.
+        for (found, left) in [("1234", "1234xyz"), ("1234x", "1234xyz"), ("1234xyz", "1234xyz"), ("12", "12xyz"), ("", "xyz")] {
+            let (path, fd, file) = appended("finish", found);
+            assert_eq!(finish_write(fd, &Written { at: 4, ..file }, b"xyz").expect("it is written"), 3, "{found}");
+            assert_eq!(std::fs::read_to_string(&path).expect("there"), left);
+            std::fs::remove_file(&path).expect("there");
+            sys::close(fd);
+        }
+        // The leader said how much it had written, too. Only in a file that this replica has made or truncated again does it write that again.
+        for (found, left) in [("1234", "1234xyz"), ("1234xyz", "1234xyz"), ("1234xyz and more", "1234xyz and more"), ("12", "12"), ("", "")]
+        {
+            let (path, fd, file) = appended("again", found);
+            write_again(fd, &Written { at: 4, ..file }, b"xyz");
+            assert_eq!(std::fs::read_to_string(&path).expect("there"), left);
+            std::fs::remove_file(&path).expect("there");
+            sys::close(fd);
+        }
+    }
+
+    #[test]
+    fn a_successor_overwrites_at_a_position_what_a_dead_leader_has_written_there() {
+        let (path, fd, file) = appended("overwrite", "1234");
+        // SAFETY: a plain system call.
+        unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, 0) };
+        let file = Written { appends: false, at: 1, ..file };
+        assert_eq!(finish_write(fd, &file, b"xy").expect("it is written"), 2);
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "1xy4");
+        write_again(fd, &file, b"z");
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "1zy4");
+        std::fs::remove_file(&path).expect("there");
+        sys::close(fd);
+    }
+
+    #[test]
+    fn one_that_is_appended_to_is_appended_to_by_a_successor_under_its_name() {
+        let (path, fd, _) = appended("successor", "1234");
+        let name = CString::new(path.to_str().expect("Unicode")).expect("no zero byte");
+        sys::close(fd);
+        let fd = placeholder().expect("a descriptor");
+        keep_written(fd, &name, libc::O_WRONLY | libc::O_APPEND, (true, 4));
+        // It has been moved away.
+        std::fs::remove_file(&path).expect("there");
+        open_all();
+        let file = written(fd).expect("it is open");
+        assert_eq!(write(fd, &file, b"first").expect("it is written"), 5);
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "first");
+        forget(fd);
         std::fs::remove_file(&path).expect("there");
         sys::close(fd);
     }

@@ -138,12 +138,15 @@ pub fn write(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
     if !in_server() {
         return None;
     }
-    let written = files::written(fd)?;
+    let mut written = files::written(fd)?;
     if let Some(done) = replicated(|replica| replica.write_file(fd, bytes)) {
         return done.map(|done| returned(done) as ssize_t);
     }
     // The file's position is known from the start.
     let _library = InLibrary::enter();
+    if written.appends {
+        written.at = files::end(fd).unwrap_or(written.at);
+    }
     Some(match files::write(fd, &written, bytes) {
         Ok(done) => {
             files::move_to(fd, written.at + done as u64);

@@ -1,5 +1,6 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod appended;
 mod descriptors;
 mod kept;
 mod memcached;
