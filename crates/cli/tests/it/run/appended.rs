@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
 
-use super::python;
+use super::{Service, python};
 use crate::martlet::TempDir;
 
 struct Client(BufReader<TcpStream>);
@@ -90,6 +92,78 @@ fn a_file_that_is_appended_to_has_each_line_once_and_never_a_hole() {
     assert_eq!((content().as_str(), fs::read_to_string(&moved).expect("there").lines().last()), ("eighth\n", Some("seventh")));
     service.await_replicas();
     assert_eq!(service.replicas.len(), 3 + 7, "a replica has ended that was not killed");
+    drop(client);
+    service.stop();
+}
+
+/// A disk of a few megabytes, which is unmounted with the test.
+struct Disk<'a>(&'a Path);
+
+impl Disk<'_> {
+    /// `None`: this user may not mount one, and that is printed.
+    fn mount(at: &Path) -> Option<Disk<'_>> {
+        if mount("size=3m", at) {
+            return Some(Disk(at));
+        }
+        std::io::stderr().write_all(b"\nSKIPPED: no disk was full: only root can mount a small one\n\n").expect("standard error");
+        None
+    }
+}
+
+fn mount(options: &str, at: &Path) -> bool {
+    Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).output().is_ok_and(|done| done.status.success())
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
+}
+
+#[test]
+fn an_aof_that_a_full_disk_has_cut_off_is_whole_when_there_is_room_again() {
+    let directory = TempDir::new();
+    let Some(disk) = Disk::mount(directory.path()) else { return };
+    let arguments = ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0", "--dir", disk.0.to_str().expect("Unicode")];
+    let Some(mut service) = Service::start_with(&arguments) else { return };
+    let mut client = service.connect();
+    let value = "v".repeat(100_000);
+    let aof = disk.0.join("appendonlydir/appendonly.aof.1.incr.aof");
+    let (mut stored, mut kills) = (0, 0);
+    for size in ["size=6m", "size=30m"] {
+        let refused = loop {
+            assert!(stored < 100, "more than the disk has room for");
+            match client.call(&["SET", &format!("key {stored}"), &value]) {
+                answer if answer == "OK" => stored += 1,
+                answer => break answer,
+            }
+        };
+        assert!(refused.contains("No space left on device"), "{refused}");
+        // Once a leader dies while there is no room.
+        if kills > 0 {
+            assert_eq!(service.kill_leader(), 1, "no connection is lost");
+            kills += 1;
+            service.await_replicas();
+        }
+        assert!(mount(&format!("remount,{size}"), disk.0), "it is mounted");
+        // Redis looks again each second.
+        while client.call(&["SET", &format!("key {stored}"), "after"]) != "OK" {}
+        stored += 1;
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        kills += 1;
+        assert_eq!(client.call(&["SET", &format!("key {stored}"), "after a kill"]), "OK");
+        stored += 1;
+        assert!(!fs::read(&aof).expect("it is there").contains(&0), "it has a hole");
+        service.await_replicas();
+    }
+    // Each value whose write failed was stored, all the same: Redis says so only from the next write on.
+    assert_eq!(client.call(&["DBSIZE"]), stored.to_string());
+    drop(client);
+    service.stop();
+    let Some(service) = Service::start_with(&arguments) else { return };
+    let mut client = service.connect();
+    assert_eq!(client.call(&["DBSIZE"]), stored.to_string());
+    assert_eq!(client.call(&["GET", &format!("key {}", stored - 1)]), "after a kill");
     drop(client);
     service.stop();
 }
