@@ -11,7 +11,7 @@ use crate::answers::{Asks, Call, Effect, result, told};
 use crate::board::{Board, Heard, Told};
 use crate::entry::{Record, Writer};
 use crate::replica::Replica;
-use crate::{clock, fault, process, sys};
+use crate::{clock, fault, process, sys, threads};
 
 /// How often a leader looks whether children have ended, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
@@ -80,6 +80,7 @@ fn end_of(child: Child, board: &Board) -> Option<i32> {
 /// leader's successors can know its number, and ends if the leader has died before it could tell them.
 fn begin(board: &Board, at: u64, parent: i32) {
     IS_CHILD.store(true, Ordering::Relaxed);
+    threads::forget_all();
     fault::note_at(None);
     // SAFETY: plain system calls.
     let own = unsafe { libc::syscall(libc::SYS_getpid) };

@@ -185,6 +185,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
     // What a server does at its end is its own: no other replica is told of it or repeats it.
     crate::main_thread::release();
+    crate::threads::fault();
     let Some(place) = place(signal) else { return };
     // SAFETY: `wants` writes the place on the captured thread, and only outside of this handler. On another thread, the action was noted before that thread was
     // started.
@@ -199,6 +200,12 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
                 libc::syscall(libc::SYS_tgkill, libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid), signal);
             }
             libc::SIG_DFL | libc::SIG_IGN => {}
+            // The server's handler wants the stack that the fault was on, and may need more than there is on this one. The kernel calls it there, with the same
+            // information, as soon as this handler has returned.
+            _ if wanted.sa_flags & libc::SA_ONSTACK == 0 => {
+                let (pid, thread) = (libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid));
+                libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, thread, signal, info);
+            }
             handler if wanted.sa_flags & libc::SA_SIGINFO != 0 => {
                 if wanted.sa_flags & libc::SA_RESETHAND != 0 {
                     let default: libc::sigaction = std::mem::zeroed();

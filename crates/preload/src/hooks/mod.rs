@@ -15,6 +15,7 @@ macro_rules! kernel {
 mod descriptors;
 mod files;
 mod processes;
+mod threads;
 mod waits;
 
 use std::ffi::{c_int, c_void};
@@ -29,12 +30,13 @@ use crate::replica::with;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
 use crate::table::Table;
-use crate::{clock, fault, outside, own, socket, sys, threads, turnstile};
+use crate::threads as helpers;
+use crate::{clock, fault, outside, own, socket, sys, turnstile};
 
 /// Runs the library's code for a captured connection: `body` gets the replica and the connection's slot. `None`: the descriptor is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
     if !in_server() || fd < crate::table::FIRST_FD {
-        if crate::table::OF_CONNECTIONS.contains(&fd) && threads::is_helper() {
+        if crate::table::OF_CONNECTIONS.contains(&fd) && helpers::is_helper() {
             die(
                 "the server uses a client's connection on another thread than the one that waits for its clients: this version replicates servers with one thread for requests",
             );
@@ -512,36 +514,13 @@ unsafe extern "C" fn time(time: *mut libc::time_t) -> libc::time_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t,
-    attributes: *const libc::pthread_attr_t,
-    routine: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
-    let is_helper = in_server();
-    let _library = is_helper.then(InLibrary::enter);
-    if is_helper && turnstile::is_on() {
-        return match turnstile::start(routine, argument) {
-            Ok(number) => {
-                // SAFETY: the caller gives a place for it.
-                unsafe { thread.write(number) };
-                0
-            }
-            Err(error) => sys::errno_of(error),
-        };
-    }
-    // SAFETY: as the caller promises.
-    unsafe { threads::start(thread, attributes, routine, argument, is_helper) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthread_mutex_t) -> c_int {
     if let Some(_library) = takes_turns() {
         // SAFETY: as the caller promises.
         return unsafe { turnstile::wait_for(condition, mutex) };
     }
     // SAFETY: as the caller promises.
-    unsafe { threads::wait(condition, mutex) }
+    unsafe { helpers::wait(condition, mutex) }
 }
 
 #[unsafe(no_mangle)]
@@ -564,7 +543,7 @@ unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
         return 0;
     }
     // SAFETY: as the caller promises.
-    unsafe { threads::wake(condition, all) }
+    unsafe { helpers::wake(condition, all) }
 }
 
 /// Enters the library, if the server's threads take turns and one of them calls.
@@ -581,24 +560,6 @@ unsafe extern "C" fn pthread_mutex_lock(mutex: *mut libc::pthread_mutex_t) -> c_
     }
     // SAFETY: as the caller promises.
     unsafe { turnstile::real_lock(mutex) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_join(thread: libc::pthread_t, result: *mut *mut c_void) -> c_int {
-    static REAL: sys::Real = sys::Real::versioned(c"pthread_join", c"GLIBC_2.2.5");
-    type Function = unsafe extern "C" fn(libc::pthread_t, *mut *mut c_void) -> c_int;
-    if let Some(_library) = takes_turns()
-        && turnstile::has(thread)
-    {
-        let given = turnstile::join(thread);
-        if !result.is_null() {
-            // SAFETY: the caller gives a place for it.
-            unsafe { result.write(given) };
-        }
-        return 0;
-    }
-    // SAFETY: it is the C library's function of that name and version, which has this type; the rest as the caller promises.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address())(thread, result) }
 }
 
 #[unsafe(no_mangle)]
@@ -621,7 +582,7 @@ unsafe extern "C" fn pthread_setname_np(thread: libc::pthread_t, name: *const st
             return 0;
         }
         if thread == libc::pthread_self() {
-            threads::name(std::ffi::CStr::from_ptr(name).to_bytes());
+            helpers::name(std::ffi::CStr::from_ptr(name).to_bytes());
         }
         std::mem::transmute::<*mut c_void, Function>(REAL.address())(thread, name)
     }
@@ -686,6 +647,7 @@ extern "C" fn load() {
     if let Err(error) = fault::install() {
         die(&format!("faults of the server cannot be noted: {error}"));
     }
+    helpers::capture();
     crate::main_thread::capture();
     set_errno(0);
 }

@@ -1,6 +1,7 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
 mod appended;
+mod crashes;
 mod descriptors;
 mod kept;
 mod memcached;
@@ -487,57 +488,6 @@ fn hundreds_of_clients_keep_their_connections() {
         service.await_replicas();
     }
     drop(clients);
-    service.stop();
-}
-
-#[test]
-fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again() {
-    const CLIENTS: usize = 4;
-    let Some(mut service) = Service::start_with(&["--enable-debug-command", "yes", "--crash-memcheck-enabled", "no"]) else { return };
-    let (done, mut last) = (AtomicBool::new(false), service.connect());
-    let acknowledged: u64 = std::thread::scope(|scope| {
-        let _ends = Ends(&done);
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                let (mut client, done) = (service.connect(), &done);
-                scope.spawn(move || {
-                    let mut got = 0;
-                    while !done.load(Ordering::Relaxed) {
-                        client.send(b"INCR shared\r\n");
-                        client.number();
-                        got += 1;
-                    }
-                    got
-                })
-            })
-            .collect();
-        // One fault that the processor finds, two that the server finds, and one in a script that was sent along with other requests.
-        let poisons = [
-            "DEBUG SEGFAULT",
-            "DEBUG ASSERT",
-            "DEBUG PANIC",
-            "INCR poisoned\r\nDEBUG SEGFAULT\r\nINCR poisoned",
-            "MULTI\r\nINCR poisoned\r\nDEBUG SEGFAULT\r\nEXEC",
-        ];
-        for (count, poison) in poisons.into_iter().enumerate() {
-            let mut client = service.connect();
-            client.send(format!("{poison}\r\n").as_bytes());
-            let mut rest = Vec::new();
-            // The client is told nothing except that its connection has ended.
-            let _ = client.0.read_to_end(&mut rest);
-            assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
-            service.await_leader();
-            service.await_replicas();
-            assert_eq!(service.crashed, count + 1, "{poison:?} has crashed one replica");
-        }
-        // The same signal, sent from outside, says nothing about what is being executed.
-        assert_eq!(service.kill_leader_with(Signal::SEGV), CLIENTS as u64 + 1, "no connection is lost");
-        done.store(true, Ordering::Relaxed);
-        clients.into_iter().map(|client| client.join().expect("no panic")).sum()
-    });
-    last.send(b"GET shared\r\n");
-    assert_eq!(last.bulk(), acknowledged.to_string().as_bytes());
-    assert_eq!(last.ask("EXISTS poisoned"), ":0\r\n", "nothing of what came along with it was executed");
     service.stop();
 }
 
