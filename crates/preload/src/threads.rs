@@ -189,8 +189,9 @@ pub unsafe fn start(
     let result = unsafe { create(thread, attributes, run, std::ptr::from_ref(helper).cast_mut().cast()) };
     if result == 0 {
         // SAFETY: the call has written it.
-        helper.id.store(unsafe { *thread }, Ordering::SeqCst);
-        helper.here.store(unsafe { *thread }, Ordering::SeqCst);
+        let id = unsafe { *thread };
+        helper.id.store(id, Ordering::SeqCst);
+        helper.here.store(id, Ordering::SeqCst);
     } else {
         HELPERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !std::ptr::eq(*other, helper));
     }
