@@ -85,6 +85,27 @@ impl Helper {
         self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst) && !self.is_over.load(Ordering::SeqCst)
     }
 
+    /// Lets its thread, which has been cancelled, find that.
+    fn end_wait(&self) {
+        let condition = self.waits_for.load(Ordering::SeqCst);
+        if !condition.is_null() {
+            type Function = unsafe extern "C" fn(*mut libc::pthread_cond_t) -> c_int;
+            // SAFETY: it is the C library's function of that name and version, which has this type. The thread waits for the condition, so it is one.
+            unsafe { std::mem::transmute::<*mut c_void, Function>(PTHREAD_COND_BROADCAST.address())(condition) };
+        }
+    }
+
+    /// Ends its thread, which is the calling one, if it has been cancelled.
+    fn end_if_cancelled(&self) {
+        if self.is_cancelled.load(Ordering::SeqCst) {
+            // What `PTHREAD_CANCELED` is.
+            self.result.store(std::ptr::without_provenance_mut(usize::MAX), Ordering::SeqCst);
+            self.is_over.store(true, Ordering::SeqCst);
+            // SAFETY: it ends this thread alone; the kernel tells the C library, so that the thread can be joined.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+    }
+
     fn rests(&self) -> bool {
         let is_free = || !self.is_woken.load(Ordering::SeqCst) && !self.is_cancelled.load(Ordering::SeqCst);
         !self.waits_for.load(Ordering::SeqCst).is_null() && is_free()
@@ -305,16 +326,12 @@ pub fn kill(id: libc::pthread_t, signal: c_int) -> c_int {
     }
 }
 
-/// `pthread_cancel`, for a thread of the server's. After a fault it has no effect: the process is about to end, and threads that were ended only now could not
+/// `pthread_cancel`, for a thread of the server's, which ends where it waits for a condition. The C library would unwind the library's code, which a release
+/// build does not allow. The captured thread cannot be cancelled. After a fault it has no effect: the process is about to end, and threads that were ended only now could not
 /// be waited for.
 ///
-/// # Safety
-/// As for `pthread_cancel`.
-pub unsafe fn cancel(id: libc::pthread_t) -> c_int {
-    static REAL: Real = Real::new(c"pthread_cancel");
-    type Function = unsafe extern "C" fn(libc::pthread_t) -> c_int;
-    let here = match find(id) {
-        Some(Found::Captured) => id,
+pub fn cancel(id: libc::pthread_t) -> c_int {
+    match find(id) {
         Some(Found::Other(helper)) => {
             let here = helper.here.load(Ordering::SeqCst);
             let is_lost = if here == 0 { !helper.is_over.load(Ordering::SeqCst) } else { helper.is_gone() };
@@ -322,16 +339,14 @@ pub unsafe fn cancel(id: libc::pthread_t) -> c_int {
                 return libc::ESRCH;
             }
             helper.is_cancelled.store(true, Ordering::SeqCst);
-            here
+            HAS_CANCELLED.store(true, Ordering::SeqCst);
+            if here != 0 && !HAS_FAULTED.load(Ordering::SeqCst) {
+                helper.end_wait();
+            }
+            0
         }
-        None => return libc::ESRCH,
-    };
-    HAS_CANCELLED.store(true, Ordering::SeqCst);
-    if here == 0 || HAS_FAULTED.load(Ordering::SeqCst) {
-        return 0;
+        Some(Found::Captured) | None => libc::ESRCH,
     }
-    // SAFETY: it is the C library's function of that name, which has this type; the thread exists, or waits to be joined.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address())(here) }
 }
 
 /// `pthread_detach`, for a thread of the server's.
@@ -378,7 +393,19 @@ pub unsafe fn join(id: libc::pthread_t, result: *mut *mut c_void, real: impl FnO
             }
             0
         }
-        here => real(here),
+        here => {
+            while helper.is_cancelled.load(Ordering::SeqCst) && !helper.is_over.load(Ordering::SeqCst) && !helper.is_gone() {
+                helper.end_wait();
+                // SAFETY: a plain call.
+                unsafe { libc::usleep(REST_US) };
+            }
+            let joined = real(here);
+            if joined == 0 && !result.is_null() && helper.is_cancelled.load(Ordering::SeqCst) {
+                // SAFETY: as the caller promises.
+                unsafe { result.write(helper.result.load(Ordering::SeqCst)) };
+            }
+            joined
+        }
     };
     if joined == 0 {
         helper.is_joined.store(true, Ordering::SeqCst);
@@ -393,7 +420,7 @@ pub fn cancellation(kind: c_int) -> c_int {
     if SELF.get().is_some() { PTHREAD_CANCEL_DEFERRED } else { kind }
 }
 
-/// `pthread_cond_wait`. A helper that calls it is noted to rest. It may be cancelled there, so that the C library unwinds this call.
+/// `pthread_cond_wait`. A helper that calls it is noted to rest. It ends there if it is cancelled.
 ///
 /// # Safety
 /// As for `pthread_cond_wait`.
@@ -405,11 +432,13 @@ pub unsafe extern "C-unwind" fn wait(condition: *mut libc::pthread_cond_t, mutex
     if let Some(helper) = helper {
         helper.is_woken.store(false, Ordering::SeqCst);
         helper.waits_for.store(condition, Ordering::SeqCst);
+        helper.end_if_cancelled();
     }
     // SAFETY: as the caller promises.
     let result = unsafe { real(condition, mutex) };
     if let Some(helper) = helper {
         helper.waits_for.store(std::ptr::null_mut(), Ordering::SeqCst);
+        helper.end_if_cancelled();
     }
     result
 }
@@ -554,7 +583,7 @@ mod tests {
     /// Ends all of them. Returns the first check that fails, or 0.
     fn end(ids: &[libc::pthread_t], library: libc::pthread_t) -> c_int {
         let unknown = [(kill(library, 0), 1), (detach(library), 2)];
-        // SAFETY: only ids are given, and no place for results.
+        // SAFETY: there is no place for results; the lock is one.
         let checks = unsafe {
             let unknown = unknown.into_iter().chain([(cancel(library), 3), (join(library, std::ptr::null_mut(), |_| 0), 4)]);
             let unknown: Vec<_> = unknown.map(|(found, check)| (found == libc::ESRCH, check)).collect();

@@ -103,7 +103,7 @@ unsafe fn asked(real: &Real, thread: pthread_t, number: c_int) -> c_int {
 unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
     static REAL: Real = Real::new(c"pthread_cancel");
     // SAFETY: as the caller promises.
-    unsafe { if threads::asks_by_own_id() { threads::cancel(thread) } else { asked(&REAL, thread, 0) } }
+    if threads::asks_by_own_id() { threads::cancel(thread) } else { unsafe { asked(&REAL, thread, 0) } }
 }
 
 #[unsafe(no_mangle)]
