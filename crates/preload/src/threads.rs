@@ -29,8 +29,6 @@ const FREES: [&[u8]; 1] = [b"bio_lazy_free"];
 /// How often a server that is about to wait checks whether its helpers rest, in microseconds.
 const REST_US: u32 = 20;
 
-const PTHREAD_CANCEL_DEFERRED: c_int = 0;
-
 unsafe extern "C" {
     fn pthread_attr_getdetachstate(attributes: *const libc::pthread_attr_t, state: *mut c_int) -> c_int;
 }
@@ -412,12 +410,6 @@ pub unsafe fn join(id: libc::pthread_t, result: *mut *mut c_void, real: impl FnO
         helper.here.store(0, Ordering::SeqCst);
     }
     joined
-}
-
-/// The kind of cancellation that a thread of the server's wants. One that is cancelled while it executes the library's code would take the process with it: so
-/// such a thread ends where it next waits.
-pub fn cancellation(kind: c_int) -> c_int {
-    if SELF.get().is_some() { PTHREAD_CANCEL_DEFERRED } else { kind }
 }
 
 /// `pthread_cond_wait`. A helper that calls it is noted to rest. It ends there if it is cancelled.

@@ -124,11 +124,3 @@ unsafe extern "C" fn pthread_detach(thread: pthread_t) -> c_int {
     // SAFETY: as the caller promises.
     if threads::asks_by_own_id() { threads::detach(thread) } else { unsafe { asked(&REAL, thread, 0) } }
 }
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
-    static REAL: Real = Real::new(c"pthread_setcanceltype");
-    type Function = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-    // SAFETY: it is the C library's function of that name, which has this type; the rest as the caller promises.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address())(threads::cancellation(kind), before) }
-}
