@@ -21,16 +21,18 @@ const SIGNALS: [(c_int, &str); 6] = [
     (libc::SIGTERM, "SIGTERM"),
 ];
 
-/// The server's handler of a signal.
+/// The server's handler of a signal. The captured thread writes both words, in [`wants`].
 struct Handler {
+    /// Where it is; 0: there has been none. A handler of this module, on any thread, calls what is there: stored with release, loaded with acquire.
     address: AtomicUsize,
+    /// Whether the server has asked for it with SA_SIGINFO. Only the captured thread reads it.
     takes_info: AtomicBool,
 }
 
-/// The server's handlers, each at the place of its signal. A handler of this module may run on any thread.
+/// The server's handlers, each at the place of its signal.
 static HANDLERS: [Handler; SIGNALS.len()] =
     [const { Handler { address: AtomicUsize::new(0), takes_info: AtomicBool::new(false) } }; SIGNALS.len()];
-/// Whether the server has replicas.
+/// Whether the server has replicas. Written once, before any is forked, by the captured thread; nothing else depends on it.
 static HAS_REPLICAS: AtomicBool = AtomicBool::new(false);
 
 /// From here on the server has replicas.
@@ -74,17 +76,11 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     if !is_own && HAS_REPLICAS.load(Ordering::Relaxed) && !children::is_child() {
         end(SIGNALS[at].1);
     }
-    let handler = &HANDLERS[at];
-    let address = handler.address.load(Ordering::Acquire);
-    // SAFETY: it is what the server has given for this signal, and of the type that its flag said.
+    // SAFETY: it is what the server has given for this signal. Like the kernel, this gives three arguments also to a handler that takes only the first.
     unsafe {
-        if handler.takes_info.load(Ordering::Relaxed) {
-            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(address);
-            handler(signal, info, context);
-        } else {
-            let handler: extern "C" fn(c_int) = std::mem::transmute(address);
-            handler(signal);
-        }
+        let handler = HANDLERS[at].address.load(Ordering::Acquire);
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(handler);
+        handler(signal, info, context);
     }
 }
 

@@ -45,6 +45,7 @@ struct Helper {
     id: AtomicU64,
     /// Its id in this process; 0: this process has no such thread.
     here: AtomicU64,
+    /// No thread joins it: it was started so, or the server has detached it.
     is_detached: AtomicBool,
     /// Its id means nothing any more.
     is_joined: AtomicBool,
@@ -325,9 +326,8 @@ pub fn kill(id: libc::pthread_t, signal: c_int) -> c_int {
 }
 
 /// `pthread_cancel`, for a thread of the server's, which ends where it waits for a condition. The C library would unwind the library's code, which a release
-/// build does not allow. The captured thread cannot be cancelled. After a fault it has no effect: the process is about to end, and threads that were ended only now could not
-/// be waited for.
-///
+/// build does not allow. The captured thread cannot be cancelled. After a fault this has no effect: the process is about to end, and threads that were ended
+/// only now could not be waited for.
 pub fn cancel(id: libc::pthread_t) -> c_int {
     match find(id) {
         Some(Found::Other(helper)) => {
@@ -347,9 +347,8 @@ pub fn cancel(id: libc::pthread_t) -> c_int {
     }
 }
 
-/// `pthread_detach`, for a thread of the server's.
-pub fn detach(id: libc::pthread_t) -> c_int {
-    static REAL: Real = Real::new(c"pthread_detach");
+/// `pthread_detach`, for a thread of the server's: `real` is given the thread's id in this process.
+pub fn detach(id: libc::pthread_t, real: impl FnOnce(libc::pthread_t) -> c_int) -> c_int {
     let here = match find(id) {
         Some(Found::Captured) => id,
         Some(Found::Other(helper)) if helper.is_detached.swap(true, Ordering::SeqCst) => return libc::EINVAL,
@@ -359,11 +358,7 @@ pub fn detach(id: libc::pthread_t) -> c_int {
         },
         None => return libc::ESRCH,
     };
-    if HAS_FAULTED.load(Ordering::SeqCst) {
-        return 0;
-    }
-    // SAFETY: it is the C library's function of that name, which has this type; the thread can be joined, so it is known to the C library.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(libc::pthread_t) -> c_int>(REAL.address())(here) }
+    if HAS_FAULTED.load(Ordering::SeqCst) { 0 } else { real(here) }
 }
 
 /// `pthread_join` and its kind, for a thread of the server's: `real` is given the thread's id in this process. A thread that had ended before this process was
@@ -574,7 +569,7 @@ mod tests {
 
     /// Ends all of them. Returns the first check that fails, or 0.
     fn end(ids: &[libc::pthread_t], library: libc::pthread_t) -> c_int {
-        let unknown = [(kill(library, 0), 1), (detach(library), 2)];
+        let unknown = [(kill(library, 0), 1), (detach(library, |_| 0), 2)];
         // SAFETY: there is no place for results; the lock is one.
         let checks = unsafe {
             let unknown = unknown.into_iter().chain([(cancel(library), 3), (join(library, std::ptr::null_mut(), |_| 0), 4)]);

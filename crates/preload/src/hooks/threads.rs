@@ -122,5 +122,6 @@ unsafe extern "C" fn pthread_detach(thread: pthread_t) -> c_int {
         return 0;
     }
     // SAFETY: as the caller promises.
-    if threads::asks_by_own_id() { threads::detach(thread) } else { unsafe { asked(&REAL, thread, 0) } }
+    let real = |thread| unsafe { asked(&REAL, thread, 0) };
+    if threads::asks_by_own_id() { threads::detach(thread, real) } else { real(thread) }
 }
